@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_tcp::{
-    BoundRx, Dmabuf, LinkSpec, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder,
-    ReceivePlan, Setup, Unbound,
+    BindOptions, BoundRx, Dmabuf, LinkSpec, LinkState, Listener, Netdev, NetdevBuilder,
+    ReceivePlan, Setup, Unbound, stats::NetIovCount,
 };
 
 use crate::kernel;
@@ -63,7 +63,11 @@ impl BoundNic {
         local: SocketAddr,
     ) -> Result<Self, Failure> {
         let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
-        let bound = nic.bind_rx_sized(&memory, setup.queues(), plan.niov)?;
+        let bound = nic.bind_rx_with(
+            &memory,
+            setup.queues(),
+            BindOptions::new().niov_size(plan.niov),
+        )?;
         Ok(Self {
             bound,
             setup: Some(setup),
@@ -94,7 +98,7 @@ impl BoundNic {
             (Some(setup), queues)
         };
         let bound = match plan.niov {
-            Some(niov) => nic.bind_rx_sized(&memory, &queues, niov)?,
+            Some(niov) => nic.bind_rx_with(&memory, &queues, BindOptions::new().niov_size(niov))?,
             None => nic.bind_rx(&memory, &queues)?,
         };
         Ok(Self {

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use devmem_uapi::{Errno, MsgFlags};
+use devmem_uapi::MsgFlags;
 use steer::RxQueueId;
 
 use crate::backend::Socket;
 use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::driver::WaitLimit;
-use crate::error::{HeldMemory, PlaceError, RecvError};
+use crate::error::{Error, HeldMemory, RecvError};
 use crate::limit::CallLimit;
 use crate::recv_request::{Placement, RecvRequest};
 use crate::tcp_info::TcpInfo;
@@ -81,6 +81,13 @@ impl Counters {
         *self.linear_bytes.get_mut() += batch.linear_bytes() as u64;
         *self.device_frags.get_mut() += batch.device_frags() as u64;
         *self.receives.get_mut() += 1;
+    }
+
+    /// Counts a read of bytes in host memory.
+    fn count_read(&self, bytes: usize) {
+        self.linear_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let receives = u64::from(bytes > 0);
+        self.receives.fetch_add(receives, Ordering::Relaxed);
     }
 }
 
@@ -167,24 +174,17 @@ impl RecvHalf {
             return Ok(0);
         }
         loop {
-            let read = match self.socket.read(out, self.limit.get()) {
-                Err(RecvError::Refused(refused)) if refused.errno() == Errno::EFAULT => {
-                    match self.read_device(out) {
-                        // Another thread has read the bytes meanwhile.
-                        Err(RecvError::WouldBlock) => continue,
-                        read => return read,
-                    }
+            match self.socket.read(out, self.limit.get())? {
+                Some(read) => {
+                    self.counters.count_read(read);
+                    return Ok(read);
                 }
-                read => read?,
-            };
-            let Counters {
-                linear_bytes,
-                receives,
-                ..
-            } = &self.counters;
-            linear_bytes.fetch_add(read as u64, Ordering::Relaxed);
-            receives.fetch_add(u64::from(read > 0), Ordering::Relaxed);
-            return Ok(read);
+                None => match self.read_device(out) {
+                    // Another thread has read the bytes meanwhile.
+                    Err(RecvError::WouldBlock) => {}
+                    read => return read,
+                },
+            }
         }
     }
 
@@ -261,13 +261,13 @@ impl RecvHalf {
     /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
     ///
     /// # Errors
-    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
+    /// The stream is not established, or has ended; the target is bound to another NIC; a range is not inside
     /// it; a byte is in two of the ranges, or is still needed. The earlier call stays in effect then.
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
         ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), Error> {
         self.socket.place_next(target.binding(), ranges)
     }
 

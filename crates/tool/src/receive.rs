@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{
-    AcceptError, BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
-};
+use devmem_tcp::{BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::active_time::ActiveTime;
@@ -332,7 +330,7 @@ impl<'a> Transfer<'a> {
                 });
                 Ok(())
             }
-            Err(AcceptError::WouldBlock | AcceptError::TimedOut) => Ok(()),
+            Err(error) if error.kind().is_not_ready() => Ok(()),
             // The link has ended for good: the connections end, too, and then `Task::watch` may say what happened.
             Err(error) if error.errno() == Errno::ENETDOWN => {
                 if self.active.is_empty() {

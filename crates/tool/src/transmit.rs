@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{
-    BoundTx, RecvError, RecvHalf, RxBatch, SendError, SendRing, Stream, TcpInfo, TcpState,
+    BoundTx, RecvError, RecvHalf, RxBatch, SendRing, Stream,
+    tcp::{TcpInfo, TcpState},
 };
 
 use crate::output::Failure;
@@ -244,7 +245,7 @@ impl<'a> Transmit<'a> {
             let Self { ring, block, .. } = self;
             let mut slot = match ring.next_slot() {
                 Ok(slot) => slot,
-                Err(SendError::WouldBlock | SendError::TimedOut) => continue,
+                Err(error) if error.kind().is_not_ready() => continue,
                 Err(error) => return Err(failed(error)),
             };
             let before = cpu::thread_cpu_time();

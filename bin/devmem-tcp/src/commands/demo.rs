@@ -12,7 +12,7 @@ use anyhow::Context;
 use devmem_linux::helper::Helper;
 use devmem_linux::netif::{GSO_MAX_SIZE, Interface};
 use devmem_linux::{cpu, netns, probe};
-use devmem_tcp::{Netdev, TcpOptions};
+use devmem_tcp::{Netdev, tcp::TcpOptions};
 
 use crate::args::{DemoLink, Direction};
 use crate::plan::DemoPlan;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{ErrorKind, Purpose};
+use devmem_tcp::{ErrorKind, choice::Purpose};
 
 use crate::args::ChecksumKind;
 use crate::client::Client;

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Netdev, Purpose};
+use devmem_tcp::{Netdev, choice::Purpose};
 
 use crate::backend::{self, Backend};
 use crate::kernel;

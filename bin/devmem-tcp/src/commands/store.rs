@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, Netdev, Purpose};
+use devmem_tcp::{Dmabuf, Netdev, choice::Purpose};
 
 use super::load;
 use crate::client::Client;

@@ -11,10 +11,11 @@ use devmem_uapi::{DmabufId, DmabufToken, Errno};
 use netmem::{Dmabuf, Frag, GeometryError, UseObserver};
 use thiserror::Error;
 
-use crate::socket::connection::{ConnectionSocket, range_of};
+use crate::socket::connection::ConnectionSocket;
 use crate::socket::error::{BadSocket, UnknownBinding};
 use crate::socket::id::SocketId;
 use crate::socket::kind::SocketKind;
+use crate::socket::place::range_of;
 use crate::socket::sockets::Sockets;
 
 /// Why [`bind_target`](crate::Stack::bind_target) refused a memory; nothing has changed then.

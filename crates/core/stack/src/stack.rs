@@ -216,7 +216,7 @@ impl Stack {
             tx_packets: self.network.tx_packets(),
             sockets: self.sockets.len(),
             orphans: self.sockets.orphans(),
-            connections: self.sockets.names().connections(),
+            connections: self.sockets.names.connections(),
             neighbors,
             neighbors_asked,
             ..self.stats

@@ -9,7 +9,7 @@ use lease::{Acquired, Families, LeaseKeeper, LeasePort, News, Outcome, OwnAddres
 use super::claim::own_addresses;
 use super::{NetdevBuilder, invalid, random_bytes};
 use crate::driver::{Driver, StackIndex};
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 
 /// How long an open waits for addresses: three messages of a client, of which the network may lose some.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl NetdevBuilder {
     /// Refuses the address `auto` where there is no DHCP server, or the address is that of the kernel.
-    pub(super) fn check_auto(&self) -> Result<(), OpenError> {
+    pub(super) fn check_auto(&self) -> Result<(), Error> {
         let has_lan = matches!(self.link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_));
         let reason = match self.auto {
             true if !has_lan => {
@@ -28,11 +28,11 @@ impl NetdevBuilder {
             }
             _ => return Ok(()),
         };
-        Err(invalid(reason).into())
+        Err(invalid(reason))
     }
 
     /// Waits for addresses on `port`.
-    pub(super) fn acquire(&self, port: Option<LeasePort>) -> Result<Option<Acquired>, OpenError> {
+    pub(super) fn acquire(&self, port: Option<LeasePort>) -> Result<Option<Acquired>, Error> {
         let Some(port) = port else {
             return Ok(None);
         };
@@ -49,14 +49,14 @@ impl NetdevBuilder {
             Some(others.map(|(_, ip)| ip).collect())
         });
         let outcome = lease::acquire(port, own, families, random, PATIENCE);
-        match outcome.map_err(OpenError::system("poll"))? {
+        match outcome.map_err(Error::system("poll"))? {
             Outcome::Acquired(acquired) => Ok(Some(*acquired)),
-            Outcome::Nothing(offered) => Err(self.no_address(&offered).into()),
+            Outcome::Nothing(offered) => Err(self.no_address(&offered)),
         }
     }
 
     /// Returns the error of an open that got no address; `offered` tells what was not usable.
-    fn no_address(&self, offered: &[String]) -> Refusal {
+    fn no_address(&self, offered: &[String]) -> Error {
         let seconds = PATIENCE.as_secs();
         let mut reason = format!(
             "no DHCP server and no router gave an address on {} within {seconds} s",
@@ -73,7 +73,7 @@ impl NetdevBuilder {
         let remedy = format!(
             "give a free address of the network with its prefix length, such as 10.0.0.77/24, or {check}"
         );
-        Refusal::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
+        Error::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
     }
 }
 

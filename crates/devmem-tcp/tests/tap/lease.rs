@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip};
-use devmem_tcp::{Errno, Netdev, NetdevBuilder, OpenError, RecvError, RxBatch};
+use devmem_tcp::{Errno, Error, Netdev, NetdevBuilder, RecvError, RxBatch};
 use rustix::net::sockopt::set_ipv6_multicast_hops;
 use rustix::net::{
     AddressFamily, SendFlags, SocketFlags, SocketType, bind, ipproto, sendto, socket_with,
@@ -139,10 +139,7 @@ fn reply(request: &[u8], kind: u8, address: Ipv4Addr, options: &[(u8, &[u8])]) -
 }
 
 /// Opens our NIC on `link` with an address of the server.
-fn open(
-    link: &str,
-    change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
-) -> Result<Netdev, OpenError> {
+fn open(link: &str, change: impl FnOnce(NetdevBuilder) -> NetdevBuilder) -> Result<Netdev, Error> {
     change(Netdev::builder(link)?.address("auto")?).open()
 }
 
@@ -326,7 +323,7 @@ fn when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_u
                 match ours.recv(&mut batch) {
                     Ok(0) => panic!("the stream has no end"),
                     Ok(_) => {}
-                    Err(RecvError::Refused(error)) => break error,
+                    Err(RecvError::Failed(error)) => break error,
                     Err(error) => panic!("{error}"),
                 }
             };

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use devmem_posix::{Engine, FD_BASE, Settings};
-use devmem_tcp::DeviceMemoryError;
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 
@@ -97,7 +96,7 @@ pub(crate) fn new_memory(bytes: usize) -> Result<usize, Failure> {
 }
 
 /// Adds a memory that the kernel exported, and returns its number.
-pub(crate) fn add_memory(made: Result<Dmabuf, DeviceMemoryError>) -> Result<usize, Failure> {
+pub(crate) fn add_memory(made: Result<Dmabuf, devmem_tcp::Error>) -> Result<usize, Failure> {
     let memory = made.map_err(|error| Failure::of(error.errno(), &error))?;
     Ok(MEMORIES.insert(memory))
 }

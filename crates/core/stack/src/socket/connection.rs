@@ -1,7 +1,6 @@
 //! A connection with the state that its program and the stack keep for it.
 
 mod memory;
-mod place;
 mod reader;
 mod writer;
 
@@ -11,17 +10,15 @@ use devmem_uapi::{CmsgSink, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedEr
 use netmem::{FragList, Payload};
 use nic::Nic;
 use steer::RxQueueId;
-use tcp::{Connection, Disposition, StateKind, TcpError};
+use tcp::{Connection, Disposition, TcpError};
 use wire::{FourTuple, Instant};
 
 use super::error::RecvError;
-use super::readiness::{Pollable, Readiness, Snapshot};
 use super::recvmsg::{RecvCall, RecvOutcome, Stopped};
 use super::sockopt::SocketSettings;
 use crate::received::ReceivedSegment;
 use crate::window::Windows;
 use memory::ReceiveMemory;
-pub(crate) use place::{PlacedFrags, behind, range_of};
 use reader::Reader;
 use writer::Writer;
 pub(crate) use writer::acked_offset;
@@ -131,40 +128,14 @@ impl ConnectionSocket {
         )
     }
 
+    /// Returns whether the connection has failed, and no call has reported it.
+    pub(super) fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
+
     /// Takes the error of a failed connection, which is reported once.
     pub(crate) fn take_error(&mut self) -> Option<TcpError> {
         self.error.take()
-    }
-
-    pub(super) fn readiness(&self) -> Readiness {
-        let (conn, settings, state) = (&self.conn, &self.options.tcp, self.conn.state());
-        let is_over = matches!(state, StateKind::Closed | StateKind::TimeWait);
-        let is_opening = matches!(state, StateKind::SynSent | StateKind::SynReceived);
-        let has_error = self.error.is_some();
-        let peer_finished = matches!(
-            state,
-            StateKind::CloseWait | StateKind::Closing | StateKind::LastAck
-        );
-        let read_closed = is_over || peer_finished || self.reader.is_shut_down();
-        let write_closed =
-            !is_opening && !matches!(state, StateKind::Established | StateKind::CloseWait);
-        let readable = conn.readable_len();
-        // linux `TCP_URG_VALID`
-        let until_urgent = self.reader.until_urgent();
-        let has_urgent = until_urgent.is_some_and(|before| before < readable as u64);
-        Readiness::READABLE.when(readable > 0 || read_closed || has_error)
-            | Readiness::WRITABLE.when(
-                !is_opening
-                    && conn.write_room(settings) >= self.options.write_low()
-                    && conn.has_unsent_room(2, settings)
-                    || write_closed
-                    || has_error,
-            )
-            | Readiness::READ_CLOSED.when(read_closed)
-            | Readiness::WRITE_CLOSED.when(write_closed)
-            | Readiness::ERROR.when(has_error)
-            | Readiness::ERROR_QUEUE.when(self.writer.errors.has_entries())
-            | Readiness::URGENT.when(has_urgent)
     }
 
     /// Processes a segment; notes what TCP does not know of it.
@@ -233,6 +204,7 @@ impl ConnectionSocket {
         match self.take_error() {
             Some(error) => Err(RecvError::Connection(error)),
             None if self.reader.is_at_end(self.conn.state()) => {
+                self.conn.on_read();
                 Ok(RecvOutcome::without_bytes(Stopped::Eof))
             }
             None => Err(RecvError::WouldBlock),
@@ -278,15 +250,5 @@ impl ConnectionSocket {
     /// Ends the placement of the connection, if there is one.
     pub(crate) fn end_place(&mut self, nic: &mut Nic) {
         self.reader.end_place(&self.tuple, nic);
-    }
-}
-
-impl Pollable for ConnectionSocket {
-    fn snapshot(&self) -> Option<Snapshot> {
-        (self.holder == Holder::Program).then(|| Snapshot {
-            readiness: self.readiness(),
-            arrivals: self.delivered(),
-            error_arrivals: self.writer.errors.noted(),
-        })
     }
 }

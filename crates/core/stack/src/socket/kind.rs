@@ -1,4 +1,4 @@
-//! The kinds of sockets, and what programs wait for at each.
+//! The kinds of sockets.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,6 @@ use wire::FourTuple;
 
 use super::connection::ConnectionSocket;
 use super::listener::Listener;
-use super::readiness::{Pollable, Readiness, Snapshot};
 
 /// A socket.
 #[derive(Debug)]
@@ -56,42 +55,6 @@ impl SocketKind {
         match self {
             Self::Listener(listener) => Some(listener),
             Self::Connection(_) | Self::TimeWait(_) => None,
-        }
-    }
-
-    /// Returns what the socket is ready for.
-    pub(crate) fn readiness(&self) -> Readiness {
-        match self {
-            Self::Connection(connection) => connection.readiness(),
-            Self::Listener(listener) => listener.readiness(),
-            Self::TimeWait(_) => Readiness::NONE,
-        }
-    }
-
-    /// Returns the total number of bytes received in order, or of connections at a listener.
-    pub(crate) fn arrivals(&self) -> u64 {
-        match self {
-            Self::Connection(connection) => connection.delivered(),
-            Self::Listener(listener) => listener.accepted_ever(),
-            Self::TimeWait(_) => 0,
-        }
-    }
-
-    /// Returns the total number of entries of the error queue.
-    pub(crate) fn error_arrivals(&self) -> u64 {
-        match self {
-            Self::Connection(connection) => connection.writer.errors.noted(),
-            Self::Listener(_) | Self::TimeWait(_) => 0,
-        }
-    }
-}
-
-impl Pollable for SocketKind {
-    fn snapshot(&self) -> Option<Snapshot> {
-        match self {
-            Self::Connection(connection) => connection.snapshot(),
-            Self::Listener(listener) => listener.snapshot(),
-            Self::TimeWait(_) => None,
         }
     }
 }

@@ -7,7 +7,6 @@ use netmem::FragList;
 use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
 use super::id::SocketId;
-use super::readiness::{Pollable, Readiness, Snapshot};
 use super::sockopt::SocketSettings;
 
 /// Why no peer can connect to a listener any more.
@@ -69,11 +68,9 @@ impl Listener {
         self.half_open.set_capacity(backlog);
     }
 
-    /// Returns what the listener is ready for.
-    pub(crate) fn readiness(&self) -> Readiness {
-        // Accepting does not wait when no peer can connect: it returns the error.
-        (Readiness::ACCEPTABLE | Readiness::READABLE)
-            .when(!self.accepted.is_empty() || self.end.is_some())
+    /// Returns whether accepting does not wait: a connection is there, or the error that no peer can connect.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.accepted.is_empty() || self.end.is_some()
     }
 
     /// Notes that no peer can connect any more.
@@ -98,15 +95,5 @@ impl Listener {
 
     pub(crate) fn pop(&mut self) -> Option<SocketId> {
         self.accepted.pop_front()
-    }
-}
-
-impl Pollable for Listener {
-    fn snapshot(&self) -> Option<Snapshot> {
-        Some(Snapshot {
-            readiness: self.readiness(),
-            arrivals: self.accepted_ever(),
-            error_arrivals: 0,
-        })
     }
 }

@@ -3,12 +3,14 @@
 pub(crate) mod agenda;
 pub(crate) mod cmsg;
 pub(crate) mod connection;
+pub(crate) mod demux;
 pub(crate) mod error;
 pub(crate) mod errqueue;
 mod free_map;
 pub(crate) mod id;
 pub(crate) mod kind;
 pub(crate) mod listener;
+pub(crate) mod place;
 pub(crate) mod readiness;
 pub(crate) mod recvmsg;
 pub(crate) mod sockets;

@@ -7,8 +7,8 @@ use netmem::{Frag, FragList, Payload};
 use tcp::RecvQueue;
 use wire::Instant;
 
-use super::connection::PlacedFrags;
 use super::error::RecvError;
+use super::place::PlacedFrags;
 use super::token_memory::TokenMemory;
 use super::token_table::{MAX_TOKENS, TokenTable};
 

@@ -11,6 +11,7 @@ use wire::{FourTuple, Instant};
 
 use super::agenda::{Agenda, Mark, Marks};
 use super::connection::{ConnectionSocket, Holder};
+use super::demux::{AddrInUse, Demux};
 use super::error::BadSocket;
 use super::id::SocketId;
 use super::kind::{SocketKind, TimeWaitSocket};
@@ -18,7 +19,6 @@ use super::listener::{Listener, ListenerEnd};
 use super::readiness::{Pollable, Snapshot};
 use super::table::SocketTable;
 use crate::bind_addr::BindAddr;
-use crate::demux::{AddrInUse, Demux, TupleOwner};
 use crate::ports::{EphemeralPorts, LocalPorts};
 use crate::random::Secret;
 use crate::tuple::four_tuple;
@@ -130,10 +130,11 @@ pub(crate) struct Sockets {
     agenda: Agenda,
     /// The result of [`Sockets::take_events`]; its memory is reused.
     events: Vec<SocketId>,
-    demux: Demux,
+    /// The four-tuples of connections, and the addresses of listeners.
+    pub(crate) names: Demux,
     /// The ports that programs may use.
-    local_ports: LocalPorts,
-    ports: EphemeralPorts,
+    pub(crate) local_ports: LocalPorts,
+    pub(crate) ports: EphemeralPorts,
     /// Number of connections without a program.
     orphans: usize,
     max_orphans: usize,
@@ -151,7 +152,7 @@ impl Sockets {
             table: SocketTable::new(limit),
             agenda: Agenda::default(),
             events: Vec::new(),
-            demux: Demux::new(secret.key("demux")),
+            names: Demux::new(secret.key("demux")),
             local_ports,
             ports: EphemeralPorts::new(
                 secret.key("port offsets"),
@@ -178,26 +179,6 @@ impl Sockets {
         self.table.limit()
     }
 
-    /// Returns the four-tuples of connections and the addresses of listeners.
-    pub(crate) fn names(&self) -> &Demux {
-        &self.demux
-    }
-
-    /// Returns the connection or listener that receives a packet.
-    pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<TupleOwner> {
-        self.demux.lookup(tuple)
-    }
-
-    /// Returns the ports that programs may use.
-    pub(crate) fn local_ports(&self) -> LocalPorts {
-        self.local_ports
-    }
-
-    /// Returns the port of the dynamic range at which a search for a free port at `local` begins.
-    pub(crate) fn first_port(&mut self, local: IpAddr) -> u16 {
-        self.ports.begin(local)
-    }
-
     /// Returns a port for a connection from `local` to `remote` that no listener has, and no other connection to
     /// `remote`, and for which `owns` returns true of the connection's four-tuple.
     pub(crate) fn choose_port(
@@ -206,11 +187,11 @@ impl Sockets {
         remote: SocketAddr,
         owns: impl Fn(&FourTuple) -> bool,
     ) -> Option<u16> {
-        let Self { demux, ports, .. } = self;
+        let Self { names, ports, .. } = self;
         ports.choose(local, remote, |port| {
             let local = SocketAddr::new(local, port);
             let tuple = four_tuple(local, remote);
-            owns(&tuple) && demux.is_free(&tuple) && !demux.is_listened_on(&local.into())
+            owns(&tuple) && names.is_free(&tuple) && !names.is_listened_on(&local.into())
         })
     }
 
@@ -252,7 +233,7 @@ impl Sockets {
     pub(crate) fn insert_connection(&mut self, connection: ConnectionSocket) -> SocketId {
         let tuple = *connection.tuple();
         let id = self.insert(SocketKind::Connection(Box::new(connection)));
-        let inserted = self.demux.insert(tuple, id.slot());
+        let inserted = self.names.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok(), "it was free");
         id
     }
@@ -263,7 +244,7 @@ impl Sockets {
         local: BindAddr,
         listener: Listener,
     ) -> Result<SocketId, AddrInUse> {
-        self.demux.listen(local, self.table.next_slot())?;
+        self.names.listen(local, self.table.next_slot())?;
         Ok(self.insert(SocketKind::Listener(Box::new(listener))))
     }
 
@@ -324,7 +305,7 @@ impl Sockets {
             return;
         };
         if connection.forget_name() {
-            self.demux.remove(connection.tuple());
+            self.names.remove(connection.tuple());
         }
     }
 
@@ -346,14 +327,14 @@ impl Sockets {
         match &kind {
             SocketKind::Connection(connection) => {
                 if connection.is_named() {
-                    self.demux.remove(connection.tuple());
+                    self.names.remove(connection.tuple());
                 }
                 if connection.holder() == Holder::Nobody {
                     self.orphans -= 1;
                 }
             }
-            SocketKind::TimeWait(time_wait) => self.demux.remove(&time_wait.tuple),
-            SocketKind::Listener(listener) => self.demux.unlisten(listener.local.port(), slot),
+            SocketKind::TimeWait(time_wait) => self.names.remove(&time_wait.tuple),
+            SocketKind::Listener(listener) => self.names.unlisten(listener.local.port(), slot),
         }
         Some(kind)
     }

@@ -117,14 +117,14 @@ impl Stack {
         };
         let tuple_for = |port| four_tuple(SocketAddr::new(source, port), remote);
         if let Some(port) = local.map(|local| local.port()).filter(|port| *port != 0) {
-            if !self.sockets.local_ports().contains(port) {
+            if !self.sockets.local_ports.contains(port) {
                 return Err(ConnectError::PortNotOurs(port));
             }
             let tuple = tuple_for(port);
             if !self.nic.owns(&tuple) {
                 return Err(ConnectError::OtherShard(port));
             }
-            return match self.sockets.names().is_free(&tuple) {
+            return match self.sockets.names.is_free(&tuple) {
                 true => Ok(tuple),
                 false => Err(ConnectError::PortsExhausted(remote)),
             };

@@ -8,11 +8,11 @@ use wire::{FourTuple, Instant};
 
 use super::Stack;
 use super::serve::finish;
-use crate::demux::TupleOwner;
 use crate::icmp::IcmpErrorKind;
 use crate::path_mtu::{PathMtu, headers_for};
 use crate::socket::agenda::Mark;
 use crate::socket::connection::ConnectionSocket;
+use crate::socket::demux::TupleOwner;
 use crate::socket::id::SocketId;
 use crate::socket::listener::ListenerEnd;
 use crate::tuple::endpoints;
@@ -34,7 +34,7 @@ impl Stack {
         kind: IcmpErrorKind,
         now: Instant,
     ) -> bool {
-        let slot = match (self.sockets.lookup(tuple), kind) {
+        let slot = match (self.sockets.names.lookup(tuple), kind) {
             (Some(TupleOwner::Connection(slot)), _) => slot,
             (Some(TupleOwner::Listener(slot)), IcmpErrorKind::Unreachable(what)) => {
                 return self.half_open_unreachable(slot, tuple, what, quoted);
@@ -148,7 +148,7 @@ impl Stack {
             call, name, code, ..
         } = error;
         let error = TcpError::DeviceFailed { call, name, code };
-        let slot = self.sockets.names().connection(tuple);
+        let slot = self.sockets.names.connection(tuple);
         self.end_connections(slot, |conn| conn.fail(error), now);
     }
 }

@@ -45,7 +45,7 @@ impl Stack {
             return Err(ListenError::TooManySockets { limit });
         }
         let port = local.address.port();
-        if port != 0 && !self.sockets.local_ports().contains(port) {
+        if port != 0 && !self.sockets.local_ports.contains(port) {
             return Err(ListenError::PortNotOurs(port));
         }
         if port == 0 {
@@ -70,7 +70,7 @@ impl Stack {
         is_free: impl Fn(&Self, SocketAddr) -> bool,
     ) -> Option<u16> {
         let begin = self.first_port(ip);
-        let ports = self.sockets.local_ports().to_choose();
+        let ports = self.sockets.local_ports.to_choose();
         (begin..=*ports.end())
             .chain(*ports.start()..begin)
             .find(|port| is_free(self, SocketAddr::new(ip, *port)))
@@ -79,7 +79,7 @@ impl Stack {
     /// Returns whether neither a listener nor a connection has an overlapping address with the same port.
     fn is_free_to_listen(&self, address: SocketAddr, like: &BindAddr) -> bool {
         let local = BindAddr { address, ..*like };
-        let names = self.sockets.names();
+        let names = &self.sockets.names;
         !names.is_listened_on(&local) && !names.is_port_in_use(&local)
     }
 

@@ -98,12 +98,12 @@ impl Stack {
 
     /// Returns the ports that this stack chooses from for programs that name none.
     pub fn ports_to_choose(&self) -> std::ops::RangeInclusive<u16> {
-        self.sockets.local_ports().to_choose()
+        self.sockets.local_ports.to_choose()
     }
 
     /// Returns the port of [`ports_to_choose`](Self::ports_to_choose) at which to begin a search for a free port at `ip`: a different one each
     /// time.
     pub fn first_port(&mut self, ip: IpAddr) -> u16 {
-        self.sockets.first_port(ip)
+        self.sockets.ports.begin(ip)
     }
 }

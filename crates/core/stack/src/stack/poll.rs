@@ -61,27 +61,7 @@ impl Stack {
         self.memory.windows.advance(now);
         self.network.watch_link(&mut self.nic, now);
         let sent_before = self.network.tx_packets();
-        let (mut received, mut bytes, mut polls) = (0, 0, 0);
-        let mut burst = Burst::GoesOn;
-        while self.poll_goes_on(received, bytes, now) {
-            let whole = (received / self.poll_budget).max(bytes / POLL_BYTES);
-            if whole > polls {
-                // The peer, or the sender on this host whose timer is due, has waited for these ACKs as long as for a whole poll.
-                polls = whole;
-                self.flush_arrivals(Burst::GoesOn, now);
-            }
-            let Some(packet) = self.nic.poll_rx(now) else {
-                burst = match received {
-                    0 => Burst::Over,
-                    _ => Burst::Drained,
-                };
-                break;
-            };
-            received += 1;
-            bytes += packet.headers.payload_len;
-            now = clock();
-            self.receive(packet, now);
-        }
+        let (received, burst) = self.receive_burst(&mut now, clock);
         self.stats.rx_packets += received as u64;
         // After all packets that had arrived.
         if burst != Burst::GoesOn
@@ -118,6 +98,35 @@ impl Stack {
             received,
             worked: received > 0 || drained || self.network.tx_packets() != sent_before,
         }
+    }
+
+    /// Receives packets, and sets `now` by the clock after each; returns how many, and whether more may follow.
+    fn receive_burst(
+        &mut self,
+        now: &mut Instant,
+        clock: &mut dyn FnMut() -> Instant,
+    ) -> (usize, Burst) {
+        let (mut received, mut bytes, mut polls) = (0, 0, 0);
+        while self.poll_goes_on(received, bytes, *now) {
+            let whole = (received / self.poll_budget).max(bytes / POLL_BYTES);
+            if whole > polls {
+                // The peer, or the sender on this host whose timer is due, has waited for these ACKs as long as for a whole poll.
+                polls = whole;
+                self.flush_arrivals(Burst::GoesOn, *now);
+            }
+            let Some(packet) = self.nic.poll_rx(*now) else {
+                let burst = match received {
+                    0 => Burst::Over,
+                    _ => Burst::Drained,
+                };
+                return (received, burst);
+            };
+            received += 1;
+            bytes += packet.headers.payload_len;
+            *now = clock();
+            self.receive(packet, *now);
+        }
+        (received, Burst::GoesOn)
     }
 
     /// Returns whether a poll that has received `received` packets with `bytes` of payload receives more.

@@ -10,7 +10,7 @@ use crate::bind_addr::BindAddr;
 use crate::socket::error::BadSocket;
 use crate::socket::id::SocketId;
 use crate::socket::kind::SocketKind;
-use crate::socket::readiness::Readiness;
+use crate::socket::readiness::{Pollable, Readiness, Snapshot};
 
 impl Stack {
     /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ); 0 for a listener.
@@ -28,7 +28,7 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
-        Ok(self.sockets.get(id)?.arrivals())
+        Ok(self.snapshot(id)?.arrivals)
     }
 
     /// Returns the total number of entries of the error queue, as [`Stack::arrivals`] does for data.
@@ -36,12 +36,12 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn error_arrivals(&self, id: SocketId) -> Result<u64, BadSocket> {
-        Ok(self.sockets.get(id)?.error_arrivals())
+        Ok(self.snapshot(id)?.error_arrivals)
     }
 
     /// Returns whether a connection, including those in TIME-WAIT, has this port at an address that `local` covers.
     pub fn is_port_in_use(&self, local: impl Into<BindAddr>) -> bool {
-        self.sockets.names().is_port_in_use(&local.into())
+        self.sockets.names.is_port_in_use(&local.into())
     }
 
     /// Returns and clears the error of a failed connection (SO_ERROR).
@@ -96,7 +96,12 @@ impl Stack {
     /// # Errors
     /// [`BadSocket`].
     pub fn readiness(&self, id: SocketId) -> Result<Readiness, BadSocket> {
-        Ok(self.sockets.get(id)?.readiness())
+        Ok(self.snapshot(id)?.readiness)
+    }
+
+    fn snapshot(&self, id: SocketId) -> Result<Snapshot, BadSocket> {
+        let snapshot = self.sockets.get(id)?.snapshot();
+        Ok(snapshot.unwrap_or(Snapshot::NONE))
     }
 
     /// Returns how many unread bytes lie before the byte that the peer last called urgent; `None` if there is no such byte.

@@ -6,12 +6,12 @@ use tcp::{Connection, Control, Disposition, ListenOutcome, Segment, SeqNum};
 use wire::{FourTuple, Instant, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol};
 
 use super::Stack;
-use crate::demux::TupleOwner;
 use crate::drops::DropReason;
 use crate::received::{ReceivedSegment, into_segment};
 use crate::route::Destination;
 use crate::socket::agenda::Mark;
 use crate::socket::connection::{ConnectionSocket, Holder};
+use crate::socket::demux::TupleOwner;
 use crate::socket::kind::SocketKind;
 use crate::tuple::endpoints;
 
@@ -98,7 +98,7 @@ impl Stack {
             is_unplaced,
             urgent: tcp.flags.contains(TcpFlags::URG).then_some(tcp.urgent),
         };
-        match self.sockets.lookup(&tuple) {
+        match self.sockets.names.lookup(&tuple) {
             Some(TupleOwner::Connection(slot)) => self.connection_segment(slot, incoming, now),
             // The peer sends the payload again; there is no connection yet. The NIC has counted the drop. A SYN counts
             // without its payload.
@@ -171,7 +171,7 @@ impl Stack {
         socket.mark(Mark::Arrivals);
         drop(socket);
         if let (Some(iss), Some(syn)) = (disposition.reopen, again)
-            && let Some(listener) = self.sockets.names().listener(&syn.tuple)
+            && let Some(listener) = self.sockets.names.listener(&syn.tuple)
         {
             self.forget_name(slot);
             return self.listener_segment(listener, syn, Some(iss), now);

@@ -12,9 +12,9 @@ use netmem::{Dmabuf, FragSource, RxClaim};
 use super::Stack;
 use crate::binding::Bindings;
 use crate::placement::{BindTargetError, PlaceError, PlaceInUse, Writing};
-use crate::socket::connection::behind;
 use crate::socket::error::{BadSocket, UnknownBinding};
 use crate::socket::id::SocketId;
+use crate::socket::place::behind;
 
 impl Stack {
     /// Binds a dma-buf as a target: [`Stack::place_next`] may name ranges of it.

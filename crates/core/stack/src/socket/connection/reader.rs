@@ -8,8 +8,8 @@ use nic::Nic;
 use tcp::{Connection, SeqNum, StateKind};
 use wire::{FourTuple, Instant};
 
-use super::place::{Place, PlacedFrags};
 use crate::socket::error::{DontneedError, RecvError};
+use crate::socket::place::{Place, PlacedFrags};
 use crate::socket::recvmsg::{RecvCall, RecvOutcome, recvmsg};
 use crate::socket::timestamps::ArrivalTimes;
 use crate::socket::token_memory::TokenMemory;
@@ -74,7 +74,7 @@ impl Reader {
         self.is_shut_down = true;
     }
 
-    pub(super) fn is_shut_down(&self) -> bool {
+    pub(crate) fn is_shut_down(&self) -> bool {
         self.is_shut_down
     }
 

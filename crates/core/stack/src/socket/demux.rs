@@ -47,7 +47,7 @@ struct Listening {
 }
 
 impl Demux {
-    pub(crate) fn new(hash_key: [u8; 16]) -> Self {
+    pub(super) fn new(hash_key: [u8; 16]) -> Self {
         Self {
             connections: HashMap::with_hasher(KeyedState::new(hash_key)),
             ports: HashMap::with_hasher(KeyedState::new(hash_key)),
@@ -109,7 +109,7 @@ impl Demux {
     }
 
     /// Adds a connection.
-    pub(crate) fn insert(&mut self, tuple: FourTuple, slot: u32) -> Result<(), AddrInUse> {
+    pub(super) fn insert(&mut self, tuple: FourTuple, slot: u32) -> Result<(), AddrInUse> {
         if !self.is_free(&tuple) {
             return Err(AddrInUse);
         }
@@ -123,7 +123,7 @@ impl Demux {
     }
 
     /// Removes a connection.
-    pub(crate) fn remove(&mut self, tuple: &FourTuple) {
+    pub(super) fn remove(&mut self, tuple: &FourTuple) {
         self.last = None;
         if self.connections.remove(tuple).is_none() {
             return;
@@ -141,7 +141,7 @@ impl Demux {
 
     /// Adds a listener, unless another listener has an address that overlaps. As in Linux, SO_REUSEADDR does not
     /// allow two listeners on one address; SO_REUSEPORT does if both listeners set it.
-    pub(crate) fn listen(&mut self, local: BindAddr, slot: u32) -> Result<(), AddrInUse> {
+    pub(super) fn listen(&mut self, local: BindAddr, slot: u32) -> Result<(), AddrInUse> {
         let on_port = self.listeners.entry(local.address.port()).or_default();
         let is_taken = |other: &Listening| {
             other.local.overlaps(&local) && !(other.local.reuse_port && local.reuse_port)
@@ -154,7 +154,7 @@ impl Demux {
     }
 
     /// Removes the listener in `slot` from `port`.
-    pub(crate) fn unlisten(&mut self, port: u16, slot: u32) {
+    pub(super) fn unlisten(&mut self, port: u16, slot: u32) {
         if let Some(on_port) = self.listeners.get_mut(&port) {
             on_port.retain(|other| other.slot != slot);
             if on_port.is_empty() {

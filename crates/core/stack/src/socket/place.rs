@@ -35,7 +35,7 @@ pub(crate) struct PlacedFrags {
 }
 
 impl PlacedFrags {
-    pub(super) fn watch(&mut self, target: DmabufId) {
+    pub(crate) fn watch(&mut self, target: DmabufId) {
         if !self.targets.contains(&target) {
             self.targets.push(target);
         }
@@ -50,12 +50,12 @@ impl PlacedFrags {
     }
 
     /// Forgets frags that were released or gathered.
-    pub(super) fn forget(&mut self, tokens: &[DmabufToken]) {
+    pub(crate) fn forget(&mut self, tokens: &[DmabufToken]) {
         self.lent.retain(|(token, _, _)| !is_named(*token, tokens));
     }
 
     /// Returns the bytes that are lent of `target`, frags of `except` aside.
-    pub(super) fn of(
+    pub(crate) fn of(
         &self,
         target: DmabufId,
         except: &[DmabufToken],

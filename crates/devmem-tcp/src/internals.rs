@@ -1,24 +1,13 @@
 //! Access to the user-space stack for the other crates of this workspace. Not part of the API: it changes without notice.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
 use devmem_uapi::Errno;
 use nic::Nic;
-use stack::Stack;
 
 use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::open::NetdevBuilder;
-
-/// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
-/// its input.
-///
-/// # Errors
-/// As [`NetdevBuilder::open`].
-pub fn into_shards(builder: NetdevBuilder) -> Result<Vec<(Stack, Vec<OwnedFd>)>, Error> {
-    builder.into_shards()
-}
 
 /// Checks that a NIC may have the address `ip` in a network with this prefix length: it is that of one host.
 ///

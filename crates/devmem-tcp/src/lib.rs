@@ -189,7 +189,6 @@
 #![forbid(unsafe_code)]
 
 mod backend;
-mod background;
 mod batch;
 mod bind_options;
 mod bound;
@@ -197,7 +196,6 @@ mod bound_target;
 mod bound_tx;
 pub mod capture;
 pub mod choice;
-mod clock;
 mod completions;
 mod conflicts;
 mod connect;
@@ -209,7 +207,6 @@ mod early;
 mod error;
 mod flows;
 mod frags;
-mod handover;
 #[cfg(feature = "hip")]
 pub mod hip;
 mod home;
@@ -220,8 +217,6 @@ mod kernel;
 mod limit;
 mod link_spec;
 mod listener;
-#[cfg(all(test, devmem_loom))]
-mod loom_tests;
 pub mod memory;
 mod net_iov_count;
 mod netdev;
@@ -239,7 +234,6 @@ mod send_id;
 mod send_ring;
 mod send_signal;
 mod signals;
-mod spin;
 pub mod stats;
 mod stream;
 mod syn_data;
@@ -252,12 +246,6 @@ mod user;
 #[cfg(feature = "vulkan")]
 pub mod vulkan;
 mod watchers;
-
-/// What `handover` is made of. Its model in loom has other types.
-mod sync {
-    pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Mutex, MutexGuard};
-}
 
 pub use batch::{Frag, Gather, Iter, RxBatch, RxFrag};
 pub use bind_options::BindOptions;

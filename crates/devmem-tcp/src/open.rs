@@ -18,10 +18,10 @@ use std::sync::Arc;
 
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
-use lease::Acquired;
 use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
+use runtime::{Clock, Opened, keep_lease};
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{
     AddressCheck, AddressConflicts, LeasedAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
@@ -29,8 +29,7 @@ use stack::{
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
-use crate::clock::Clock;
-use crate::driver::{Driver, StackIndex};
+use crate::driver::{self, Driver, StackIndex};
 use crate::error::{Error, ErrorKind, Remedy};
 use crate::link_spec::LinkSpec;
 use crate::netdev::Netdev;
@@ -316,43 +315,37 @@ impl NetdevBuilder {
     pub fn open(mut self) -> Result<Netdev, Error> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
-        // The shards share times of path MTUs, so their clocks have the same origin.
-        let clock = Clock::real();
-        let (stacks, lease) = self.into_stacks(&clock)?;
+        let Opened {
+            shards,
+            clock,
+            lease,
+        } = self.open_stacks()?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
-        let drivers = stacks
+        let drivers = shards
             .into_iter()
-            .map(|(stack, fds)| Driver::new(vec![stack], clock.clone(), fds))
+            .map(|(stack, fds)| driver::in_real_time(stack, clock, fds))
             .collect::<Result<Vec<_>, _>>()
             .map_err(Error::system("eventfd"))?;
         let failed = |error| Error::system("starting a thread")(error);
-        let lease = lease.map(|lease| auto::keep(lease, drivers.clone()));
+        let lease = lease.map(|lease| keep_lease(lease, &drivers));
         let lease = lease.transpose().map_err(failed)?;
+        let drivers = drivers.into_iter().map(Driver::from).collect();
         let shards = Shared::group(drivers, lease).map_err(failed)?;
         let shard = |shared| Shard::new(shared, StackIndex(0));
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
-    /// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
-    /// its input.
+    /// Opens the queues of the link, with a stack on each, and waits until these have their addresses. For the C library, whose calls
+    /// are not those of this one.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the NIC is to have the address `auto`.
-    pub(crate) fn into_shards(self) -> Result<Vec<QueueStack>, Error> {
-        if self.auto {
-            let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
-            return Err(invalid(reason));
-        }
-        // The caller's clock begins a moment later. What is due is due later by as much.
-        let (stacks, _no_lease) = self.into_stacks(&Clock::real())?;
-        Ok(stacks)
-    }
-
-    /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent. Waits until the stacks have
-    /// their addresses.
-    fn into_stacks(mut self, clock: &Clock) -> Result<(Vec<QueueStack>, Option<Acquired>), Error> {
+    /// As [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_stacks(mut self) -> Result<Opened, Error> {
+        // The shards share times of path MTUs, so their clocks have the same origin.
+        let clock = Clock::start();
         if let Some(keepalive) = self.tcp.settings.keepalive {
             Keepalive::from(keepalive).check()?;
         }
@@ -393,8 +386,12 @@ impl NetdevBuilder {
             }
             stacks.push((self.stack(link, &identity, crossing)?, fds));
         }
-        self.await_addresses(&mut stacks, clock)?;
-        Ok((stacks, lease))
+        self.await_addresses(&mut stacks, &clock)?;
+        Ok(Opened {
+            shards: stacks,
+            clock,
+            lease,
+        })
     }
 
     /// Checks the MAC address, and the options that only some links have.
@@ -524,8 +521,7 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
         };
         stacks.push(builder.stack(link, &identity, None)?);
     }
-    let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
-        .map_err(Error::system("eventfd"))?;
+    let driver = Driver::in_virtual_time(stacks);
     let shared = Shared::group(vec![driver], None).map_err(Error::system("starting a thread"))?;
     let end = |index| {
         let shared = shared.iter().map(Arc::clone);

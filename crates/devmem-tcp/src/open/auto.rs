@@ -1,14 +1,12 @@
 //! The address `auto` of a NIC that is opened: addresses from a DHCP server and from routers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_uapi::Errno;
-use lease::{Acquired, Families, LeaseKeeper, LeasePort, News, Outcome, OwnAddresses};
+use lease::{Acquired, Families, LeasePort, Outcome, OwnAddresses};
 
 use super::claim::own_addresses;
 use super::{NetdevBuilder, invalid, random_bytes};
-use crate::driver::{Driver, StackIndex};
 use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 
@@ -75,25 +73,4 @@ impl NetdevBuilder {
         );
         Error::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
     }
-}
-
-/// Starts to renew the addresses of a NIC, and changes those of the stacks of its shards with them.
-pub(super) fn keep(acquired: Acquired, shards: Vec<Arc<Driver>>) -> std::io::Result<LeaseKeeper> {
-    LeaseKeeper::start(acquired, move |news| {
-        shards.iter().for_each(|shard| tell(news, shard));
-    })
-}
-
-/// Changes an address of the stack of a shard.
-fn tell(news: &News, shard: &Driver) {
-    let told = shard.with(StackIndex(0), |stack, now| match news {
-        News::Has(address) => stack.add_address(address, now),
-        News::Lost(address) => {
-            stack.remove_address(*address, now);
-            Ok(())
-        }
-    });
-    // The clients accept only addresses of hosts, and routers on the link. The other error is that of a child of fork(2), which
-    // has no threads.
-    debug_assert!(!matches!(told, Ok(Err(_))), "{news:?}");
 }

@@ -7,12 +7,12 @@ use devmem_linux::netif;
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
 use nic::LinkState;
+use runtime::Clock;
+use runtime::fds::sleep_until_readable;
 use rustix::event::{PollFd, PollFlags};
 use stack::{AddressCheck, AddressConflict, ConflictOutcome, PROBE_WAIT, PROBES};
 
 use super::{MacvtapMode, NetdevBuilder, QueueStack, invalid};
-use crate::clock::Clock;
-use crate::driver::sleep_until_readable;
 use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 

@@ -61,7 +61,7 @@ impl Nic {
     }
 
     pub(crate) fn is_in_virtual_time(&self) -> bool {
-        self.first().driver().lock().clock.is_virtual()
+        self.first().driver().is_virtual()
     }
 
     /// Waits until the connections of all dropped streams are closed, for `at_most`. Returns whether all are.

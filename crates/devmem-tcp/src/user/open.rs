@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use devmem_uapi::{Errno, MsgFlags};
+use runtime::fds::sleep_until_readable;
 use rustix::event::{PollFd, PollFlags, epoll};
 use stack::{Readiness, SendMsg, SocketId, SocketOption, Stack};
 
@@ -15,7 +16,7 @@ use super::send::device_control;
 use super::shard::Shard;
 use super::socket::Socket;
 use crate::connect::ConnectOptions;
-use crate::driver::{NotReady, WaitLimit, sleep_until_readable};
+use crate::driver::{NotReady, WaitLimit};
 use crate::error::{Error, ErrorKind, Forked};
 use crate::syn_data::{EarlyCookie, SynData, not_sent};
 
@@ -241,7 +242,7 @@ impl Listening {
                 result => return result,
             }
             if let Some(reason) = limit.over(started, driver.now()) {
-                return Err(Error::no_connection(reason));
+                return Err(Error::no_connection(reason.into()));
             }
             // While this thread sleeps, the background threads of the shards keep the fd up to date.
             let fd = self.readiness_fd().map_err(cannot_wait)?;

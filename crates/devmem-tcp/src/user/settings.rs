@@ -18,21 +18,21 @@ use crate::flows::Flows;
 
 /// The applied settings of a shard. Dropping it restores the previous ones.
 pub(super) struct ShardSettings {
-    driver: Arc<Driver>,
+    driver: Driver,
     at: StackIndex,
     applied: Applied,
 }
 
 impl ShardSettings {
     pub(super) fn apply(
-        driver: &Arc<Driver>,
+        driver: &Driver,
         at: StackIndex,
         flows: &Flows,
         queues: u16,
     ) -> Result<Arc<Self>, Error> {
         let applied = driver.with(at, |stack, _| apply(stack.nic_mut(), flows, queues))??;
         Ok(Arc::new(Self {
-            driver: Arc::clone(driver),
+            driver: driver.clone(),
             at,
             applied,
         }))

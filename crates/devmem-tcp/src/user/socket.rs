@@ -211,7 +211,8 @@ impl Socket {
     /// Fails in virtual time, where the clock stands still between calls.
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        if self.shard.driver().enter()?.clock.is_virtual() {
+        self.shard.check()?;
+        if self.shard.driver().is_virtual() {
             let reason =
                 "in virtual time only calls move the clock, and a task would wait for ever";
             let refused = Error::of_errno(Errno::EOPNOTSUPP, reason);

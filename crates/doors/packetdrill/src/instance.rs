@@ -77,7 +77,7 @@ impl Instance {
             fd_base: numbers::first(),
             ..Settings::default()
         };
-        let posix = Posix::new(stack, settings, VirtualTime::new(START));
+        let posix = Posix::new(VirtualTime::new(stack, settings, START));
         if flags.devmem {
             let memory = Dmabuf::anonymous(MEMORY).map_err(|error| error.to_string())?;
             posix

@@ -2,9 +2,10 @@
 //! stack.
 //!
 //! Key types: [`Table`] (files over one [`stack::Stack`]; nothing in it waits), [`Posix`] (the same calls with
-//! blocking), and [`Waiter`] (how a thread waits, and the clock): [`VirtualTime`], which the thread of a test program
-//! advances, and [`RealTime`], where the background thread of an [`Engine`] polls the stack. The packetdrill door and the C
-//! library convert pointers and call [`Posix`].
+//! blocking), and [`Waiter`] (the owner of a table: how threads wait, and the clock): [`VirtualTime`], which the thread of a test
+//! program advances, and [`RealTime`], over the driver of the Rust library: a thread that waits polls the stack itself, spins and
+//! naps, and the background thread of an [`Engine`] polls while none waits. The packetdrill door and the C library convert pointers
+//! and call [`Posix`].
 //!
 //! For programs that are not written in Rust, this crate calls step 8 in the walk of a received segment, and step 1 in the
 //! walk of a send.
@@ -32,7 +33,7 @@
 //! | TCP_MD5SIG, TCP_AO_*, TCP_ULP (ENOENT), MPTCP | the protocol is not implemented |
 //! | TCP_REPAIR and relatives, TCP_SAVE_SYN, TCP_ZEROCOPY_RECEIVE, TCP_TX_DELAY, TCP_RTO_*, TCP_DELACK_MAX_US, TCP_THIN_LINEAR_TIMEOUTS | not implemented |
 //! | SO_ATTACH_FILTER and relatives, SO_LOCK_FILTER | there is no packet filter |
-//! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by one thread; SO_BINDTOIFINDEX takes 1 |
+//! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by the threads that wait; SO_BINDTOIFINDEX takes 1 |
 //! | SO_PEERCRED and relatives, SO_PASSCRED, SO_PEERSEC | a TCP peer has no credentials |
 //! | SO_MAX_PACING_RATE, SO_TXTIME, SO_RXQ_OVFL, SO_PEEK_OFF, SO_BUF_LOCK, SO_RESERVE_MEM, SO_TXREHASH | not implemented |
 //! | IP_MINTTL, IP_MTU, IP_RECVERR, IP_TRANSPARENT, IP_OPTIONS, IP_PKTINFO and relatives, and IPv6's | not implemented; IP_MTU_DISCOVER accepts DONT, WANT and DO, IPV6_MTU_DISCOVER WANT and DO, and path MTU discovery is always on; IP_FREEBIND is supported if every address is local (`any_local`) |
@@ -54,7 +55,6 @@
 pub mod abi;
 mod options;
 mod posix;
-mod ready_fd;
 mod real_time;
 pub mod sockaddr;
 mod table;
@@ -62,11 +62,12 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-pub use posix::{Limit, PollFd, Posix, SpliceArgs, splice_flag};
+pub use posix::{PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
+pub use runtime::{Clock, Opened, Pauses, WaitLimit};
 pub use stack::{BindRxError, BindTxError, MemoryHolders};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };
 pub use virtual_time::VirtualTime;
-pub use waiter::Waiter;
+pub use waiter::{Waiter, Waits};

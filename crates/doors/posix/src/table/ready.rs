@@ -27,7 +27,7 @@ pub(super) struct Reported {
 }
 
 impl Table {
-    pub(super) fn note_events(&mut self) {
+    pub(crate) fn note_events(&mut self) {
         let events: Vec<SocketId> = self.stack.take_events().collect();
         for socket in events {
             self.changes += 1;

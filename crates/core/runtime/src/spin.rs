@@ -54,6 +54,28 @@ pub(crate) enum Pause {
     Sleep,
 }
 
+/// How often waiting threads that found nothing have done each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// Looked again after other threads: they spin.
+    pub yields: u64,
+    /// Looked again after a time by the clock: a nap, or a rest.
+    pub naps: u64,
+    /// Slept until the link had a packet.
+    pub sleeps: u64,
+}
+
+impl Pauses {
+    pub(crate) fn note(&mut self, pause: Pause) {
+        let count = match pause {
+            Pause::Yield => &mut self.yields,
+            Pause::Nap(_) => &mut self.naps,
+            Pause::Sleep => &mut self.sleeps,
+        };
+        *count += 1;
+    }
+}
+
 /// What has happened on a NIC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {

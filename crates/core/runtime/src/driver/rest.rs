@@ -1,32 +1,15 @@
 //! What a waiting thread does when a poll finds nothing, before it sleeps on the links: it spins, for the shortest delay, or rests, for the
 //! least CPU time. NICs do the same when they interrupt only after some microseconds (ethtool: rx-usecs).
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
-use wire::Instant;
-
-use super::{Core, Driver, Leader, Wait};
+use crate::calls::Leader;
+use crate::clock::Clock;
+use crate::driven::Driven;
+use crate::limit::{Idling, Wait};
 use crate::spin::{Pause, Traffic};
 
-/// What a thread does when a poll finds nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Idling {
-    /// Polls again and again, as long as that finds work often enough.
-    Spin,
-    /// Sleeps for this long once per call, and polls then: packets that arrive meanwhile are received together.
-    Rest(Duration),
-}
-
-impl Idling {
-    /// Returns how long to rest.
-    pub(super) fn rest(self) -> Option<Duration> {
-        match self {
-            Self::Spin => None,
-            Self::Rest(rest) => Some(rest),
-        }
-    }
-}
+use super::Core;
 
 /// When a thread rests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,17 +22,18 @@ pub(super) enum Resting {
     AfterSleep,
 }
 
-impl Core {
+impl<D: Driven> Core<D> {
     /// Returns what a thread does in `wait` that has found nothing for `idle`, and may sleep for `left`. `rest` is its rest, if it has
     /// not rested yet; one that has sleeps. Where the link lends the sender's memory, which is little, nobody rests.
     pub(super) fn pause(
         &mut self,
+        clock: &Clock,
         wait: Wait,
         idle: Duration,
         left: Duration,
         rest: &mut Option<Duration>,
     ) -> Pause {
-        let stack = &self.stacks[wait.stack.0];
+        let stack = &self.driven.stacks()[wait.awaits.stack.0];
         let lends = stack.nic().link_caps().lends;
         if wait.idling == Idling::Spin || lends {
             let traffic = Traffic {
@@ -61,7 +45,7 @@ impl Core {
         }
         let may_rest = self.resting == Resting::BeforeSleep && self.may_rest();
         match rest.take().filter(|_| may_rest) {
-            Some(rest) => Pause::Nap(rest.min(left).min(self.until_deadline())),
+            Some(rest) => Pause::Nap(rest.min(left).min(self.until_deadline(clock))),
             None => {
                 self.resting = Resting::AfterSleep;
                 Pause::Sleep
@@ -73,6 +57,7 @@ impl Core {
     /// first packet of a burst has woken it. If it slept for less than a rest, the next rest is before the sleep again.
     pub(super) fn rest_awake(
         &mut self,
+        clock: &Clock,
         idling: Idling,
         slept: Duration,
         left: Duration,
@@ -84,57 +69,20 @@ impl Core {
             self.resting = Resting::BeforeSleep;
         }
         match self.resting == Resting::AfterSleep && self.may_rest() {
-            true => rest.min(left).min(self.until_deadline()),
+            true => rest.min(left).min(self.until_deadline(clock)),
             false => Duration::ZERO,
         }
     }
 
     /// Returns whether no other thread depends on the polls of this one.
     pub(super) fn may_rest(&self) -> bool {
-        self.leader == Leader::Nobody && self.waiters.is_empty()
+        self.calls.leader == Leader::Nobody && self.calls.parked.is_empty()
     }
 
     /// Returns how long it is until a stack must be polled again.
-    fn until_deadline(&self) -> Duration {
-        let now = self.clock.now();
+    fn until_deadline(&self, clock: &Clock) -> Duration {
+        let now = clock.now();
         let deadline = self.next_deadline();
         deadline.map_or(Duration::MAX, |deadline| deadline.saturating_since(now))
-    }
-}
-
-impl Driver {
-    /// Sleeps until the link is readable, a deadline is reached or another thread wakes it: as leader in poll(2), and then it may
-    /// rest; else parked.
-    pub(super) fn sleep<'a>(
-        &'a self,
-        mut core: MutexGuard<'a, Core>,
-        wait: Wait,
-        started: Instant,
-    ) -> MutexGuard<'a, Core> {
-        let now = core.clock.now();
-        let left = wait.limit.left(started, now);
-        if let Leader::Application(..) = core.leader {
-            return self.follow(core, wait, left);
-        }
-        core.leader = Leader::Application(wait.awaits());
-        let mut core = self.sleep_on_links(core, &self.wake_leader, left);
-        core.leader = Leader::Nobody;
-        let woken = core.clock.now();
-        let (slept, left) = (woken.saturating_since(now), wait.limit.left(started, woken));
-        match core.rest_awake(wait.idling, slept, left) {
-            Duration::ZERO => core,
-            rest => self.look_again(core, || std::thread::sleep(rest)),
-        }
-    }
-
-    /// Releases the lock while `pause` runs.
-    pub(super) fn look_again<'a>(
-        &'a self,
-        core: MutexGuard<'a, Core>,
-        pause: impl FnOnce(),
-    ) -> MutexGuard<'a, Core> {
-        drop(core);
-        pause();
-        self.lock()
     }
 }

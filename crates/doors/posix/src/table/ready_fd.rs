@@ -1,19 +1,16 @@
 //! File descriptors of the process that are readable while an epoll of the table has events, for a program's own event loop.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 use devmem_uapi::Errno;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::Table;
 use crate::abi::ev;
-use crate::posix::Posix;
-use crate::real_time::RealTime;
-use crate::table::Table;
 
-/// All such descriptors of a table. Lock order: after the table.
+/// All such descriptors of a table.
 #[derive(Debug, Default)]
-pub(crate) struct ReadyFds(Mutex<Vec<ReadyFd>>);
+pub(crate) struct ReadyFds(Vec<ReadyFd>);
 
 /// An eventfd whose counter is above 0 while the epoll has events.
 #[derive(Debug)]
@@ -49,30 +46,17 @@ impl ReadyFd {
 }
 
 impl ReadyFds {
-    /// Makes each descriptor readable if its epoll has events, otherwise not readable. That of a closed epoll becomes
-    /// readable and stays so: the program wakes, and its next call returns EBADF.
-    pub(crate) fn update(&self, table: &Table) {
-        let mut fds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        fds.retain_mut(|fd| match fd.has_events(table) {
-            Some(readable) => {
-                fd.set(readable);
-                true
-            }
-            None => {
-                fd.set(true);
-                false
-            }
-        });
-    }
-
-    fn of(&self, epfd: i32, serial: u64) -> rustix::io::Result<OwnedFd> {
-        let mut fds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = fds.iter().find(|fd| fd.epfd == epfd && fd.serial == serial) {
+    fn of(&mut self, epfd: i32, serial: u64) -> rustix::io::Result<OwnedFd> {
+        let known = self
+            .0
+            .iter()
+            .find(|fd| fd.epfd == epfd && fd.serial == serial);
+        if let Some(known) = known {
             return rustix::io::fcntl_dupfd_cloexec(&known.eventfd, 0);
         }
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let given = rustix::io::fcntl_dupfd_cloexec(&eventfd, 0)?;
-        fds.push(ReadyFd {
+        self.0.push(ReadyFd {
             epfd,
             serial,
             eventfd,
@@ -82,20 +66,42 @@ impl ReadyFds {
     }
 }
 
-impl Posix<RealTime> {
-    /// Returns a file descriptor of the process that is readable while epoll_wait on `epfd` would return events. The caller
-    /// polls it, and neither reads nor writes it.
+impl Table {
+    /// Returns a descriptor that is readable while epoll_wait on `epfd` would return events.
     ///
     /// # Errors
     /// EBADF; EINVAL: not an epoll; EMFILE.
-    pub fn epoll_fd(&self, epfd: i32) -> Result<OwnedFd, Errno> {
-        self.call(|table| {
-            let serial = table.patience(epfd)?.serial;
-            if !table.is_epoll_fd(epfd)? {
-                return Err(Errno::EINVAL);
+    pub(crate) fn ready_fd(&mut self, epfd: i32) -> Result<OwnedFd, Errno> {
+        let serial = self.patience(epfd)?.serial;
+        if !self.is_epoll_fd(epfd)? {
+            return Err(Errno::EINVAL);
+        }
+        let fd = self.ready_fds.of(epfd, serial);
+        fd.map_err(|errno| Errno(errno.raw_os_error()))
+    }
+
+    /// Makes each descriptor readable if its epoll has events, otherwise not readable. That of a closed epoll becomes
+    /// readable and stays so: the program wakes, and its next call returns EBADF. Returns whether one is not readable any more.
+    pub(crate) fn update_ready_fds(&mut self) -> bool {
+        let mut fds = std::mem::take(&mut self.ready_fds.0);
+        let mut is_drained = false;
+        fds.retain_mut(|fd| match fd.has_events(self) {
+            Some(readable) => {
+                is_drained |= fd.is_readable && !readable;
+                fd.set(readable);
+                true
             }
-            let fd = self.waiter().ready_fds().of(epfd, serial);
-            fd.map_err(|errno| Errno(errno.raw_os_error()))
-        })
+            None => {
+                fd.set(true);
+                false
+            }
+        });
+        self.ready_fds.0 = fds;
+        is_drained
+    }
+
+    /// Returns whether the program has such a descriptor.
+    pub(crate) fn has_ready_fds(&self) -> bool {
+        !self.ready_fds.0.is_empty()
     }
 }

@@ -1,40 +1,46 @@
-//! The background thread, which polls a stack while no application thread does.
+//! The background thread, which polls while no thread of the program does.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::driver::{Driver, Leader};
+use crate::calls::Leader;
+use crate::driven::Driven;
+use crate::driver::Driver;
 
-/// How often the thread checks whether the application still polls. While it does, the thread does nothing else.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
-
-/// Time without a poll by the application after which this thread polls.
+/// Time without a poll by the program after which this thread polls.
 const AWAY_AFTER: Duration = Duration::from_millis(2);
 
-/// How long the thread sleeps while an application thread sleeps in a call; that thread wakes it when it leaves the call.
+/// How long the thread sleeps while a thread of the program sleeps in a call; that one wakes it when it leaves the call.
 const REST: Duration = Duration::from_secs(1);
 
-/// The running background thread; ends when the driver is dropped.
+/// The running background thread of a driver. Dropping it ends the thread.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub struct Background<D: Driven> {
+    driver: Arc<Driver<D>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Background {
-    /// Starts the thread. It holds only a weak reference to the driver, so it does not keep the driver alive.
-    pub(crate) fn start(driver: &Arc<Driver>) -> std::io::Result<Self> {
-        let driver = Arc::downgrade(driver);
+impl<D: Driven + 'static> Background<D> {
+    /// Starts the thread, with a name for debuggers. It does not keep the driver alive.
+    ///
+    /// # Errors
+    /// The thread cannot be made.
+    pub fn start(driver: &Arc<Driver<D>>, name: &str) -> std::io::Result<Self> {
+        let polled = Arc::downgrade(driver);
         let thread = std::thread::Builder::new()
-            .name("devmem-tcp".to_owned())
-            .spawn(move || run(&driver))?;
+            .name(name.to_owned())
+            .spawn(move || run(&polled))?;
         Ok(Self {
+            driver: Arc::clone(driver),
             thread: Some(thread),
         })
     }
+}
 
-    /// Waits for the thread to end. The caller has called [`Driver::close`].
-    pub(crate) fn join(&mut self) {
+impl<D: Driven> Drop for Background<D> {
+    fn drop(&mut self) {
+        self.driver.close();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -44,7 +50,7 @@ impl Background {
     }
 }
 
-fn run(driver: &Weak<Driver>) {
+fn run<D: Driven>(driver: &Weak<Driver<D>>) {
     while let Some(driver) = driver.upgrade() {
         if driver.is_closing() {
             return;
@@ -53,20 +59,20 @@ fn run(driver: &Weak<Driver>) {
     }
 }
 
-/// Polls and leads if the application does not poll; otherwise sleeps for a tick, or until it is woken.
-pub(crate) fn step(driver: &Driver) {
+/// Polls and leads if the program does not poll; otherwise sleeps for a tick, or until it is woken.
+pub(crate) fn step<D: Driven>(driver: &Driver<D>) {
     let Some(mut core) = driver.lock_in_background() else {
         driver.rest_in_background(driver.blind_rest());
         return;
     };
-    if let Leader::Application(..) = core.leader {
+    if let Leader::Program(..) = core.calls.leader {
         core.background_sleeps = true;
         drop(core);
         driver.rest_in_background(REST);
-        driver.lock().background_sleeps = false;
+        driver.end_sleep_of_background();
         return;
     }
-    let now = core.clock.now();
+    let now = driver.now();
     let away = core
         .last_foreground
         .is_none_or(|last| now.saturating_since(last) >= AWAY_AFTER);

@@ -1,13 +1,17 @@
-//! Every interleaving of threads that lock a stack, as accepts on a listener and the poll of a busy link do. Run with
-//! `--cfg devmem_loom`.
+//! Every interleaving of threads that lock a stack, as accepts on a listener and the poll of a busy link do, and of calls with the
+//! background thread that they may have to wake. Run with `--cfg devmem_loom`.
 
 use std::collections::VecDeque;
 
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
+use background_rest::BackgroundRest;
 use handover::HandoverMutex;
 
+#[path = "background_rest.rs"]
+mod background_rest;
 #[path = "handover.rs"]
 #[allow(dead_code, reason = "the tests call some of its functions")]
 mod handover;
@@ -18,7 +22,7 @@ mod sync {
     use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
     use loom::sync::Condvar;
-    pub(super) use loom::sync::atomic::{AtomicUsize, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
     /// Whether a mutex is locked, and what threads wait on for its unlock.
     #[derive(Debug)]
@@ -150,5 +154,67 @@ fn loom_a_thread_that_waits_gets_the_lock_by_one_hand_over() {
         }
         drop(polling);
         waiting.join().expect("no panic");
+    });
+}
+
+/// An eventfd: set by a call, waited for and cleared by the background thread.
+#[derive(Default)]
+struct Wake {
+    is_set: loom::sync::Mutex<bool>,
+    changed: loom::sync::Condvar,
+}
+
+impl Wake {
+    fn set(&self) {
+        *self.is_set.lock().expect("no panic") = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut is_set = self.is_set.lock().expect("no panic");
+        while !std::mem::take(&mut *is_set) {
+            is_set = self.changed.wait(is_set).expect("no panic");
+        }
+    }
+}
+
+/// The background thread looks without the lock, as it does while a call has it, and rests without a limit: a call whose leftovers it
+/// had to be woken for, and was not, would leave it asleep, which the model takes for a deadlock.
+#[test]
+fn loom_a_call_wakes_the_background_thread_or_is_seen_before_its_rest() {
+    model(|| {
+        let shared = Arc::new((
+            BackgroundRest::default(),
+            AtomicUsize::new(0),
+            Wake::default(),
+        ));
+        let calls = [(); 2].map(|()| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (rest, left, wake) = &*shared;
+                left.fetch_add(1, Ordering::Relaxed);
+                if rest.may_have_begun() {
+                    wake.set();
+                }
+            })
+        });
+        let (rest, left, wake) = &*shared;
+        let mut sent = 0;
+        while sent < 2 {
+            rest.begin();
+            match left.swap(0, Ordering::Relaxed) {
+                0 => {
+                    wake.wait();
+                    rest.end();
+                }
+                some => {
+                    rest.end();
+                    sent += some;
+                }
+            }
+        }
+        for call in calls {
+            call.join().expect("no panic");
+        }
     });
 }

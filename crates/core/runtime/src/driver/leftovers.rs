@@ -11,8 +11,12 @@ use std::time::Duration;
 use stack::Stack;
 use wire::Instant;
 
-use super::{Core, Driver, Leader, StackIndex};
-use crate::background::TICK;
+use super::{Core, Driver};
+use crate::calls::{Leader, StackIndex};
+use crate::driven::Driven;
+
+/// How often the background thread checks whether the program still polls. While it does, the thread does nothing else.
+pub(super) const TICK: Duration = Duration::from_millis(10);
 
 /// Time since the last poll after which a call polls that need not wait, or the background thread if something is left to send. A
 /// program that only sends, more often than the background thread takes over (`background.rs`), would otherwise receive no ACK
@@ -41,35 +45,39 @@ impl Default for Leftovers {
     }
 }
 
-impl Core {
+impl<D: Driven> Core<D> {
     /// Returns whether a call that need not wait polls: nobody has polled for [`POLL_INTERVAL`], and no thread sleeps on the link,
-    /// which would be woken if there was work. Time that is virtual passes only in calls that wait.
+    /// which would be woken if there was work.
     pub(super) fn is_poll_overdue(&self, at: StackIndex, now: Instant) -> bool {
-        self.leader == Leader::Nobody
-            && !self.clock.is_virtual()
-            && now.saturating_since(self.stacks[at.0].last_poll()) >= POLL_INTERVAL
+        let last_poll = self.driven.stacks()[at.0].last_poll();
+        self.calls.leader == Leader::Nobody && now.saturating_since(last_poll) >= POLL_INTERVAL
     }
 
     /// Returns when somebody has to poll for what the calls have left to send; `None` if they have left nothing.
     fn leftover_due(&self) -> Option<Instant> {
         let is_left = |stack: &&Stack| stack.wants_flush() || stack.has_unsent();
-        let last_polls = self.stacks.iter().filter(is_left).map(Stack::last_poll);
+        let last_polls = self
+            .driven
+            .stacks()
+            .iter()
+            .filter(is_left)
+            .map(Stack::last_poll);
         Some(last_polls.min()? + POLL_INTERVAL)
     }
 }
 
-impl Driver {
+impl<D: Driven> Driver<D> {
     /// Returns whether a call that ends must wake the background thread: it has left something to send, and that thread rests for
     /// longer than it would then.
-    pub(super) fn rests_too_long(&self, core: &mut Core) -> bool {
-        if core.leader != Leader::Nobody || core.clock.is_virtual() {
+    pub(super) fn rests_too_long(&self, core: &mut Core<D>) -> bool {
+        if core.calls.leader != Leader::Nobody {
             return false;
         }
         let Some(due) = core.leftover_due() else {
             return false;
         };
         self.has_leftovers.store(true, Ordering::Relaxed);
-        let now = core.clock.now();
+        let now = self.now();
         let until = core.leftovers.rests_until;
         let wakes_in_time = now < until && until <= now + LONGEST_REST;
         if !wakes_in_time {
@@ -80,7 +88,7 @@ impl Driver {
 
     /// Returns how long the background thread rests from `now` on, because the application polls; `None`: it does not any more,
     /// and has left something to send.
-    pub(crate) fn rest(&self, core: &mut Core, now: Instant) -> Option<Duration> {
+    pub(crate) fn rest(&self, core: &mut Core<D>, now: Instant) -> Option<Duration> {
         let due = core.leftover_due();
         self.has_leftovers.store(due.is_some(), Ordering::Relaxed);
         let rest = core.leftovers.rest;

@@ -33,7 +33,7 @@ pub fn connection() -> (Posix<VirtualTime>, WireLink) {
     };
     let stack = Stack::new(nic, config).expect("a configuration that can be");
     let start = Instant::from_millis(1);
-    let posix = Posix::new(stack, Settings::default(), VirtualTime::new(start));
+    let posix = Posix::new(VirtualTime::new(stack, Settings::default(), start));
     let connected = posix.call(|table| {
         let socket = |table: &mut Table| table.socket(2, 1 | SOCK_NONBLOCK, 0);
         let (client, listener) = (socket(table)?, socket(table)?);

@@ -68,7 +68,7 @@ pub fn run(data: &[u8]) {
         copy_out: setup & COPY_OUT != 0,
         ..Settings::default()
     };
-    let posix = Posix::new(stack, settings, VirtualTime::new(Instant::from_millis(1)));
+    let posix = Posix::new(VirtualTime::new(stack, settings, Instant::from_millis(1)));
     let [to_send, to_receive] = MEMORIES.with(Clone::clone);
     let sending = posix
         .call(|table| table.bind_tx(&to_send))

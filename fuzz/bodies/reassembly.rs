@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use netmem::Payload;
 use tcp::{
-    Config, Connection, ConnectionConfig, ConnectionOptions, Control, LinkLimits, Segment, SeqNum,
-    StateKind,
+    Config, Connection, ConnectionConfig, Control, LinkLimits, Segment, SeqNum, Settings, StateKind,
 };
 use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
@@ -106,6 +105,7 @@ impl Payload for Positions {
 /// A connection, and the state of its peer.
 struct Session<'a> {
     connection: Connection<Positions>,
+    settings: Settings,
     alive: &'a Rc<()>,
     now: Instant,
     /// Sequence number of stream position 0.
@@ -127,9 +127,9 @@ struct Session<'a> {
 /// Returns the settings by the set-up.
 fn config_of(switches: u8, space: u32) -> Config {
     Config {
-        options: ConnectionOptions {
+        settings: Settings {
             rcv_space_initial: space,
-            ..ConnectionOptions::default()
+            ..Settings::default()
         },
         timestamps: switches & NO_TIMESTAMPS == 0,
         sack: switches & NO_SACK == 0,
@@ -145,11 +145,12 @@ impl<'a> Session<'a> {
         let space = u32::from(u16::from_be_bytes([space_high, space_low])) << 8;
         let shared = Arc::new(config_of(switches, space));
         let config = ConnectionConfig::new(&shared, LinkLimits::new(1460, 65_160));
+        let settings = shared.settings;
         let now = Instant::from_millis(1000);
         let peer_iss = SeqNum(u32::from_be_bytes([a, b, c, d]));
-        let mut connection = Connection::connect(&config, SeqNum(7), now);
+        let mut connection = Connection::connect(&config, &settings, SeqNum(7), now);
         let syn = connection
-            .poll_send(now)
+            .poll_send(&settings, now)
             .expect("a connection starts with a SYN");
         assert_eq!(syn.control, Control::Syn);
         let scale = syn.options.window_scale.unwrap_or(0);
@@ -175,12 +176,13 @@ impl<'a> Session<'a> {
             options,
             ..Segment::default()
         };
-        let disposition = connection.on_segment(answer, now);
+        let disposition = connection.on_segment(answer, &settings, now);
         if !disposition.established {
             return None;
         }
         let mut session = Self {
             connection,
+            settings,
             alive,
             now,
             first: peer_iss + 1,
@@ -205,7 +207,7 @@ impl<'a> Session<'a> {
             4 => self.read(usize::from(first)),
             5 => self
                 .connection
-                .set_rcv_space(u32::from(first) << (flags % 16)),
+                .set_rcv_space(u32::from(first) << (flags % 16), &self.settings),
             6 => self.pass(Duration::from_millis(first.into())),
             _ => self.connection.on_drained(),
         }
@@ -250,7 +252,9 @@ impl<'a> Session<'a> {
             gso_size: 0,
             packets: 1,
         };
-        let disposition = self.connection.on_segment(segment, self.now);
+        let disposition = self
+            .connection
+            .on_segment(segment, &self.settings, self.now);
         if disposition.closed {
             assert_eq!(self.connection.state(), StateKind::Closed);
         }
@@ -283,14 +287,14 @@ impl<'a> Session<'a> {
             .next_timer()
             .is_some_and(|timer| timer <= self.now)
         {
-            let _ = self.connection.on_timer(self.now);
+            let _ = self.connection.on_timer(&self.settings, self.now);
         }
     }
 
     /// Takes all segments that the connection sends, and checks their numbers.
     fn poll(&mut self) {
         for _ in 0..ANSWERS_MAX {
-            let Some(segment) = self.connection.poll_send(self.now) else {
+            let Some(segment) = self.connection.poll_send(&self.settings, self.now) else {
                 return;
             };
             assert!(

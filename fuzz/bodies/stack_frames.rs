@@ -304,7 +304,7 @@ impl World {
                 let local = SocketAddr::new(address(Side::B, a & 1 != 0), PORT);
                 let port = 1000 + u16::from(b % FLOWS);
                 let remote = SocketAddr::new(address(Side::A, a & 1 != 0), port);
-                let options = stack.tcp_config().options;
+                let options = stack.tcp_config().settings;
                 self.sockets
                     .extend(stack.connect_from(Some(local), remote, &options, now));
             }

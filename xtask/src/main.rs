@@ -26,7 +26,7 @@ type Check = (&'static str, &'static str, fn(&Workspace) -> Vec<Finding>);
 const CHECKS: &[Check] = &[
     ("unsafe", "unsafe code only in its islands", islands::check),
     ("sizes", "lines per file", sizes::check),
-    ("walks", "the walks name existing functions", walks::check),
+    ("walks", "the walks are what the code calls", walks::check),
     ("fuzz", "all lists of fuzz targets agree", fuzz::check),
     ("map", "map and deny.toml name all packages", map::check),
 ];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use devmem_linux::cpu;
-use devmem_tcp::{BoundTx, Dmabuf, Frag, Netdev, RxBatch, Stream};
+use devmem_tcp::{BindOptions, BoundTx, Dmabuf, Frag, Netdev, RxBatch, Stream};
 use netmem::NiovSize;
 use serde::Serialize;
 
@@ -172,7 +172,7 @@ impl Bench {
             source.copy_in(at, &block)?;
         }
         let setup = nic.plan_receive(local).queues(1).apply()?;
-        let rx = nic.bind_rx_sized(&target, setup.queues(), niov)?;
+        let rx = nic.bind_rx_with(&target, setup.queues(), BindOptions::new().niov_size(niov))?;
         let tx = nic.bind_tx(&source)?;
         let listener = nic.listen(local)?;
         listener.set_timeout(Some(SILENCE));

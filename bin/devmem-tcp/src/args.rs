@@ -41,7 +41,7 @@ const TOP_NOTES: &str = "\
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
 SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with 1 if anything was left to do;
-`recv --keep-listening` without an open connection, `nic` and `wire` have no other end: 0.
+`recv --keep-listening` without an open connection, `nic` and `wire` only end this way: with 0.
 Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
@@ -285,7 +285,7 @@ pub struct Send {
     /// With --bytes: repeat the bytes 1 to N-1 and NUL instead, as `recv -v N` expects them
     #[arg(short = 'v', long, value_name = "N", requires = "bytes")]
     pub validate: Option<u16>,
-    /// Size of a chunk of the ring, and most bytes per sendmsg (ncdevmem's -z)
+    /// Size of a chunk of the ring, and maximum number of bytes per sendmsg (ncdevmem's -z)
     #[arg(short = 'z', long, value_name = "SIZE", default_value = "256K")]
     pub chunk: Size,
     /// Size of the ring, the device memory to bind

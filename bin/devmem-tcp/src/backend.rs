@@ -1,6 +1,6 @@
 //! The choice of the stack that a run uses: the requested one, or one that the machine supports.
 
-use devmem_tcp::{BackendKind, Choice, Purpose};
+use devmem_tcp::choice::{BackendKind, Choice, Purpose};
 
 use crate::args::BackendChoice;
 use crate::plan::LinkPlan;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use devmem_tcp::{Dmabuf, Netdev, Purpose};
+use devmem_tcp::{Dmabuf, Netdev, choice::Purpose};
 
 use crate::backend::{self, Backend};
 use crate::kernel;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
 use devmem_linux::doctor::{CheckState, Doctor};
-use devmem_tcp::{Dmabuf, Netdev, NiovSize, Purpose, RxQueueId};
+use devmem_tcp::{Dmabuf, Netdev, NiovSize, RxQueueId, choice::Purpose};
 
 use crate::plan::{KernelPlan, LinkPlan};
 use tool::memory::{MEM_SIZE, MemoryKind};
@@ -32,12 +32,12 @@ pub fn memory(
         // Uses huge pages, if any are reserved; bind-rx fails if the pages are not large enough.
         return Ok(Dmabuf::memfd(bytes).with_context(got)?);
     }
-    let made = devmem_tcp::udmabuf(bytes).or_else(|refused| {
-        let memory = devmem_tcp::dma_heap(HEAP, bytes).map_err(|_| refused)?;
+    let made = devmem_tcp::memory::udmabuf(bytes).or_else(|refused| {
+        let memory = devmem_tcp::memory::dma_heap(HEAP, bytes).map_err(|_| refused)?;
         note(format_args!(
             "using device memory of the dma-heap {HEAP}: udmabuf cannot provide this size"
         ));
-        Ok::<_, devmem_tcp::DeviceMemoryError>(memory)
+        Ok::<_, devmem_tcp::Error>(memory)
     });
     Ok(made.with_context(got)?)
 }

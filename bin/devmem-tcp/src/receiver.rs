@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_tcp::{
-    BoundRx, Dmabuf, LinkSpec, LinkState, Listener, NetIovCount, Netdev, NetdevBuilder,
-    ReceivePlan, Setup, Unbound,
+    BindOptions, BoundRx, Dmabuf, LinkSpec, LinkState, Listener, Netdev, NetdevBuilder,
+    ReceivePlan, Setup, Unbound, stats::NetIovCount,
 };
 
 use crate::kernel;
@@ -22,7 +22,7 @@ use tool::undelivered::Undelivered;
 
 /// Longest wait for unused memory to be released.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A NIC with device memory bound to its queues. The fields are dropped in their order.
 #[derive(Debug)]
@@ -63,7 +63,11 @@ impl BoundNic {
         local: SocketAddr,
     ) -> Result<Self, Failure> {
         let setup = nic.plan_receive(local).queues(plan.queues).apply()?;
-        let bound = nic.bind_rx_sized(&memory, setup.queues(), plan.niov)?;
+        let bound = nic.bind_rx_with(
+            &memory,
+            setup.queues(),
+            BindOptions::new().niov_size(plan.niov),
+        )?;
         Ok(Self {
             bound,
             setup: Some(setup),
@@ -94,7 +98,7 @@ impl BoundNic {
             (Some(setup), queues)
         };
         let bound = match plan.niov {
-            Some(niov) => nic.bind_rx_sized(&memory, &queues, niov)?,
+            Some(niov) => nic.bind_rx_with(&memory, &queues, BindOptions::new().niov_size(niov))?,
             None => nic.bind_rx(&memory, &queues)?,
         };
         Ok(Self {
@@ -371,7 +375,7 @@ fn when_home(unbound: &Unbound) -> NetIovCount {
         if count.home == count.total || start.elapsed() >= RELEASE_LIMIT {
             return count;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -402,7 +406,7 @@ mod tests {
         drop(peer);
         let failure = loop {
             match watch.check("packet:looks-like-an-interface") {
-                Ok(()) => thread::sleep(LOOK_AGAIN),
+                Ok(()) => thread::sleep(POLL_INTERVAL),
                 Err(failure) => break failure,
             }
         };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use devmem_tcp::QueueStats;
+use devmem_tcp::stats::QueueStats;
 
 use crate::args::Direction;
 use crate::plan::NicPlan;

@@ -6,7 +6,10 @@
 use std::error::Error;
 use std::net::SocketAddr;
 
-use devmem_tcp::{Choice, Netdev, Placement, Purpose, RxBatch};
+use devmem_tcp::{
+    Netdev, Placement, RxBatch,
+    choice::{Choice, Purpose},
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let interface = std::env::args()
@@ -36,7 +39,7 @@ impl Listening {
         let plan = nic.plan_receive(address);
         println!("{}", plan.commands()?.join("\n"));
         let setup = plan.apply()?;
-        let memory = devmem_tcp::udmabuf(16 << 20)?;
+        let memory = devmem_tcp::memory::udmabuf(16 << 20)?;
         // The binding keeps the settings; they are restored when it is dropped.
         let rx = nic.bind_rx(&memory, setup.queues())?;
         Ok(Self {

@@ -77,7 +77,8 @@ impl RxBatch {
     }
 
     /// Iterates over the frags in device memory, in stream order: the range of the bound memory, and the token under which it
-    /// is lent.
+    /// is lent. For captures and tests, not part of the API: the library returns the tokens itself.
+    #[doc(hidden)]
     pub fn tokens(&self) -> impl Iterator<Item = (Range<usize>, u32)> {
         self.frags
             .devices()

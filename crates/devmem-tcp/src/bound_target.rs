@@ -6,7 +6,7 @@ use devmem_uapi::DmabufId;
 use netmem::Dmabuf;
 
 use crate::backend::{Nic, Target};
-use crate::error::PlaceError;
+use crate::error::Error;
 
 /// Memory in which a [`Stream`](crate::Stream) of the same [`Netdev`](crate::Netdev) can receive bytes directly:
 /// [`place_next`](crate::RecvHalf::place_next).
@@ -18,7 +18,7 @@ pub struct BoundTarget {
 }
 
 impl BoundTarget {
-    pub(crate) fn bind(nic: &Nic, memory: &Dmabuf) -> Result<Self, PlaceError> {
+    pub(crate) fn bind(nic: &Nic, memory: &Dmabuf) -> Result<Self, Error> {
         let binding = nic.bind_target(memory)?;
         Ok(Self { binding })
     }

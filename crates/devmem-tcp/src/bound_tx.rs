@@ -6,7 +6,7 @@ use devmem_uapi::DmabufId;
 use netmem::Dmabuf;
 
 use crate::backend::{Nic, Tx};
-use crate::error::BindTxError;
+use crate::error::Error;
 
 /// Device memory bound for sending: a [`Stream`](crate::Stream) of the same [`Netdev`](crate::Netdev) can send ranges of it.
 ///
@@ -19,7 +19,7 @@ pub struct BoundTx {
 }
 
 impl BoundTx {
-    pub(crate) fn bind(nic: &Nic, memory: &Dmabuf) -> Result<Self, BindTxError> {
+    pub(crate) fn bind(nic: &Nic, memory: &Dmabuf) -> Result<Self, Error> {
         Ok(Self {
             binding: nic.bind_tx(memory)?,
             memory: memory.clone(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use devmem_linux::doctor::Doctor;
 
-use crate::error::OpenError;
+use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::open::NetdevBuilder;
 
@@ -48,10 +48,10 @@ impl Choice {
     /// is probed with requests that cannot succeed, not derived from the version.
     ///
     /// # Errors
-    /// [`OpenError::NoInterface`] if there is no such interface.
-    pub fn examine(interface: &str, purpose: Purpose) -> Result<Self, OpenError> {
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
+    pub fn examine(interface: &str, purpose: Purpose) -> Result<Self, Error> {
         let doctor = Doctor::examine(Some(interface))
-            .map_err(|error| OpenError::no_interface(interface, error))?;
+            .map_err(|error| Error::no_interface(interface, error))?;
         let obstacles = match purpose {
             Purpose::Receive => doctor.obstacles_to_receiving(),
             Purpose::Send => doctor.obstacles_to_sending(),
@@ -110,7 +110,7 @@ impl Netdev {
     /// Returns the NIC and the choice with its reason.
     ///
     /// ```
-    /// use devmem_tcp::{BackendKind, Dmabuf, Netdev, Purpose};
+    /// use devmem_tcp::{choice::{BackendKind, Purpose}, Dmabuf, Netdev};
     ///
     /// let user = Netdev::builder("mem:auto")?.address("10.77.0.2/24")?;   // "tap:dm0" is a TAP interface
     /// let (nic, choice) = Netdev::auto("lo", Purpose::Receive, user)?;    // lo has no device memory; eth1 may
@@ -125,13 +125,13 @@ impl Netdev {
     /// The two NICs have different addresses: [`addresses`](Self::addresses) returns those of the chosen one.
     ///
     /// # Errors
-    /// [`OpenError::NoInterface`] if there is no such interface; otherwise the reason why the user-space NIC, if chosen, cannot
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface; otherwise the reason why the user-space NIC, if chosen, cannot
     /// be opened.
     pub fn auto(
         interface: &str,
         purpose: Purpose,
         user: NetdevBuilder,
-    ) -> Result<(Self, Choice), OpenError> {
+    ) -> Result<(Self, Choice), Error> {
         let choice = Choice::examine(interface, purpose)?;
         let nic = match choice.backend() {
             BackendKind::Kernel => Self::kernel(interface)?,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::backend::Socket;
 use crate::driver::WaitLimit;
-use crate::error::CompletionError;
+use crate::error::Error;
 use crate::limit::CallLimit;
 use crate::send_id::{Completion, SendCounts, SendId};
 
@@ -31,9 +31,9 @@ impl Completions {
     /// Waits until `id` and every earlier send are complete.
     ///
     /// # Errors
-    /// [`CompletionError::WouldBlock`] if they are not complete and the handle is non-blocking; [`CompletionError::TimedOut`]
+    /// [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if they are not complete and the handle is non-blocking; [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut)
     /// if they did not complete within the timeout.
-    pub fn wait(&self, id: SendId) -> Result<(), CompletionError> {
+    pub fn wait(&self, id: SendId) -> Result<(), Error> {
         self.socket.wait_until(id.end(), self.limit.get())
     }
 
@@ -41,7 +41,7 @@ impl Completions {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub fn wait_all(&self) -> Result<(), CompletionError> {
+    pub fn wait_all(&self) -> Result<(), Error> {
         self.socket.check()?;
         self.socket.wait_until(self.socket.sent(), self.limit.get())
     }
@@ -50,7 +50,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn is_complete(&self, id: SendId) -> Result<bool, CompletionError> {
+    pub fn is_complete(&self, id: SendId) -> Result<bool, Error> {
         Ok(self.socket.collect()? >= id.end())
     }
 
@@ -58,7 +58,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn try_next(&self) -> Result<Option<Completion>, CompletionError> {
+    pub fn try_next(&self) -> Result<Option<Completion>, Error> {
         let (first, end) = self.socket.tell()?;
         Ok(Completion::of(first, end))
     }
@@ -67,7 +67,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn pending(&self) -> Result<u64, CompletionError> {
+    pub fn pending(&self) -> Result<u64, Error> {
         let counts = self.counts()?;
         Ok(counts.sent - counts.complete)
     }
@@ -76,7 +76,7 @@ impl Completions {
     ///
     /// # Errors
     /// The error queue of the socket cannot be read.
-    pub fn counts(&self) -> Result<SendCounts, CompletionError> {
+    pub fn counts(&self) -> Result<SendCounts, Error> {
         self.socket.counts()
     }
 

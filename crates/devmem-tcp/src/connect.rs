@@ -49,7 +49,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Gives up after this time with [`ConnectError::TimedOut`](crate::ConnectError::TimedOut).
+    /// Gives up after this time with [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut).
     pub fn timeout(mut self, at_most: Duration) -> Self {
         self.timeout = Some(at_most);
         self

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::error::ConnectError;
+use crate::error::Error;
 use crate::send_signal::SendSignal;
 use crate::stream::Stream;
 
@@ -40,7 +40,7 @@ impl Connecting {
     ///
     /// # Errors
     /// The peer refused, reset or did not answer. The attempt is over then.
-    pub fn try_finish(&mut self) -> Result<Option<Stream>, ConnectError> {
+    pub fn try_finish(&mut self) -> Result<Option<Stream>, Error> {
         let Some(stream) = &self.stream else {
             return Ok(None);
         };

@@ -1,4 +1,4 @@
-//! Memory of NVIDIA GPUs, with the feature `cuda` (on by default). The driver's library is loaded when it is first used.
+//! Memory of NVIDIA GPUs, with the feature `cuda`. The driver's library is loaded when it is first used.
 //!
 //! A NIC of the kernel receives into the exported memory, and sends from it. With a user-space NIC, payload passes through
 //! pinned host memory, and the GPU copies it: a frag is received when its bytes are in the GPU's memory.

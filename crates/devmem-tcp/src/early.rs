@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::error::{ConnectError, SendError};
+use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::ranges::{advance, check_ranges, length};
 use crate::resolve::each_in_turn;
@@ -39,12 +39,10 @@ impl EarlyData<'_> {
     }
 
     /// Refuses what could not be sent on connections of `nic`, before anything is.
-    fn check(&self, nic: &Netdev) -> Result<(), SendError> {
+    fn check(&self, nic: &Netdev) -> Result<(), Error> {
         match self {
             Self::Host(_) => Ok(()),
-            Self::Device(tx, _) if !tx.binding().is_on(nic.nic()) => {
-                Err(SendError::OtherNetdev { dmabuf: tx.id() })
-            }
+            Self::Device(tx, _) if !nic.nic().has(tx.binding()) => Err(tx.binding().is_elsewhere()),
             Self::Device(tx, ranges) => check_ranges(tx.id(), tx.memory().size(), ranges),
         }
     }
@@ -62,7 +60,7 @@ impl EarlyData<'_> {
     }
 
     /// Queues the bytes behind the first `taken`, which the SYN had. Returns the id of all.
-    fn send_rest(&self, stream: &mut Stream, taken: usize) -> Result<SendId, SendError> {
+    fn send_rest(&self, stream: &mut Stream, taken: usize) -> Result<SendId, Error> {
         let begun = self.begun(taken);
         match self {
             Self::Host(bytes) => {
@@ -91,10 +89,10 @@ impl Netdev {
     /// later SYNs carry as much as fits one packet beside it, about
     /// 1,400 bytes with an MTU of 1,500. The rest follows as of [`Stream::send`], and so does everything if the peer
     /// does not allow Fast Open ([`Listener::set_fast_open`](crate::Listener::set_fast_open)) or the path drops such packets.
-    /// [`TcpInfo::syn_data_acked`](crate::TcpInfo::syn_data_acked) says whether the peer accepted bytes of the SYN.
+    /// [`TcpInfo::syn_data_acked`](crate::tcp::TcpInfo::syn_data_acked) says whether the peer accepted bytes of the SYN.
     ///
-    /// **Requests that may not be repeated must not be sent so.** If the network duplicates the SYN, or the peer
-    /// restarts, the peer's program can receive the bytes of the SYN on two connections (RFC 7413 2.1). That also holds
+    /// **Send only idempotent requests this way.** If the network duplicates the SYN, or the peer restarts, its
+    /// program can receive the bytes of the SYN twice, on two connections (RFC 7413 2.1). That also holds
     /// where this call fails: the peer may have acted on them.
     ///
     /// With a kernel NIC, ranges of device memory follow the handshake: the kernel copies the payload of a SYN, and cannot
@@ -127,7 +125,7 @@ impl Netdev {
         address: impl ToSocketAddrs,
         options: &ConnectOptions,
         data: EarlyData<'_>,
-    ) -> Result<(Stream, SendId), ConnectError> {
+    ) -> Result<(Stream, SendId), Error> {
         let (mut stream, taken) = each_in_turn(address, |address| {
             let (stream, taken) = self.begin_with_data(address, options, data)?;
             stream.socket().await_connected(options)?;
@@ -143,7 +141,7 @@ impl Netdev {
         address: SocketAddr,
         options: &ConnectOptions,
         data: EarlyData<'_>,
-    ) -> Result<(Stream, usize), ConnectError> {
+    ) -> Result<(Stream, usize), Error> {
         self.nic().check()?;
         data.check(self).map_err(not_sent)?;
         let (socket, taken) = self

@@ -1,4 +1,4 @@
-//! Memory of AMD GPUs, with the feature `hip` (on by default): as [`cuda`](crate::cuda), with ROCm's library (6.0 or newer), which
+//! Memory of AMD GPUs, with the feature `hip`: as [`cuda`](crate::cuda), with ROCm's library (6.0 or newer), which
 //! is loaded when it is first used. It has not run on a GPU yet.
 //!
 //! With a user-space NIC, payload passes through pinned host memory, and the GPU copies it. A NIC of the kernel is refused:

@@ -4,7 +4,7 @@ use devmem_uapi::Errno;
 use rustix::event::PollFlags;
 use stack::Readiness;
 
-use crate::error::{ErrorKind, Refusal};
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::signals::TaskSignal;
 
 /// Most keys that one [`Poller::wait_ready`](crate::Poller::wait_ready) returns.
@@ -42,11 +42,11 @@ impl Interest {
 }
 
 /// The refusal of a stream that a poller cannot wait for.
-pub(crate) fn elsewhere() -> Refusal {
-    let refusal = Refusal::new(
+pub(crate) fn elsewhere() -> Error {
+    let refusal = Error::new(
         ErrorKind::InvalidInput,
         Errno::EINVAL,
         "a watched stream is on another shard than the poller, or on another NIC",
     );
-    refusal.with_remedy("watch it with a poller of its shard, which `Stream::shard` returns")
+    refusal.with_remedy(Remedy::PollerOfItsShard)
 }

@@ -1,40 +1,29 @@
 //! Access to the user-space stack for the other crates of this workspace. Not part of the API: it changes without notice.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
 use devmem_uapi::Errno;
 use nic::Nic;
-use stack::Stack;
 
-use crate::error::{NoSoftwareNic, OpenError, Refusal};
+use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::open::NetdevBuilder;
-
-/// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
-/// its input.
-///
-/// # Errors
-/// As [`NetdevBuilder::open`].
-pub fn into_shards(builder: NetdevBuilder) -> Result<Vec<(Stack, Vec<OwnedFd>)>, OpenError> {
-    builder.into_shards()
-}
 
 /// Checks that a NIC may have the address `ip` in a network with this prefix length: it is that of one host.
 ///
 /// # Errors
 /// What the address is, and the remedy.
-pub fn check_address(ip: IpAddr, prefix_len: u8) -> Result<(), Refusal> {
-    stack::check_address(ip, prefix_len).map_err(|error| Refusal::of_stack(Errno::EINVAL, &error))
+pub fn check_address(ip: IpAddr, prefix_len: u8) -> Result<(), Error> {
+    stack::check_address(ip, prefix_len).map_err(|error| Error::of_stack(Errno::EINVAL, &error))
 }
 
 /// Checks that `gateway` can be the router of a NIC with the address `ip`.
 ///
 /// # Errors
 /// What is wrong with it, and the remedy.
-pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), Refusal> {
+pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), Error> {
     stack::check_gateway(ip, prefix_len, gateway)
-        .map_err(|error| Refusal::of_stack(Errno::EINVAL, &error))
+        .map_err(|error| Error::of_stack(Errno::EINVAL, &error))
 }
 
 /// Sets all settings of TCP.
@@ -47,6 +36,6 @@ pub fn with_tcp_config(builder: NetdevBuilder, config: tcp::Config) -> NetdevBui
 ///
 /// # Errors
 /// This is an interface of the kernel, or this process is a fork of the one that opened the NIC.
-pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, NoSoftwareNic> {
+pub fn with_nic<T>(netdev: &Netdev, call: impl FnOnce(&mut Nic) -> T) -> Result<T, Error> {
     netdev.nic().with_nic(call)
 }

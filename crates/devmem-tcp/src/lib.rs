@@ -24,11 +24,7 @@
 //!
 //! let memory = Dmabuf::anonymous(64 << 20)?;                    // huge pages if the machine has them
 //! let nic = Netdev::user("mem:doc", "10.77.0.2/24")?;           // on a TAP: "tap:dm0,10.77.0.1/24"
-//! let setup = nic.plan_receive("10.77.0.2:5201".parse()?)       // header split, RSS and flow rules
-//!     .queues(1)
-//!     .apply()?;                                                // restored when it and `rx` are dropped
-//! let rx = nic.bind_rx(&memory, setup.queues())?;               // unbound when dropped
-//! let listener = nic.listen("10.77.0.2:5201")?;
+//! let (listener, rx) = nic.listen_into("10.77.0.2:5201", &memory)?; // sets the NIC up, binds the memory; undone with `rx`
 //! # let peer = peer();
 //! let (mut stream, _peer) = listener.accept()?;
 //!
@@ -53,6 +49,9 @@
 //! # assert_eq!(net_iovs.home, net_iovs.total);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Netdev::listen_into`] makes four steps, which can be made alone: [`Netdev::plan_receive`] and [`ReceivePlan::apply`] set the NIC up
+//! (header split, RSS, flow rules), [`Netdev::bind_rx`] binds the memory, [`Netdev::listen`] listens.
 //!
 //! [`RxBatch::take`] moves frags out of the batch as owned [`RxFrag`]s; each returns its memory when it is dropped.
 //! [`RxBatch::gather_into`] copies a batch into contiguous memory, device to device, in one pass. A program that knows where the next
@@ -126,16 +125,17 @@
 //!
 //! # Errors
 //!
-//! Each operation has an error type. All of them have a kind for programs ([`ErrorKind`]), a remedy for people, the errno of
-//! the same refusal by Linux, and become a [`std::io::Error`] by `?`. `Debug` prints the same text as `Display`: reason and
-//! remedy, also when `main` returns the error.
+//! Calls return an [`Error`]: a kind for programs ([`ErrorKind`]), the errno of the same refusal by Linux, a reason and a
+//! [`Remedy`] for people. [`RecvError`] and [`BindError`] have variants that programs act on. All of them become a
+//! [`std::io::Error`] by `?`, and an [`Error`]. `Debug` prints the same text as `Display`, reason and remedy, also when `main`
+//! returns the error; `{:#?}` prints the fields.
 //!
 //! ```
 //! use devmem_tcp::{ErrorKind, Netdev};
 //!
 //! let error = Netdev::kernel("nosuch0").unwrap_err();
 //! assert_eq!(error.kind(), ErrorKind::NotFound);
-//! assert_eq!(error.remedy().as_deref(), Some("`ip link` lists those of this network namespace"));
+//! assert_eq!(error.remedy(), Some("`ip link` lists those of this network namespace".into()));
 //! ```
 //!
 //! # Without any network
@@ -156,13 +156,13 @@
 //! # On the real kernel
 //!
 //! [`Netdev::kernel`] uses a network interface of Linux and the kernel's own TCP. It needs a NIC that supports device memory
-//! TCP. The program stays the same, with memory that the NIC can access ([`udmabuf`], [`dma_heap`], [`import`], or
+//! TCP. The program stays the same, with memory that the NIC can access ([`memory::udmabuf`], [`memory::dma_heap`], [`memory::import`], or
 //! [`Dmabuf::memfd`], which becomes a udmabuf when it is bound).
 //!
 //! ```no_run
 //! use devmem_tcp::{Netdev, Placement, RxBatch};
 //!
-//! let memory = devmem_tcp::udmabuf(64 << 20)?;
+//! let memory = devmem_tcp::memory::udmabuf(64 << 20)?;
 //! let nic = Netdev::kernel("eth1")?;
 //! let plan = nic.plan_receive("10.77.0.2:5201".parse()?).queues(1);
 //! println!("{}", plan.commands()?.join("\n"));
@@ -179,7 +179,7 @@
 //! # After fork
 //!
 //! A NIC and everything made from it belong to the process that opened it. In a child of fork(2), every call on them fails
-//! at once ([`Forked`], EOWNERDEAD), dropping them has no effect, and the child may open other NICs: see [`Netdev`].
+//! at once ([`ErrorKind::Forked`], EOWNERDEAD), dropping them has no effect, and the child may open other NICs: see [`Netdev`].
 //!
 //! # Either backend
 //!
@@ -189,14 +189,13 @@
 #![forbid(unsafe_code)]
 
 mod backend;
-mod background;
 mod batch;
+mod bind_options;
 mod bound;
 mod bound_target;
 mod bound_tx;
-mod capture;
-mod choice;
-mod clock;
+pub mod capture;
+pub mod choice;
 mod completions;
 mod conflicts;
 mod connect;
@@ -208,7 +207,6 @@ mod early;
 mod error;
 mod flows;
 mod frags;
-mod handover;
 #[cfg(feature = "hip")]
 pub mod hip;
 mod home;
@@ -219,8 +217,7 @@ mod kernel;
 mod limit;
 mod link_spec;
 mod listener;
-#[cfg(all(test, devmem_loom))]
-mod loom_tests;
+pub mod memory;
 mod net_iov_count;
 mod netdev;
 mod open;
@@ -237,9 +234,10 @@ mod send_id;
 mod send_ring;
 mod send_signal;
 mod signals;
-mod spin;
+pub mod stats;
 mod stream;
 mod syn_data;
+pub mod tcp;
 mod tcp_info;
 mod tcp_options;
 #[cfg(feature = "tokio")]
@@ -249,56 +247,35 @@ mod user;
 pub mod vulkan;
 mod watchers;
 
-/// What `handover` is made of. Its model in loom has other types.
-mod sync {
-    pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Mutex, MutexGuard};
-}
-
 pub use batch::{Frag, Gather, Iter, RxBatch, RxFrag};
+pub use bind_options::BindOptions;
 pub use bound::{BoundRx, Unbound};
 pub use bound_target::BoundTarget;
 pub use bound_tx::BoundTx;
-pub use capture::{Direction, FramePayload, FrameSink};
-pub use choice::{BackendKind, Choice, Purpose};
 pub use completions::Completions;
 pub use conflicts::AddressConflict;
 pub use connect::ConnectOptions;
 pub use connecting::Connecting;
 pub use early::EarlyData;
-pub use error::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, DeviceMemoryError,
-    ErrorKind, Forked, GatherError, HeldMemory, HeldUnit, ListenError, Misplacement, OpenError,
-    PlaceError, RecvError, Refusal, ReleaseError, SendError, SetupError, ShutdownError,
-};
+pub use error::{BindError, Error, ErrorKind, RecvError, Remedy};
 pub use interest::Interest;
-pub use kernel::{dma_heap, import, udmabuf};
-pub use link_spec::{LinkSpec, LinkSpecError};
+pub use link_spec::LinkSpec;
 pub use listener::Listener;
-pub use net_iov_count::NetIovCount;
 pub use netdev::Netdev;
 pub use open::{MacvtapMode, NetdevBuilder};
 pub use plan::{ReceivePlan, Setup};
 pub use poller::{Poller, Watch};
-pub use queue_stats::QueueStats;
-pub use recv_half::{RecvHalf, StreamStats};
+pub use recv_half::RecvHalf;
 pub use recv_request::Placement;
 pub use restore::{Drift, RestoreReport};
 pub use send_half::SendHalf;
-pub use send_id::{Completion, SendCounts, SendId};
+pub use send_id::{Completion, SendId};
 pub use send_ring::{RingSlot, SendRing};
 pub use send_signal::SendSignal;
 pub use stream::Stream;
 pub use syn_data::EarlyCookie;
 
-pub use tcp_info::{TcpInfo, TcpState};
-pub use tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};
-
 pub use devmem_uapi::{DmabufId, Errno, text};
-pub use netmem::{
-    Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceSlice, DeviceState,
-    Dmabuf, DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, LentMemory,
-    MemoryObserver, NiovSize, NoRoom, OutOfBounds, PageKind, RangeCrc32c, RoomHolder, check_room,
-};
+pub use netmem::{DeviceSlice, Dmabuf, NiovSize};
 pub use nic::{Impairment, LinkState};
 pub use steer::RxQueueId;

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use devmem_uapi::text::Printable;
 
+use crate::error::Error;
+
 /// Longest interface name: IFNAMSIZ less its NUL (linux include/uapi/linux/if.h).
 const MAX_IFNAME: usize = 15;
 
@@ -17,8 +19,9 @@ const MAX_UNIX_PATH: usize = 107;
 ///
 /// ```
 /// # use devmem_tcp::LinkSpec;
-/// assert_eq!("tap:dm0".parse(), Ok(LinkSpec::Tap("dm0".to_owned())));
+/// assert_eq!("tap:dm0".parse::<LinkSpec>()?, LinkSpec::Tap("dm0".to_owned()));
 /// assert!("eth0".parse::<LinkSpec>().is_err());
+/// # Ok::<(), devmem_tcp::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LinkSpec {
@@ -52,8 +55,8 @@ pub enum LinkSpec {
     /// Between two NICs of this library, such as those of two processes, the wire shares memory, unless one of them is impaired:
     /// payload crosses it by reference, in super-packets of up to 512 KiB, and is copied once by the receiving NIC, straight to the
     /// memory or the place where it belongs. For that, each process maps memory of the other one for reading: memory of the wire, to
-    /// which payload is copied before it is sent. There is nothing in it but what was sent to this process, and the next one gets
-    /// another one. No other memory of the program can be read, unless it asks for it:
+    /// which payload is copied before it is sent. It contains only what was sent to this process; the next process that connects
+    /// gets new memory. No other memory of the program can be read, unless it asks for it:
     ///
     /// - Device memory that was made by [`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd) is read where it is, without that copy. The
     ///   other process can read all of it, not only what was sent, and may keep its mapping as long as it likes.
@@ -70,27 +73,20 @@ pub enum LinkSpec {
     Memory(String),
 }
 
-/// A text that cannot be parsed as a link.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{}' names no link: {why}\n  write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (the socket of an emulated NIC, or of another process), unix-listen:PATH (the same, listening) or mem:NAME (a wire inside this process)",
-    Printable(.text)
-)]
-pub struct LinkSpecError {
-    text: String,
-    why: &'static str,
+/// The error for a text that cannot be parsed as a link.
+fn no_link(text: &str, why: &str) -> Error {
+    Error::invalid(format!("'{}' names no link: {why}", Printable(text))).with_remedy(
+        "write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (the \
+         socket of an emulated NIC, or of another process), unix-listen:PATH (the same, listening) or mem:NAME (a wire inside this \
+         process)",
+    )
 }
 
 impl FromStr for LinkSpec {
-    type Err = LinkSpecError;
+    type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = |why| {
-            Err(LinkSpecError {
-                text: text.to_owned(),
-                why,
-            })
-        };
+        let refuse = |why| Err(no_link(text, why));
         let Some((kind, name)) = text.split_once(':') else {
             return refuse("there is no kind before a colon");
         };

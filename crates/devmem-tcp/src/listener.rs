@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::backend::Listening;
 use crate::driver::WaitLimit;
-use crate::error::AcceptError;
+use crate::error::Error;
 use crate::limit::CallLimit;
 use crate::stream::Stream;
 use crate::syn_data::EarlyCookie;
@@ -41,10 +41,10 @@ impl Listener {
     /// is on the shard of its addresses and ports ([`Stream::shard`]).
     ///
     /// # Errors
-    /// [`AcceptError::WouldBlock`] if none is pending and the listener is non-blocking; [`AcceptError::TimedOut`] if none
-    /// arrived within the timeout; with `ENETDOWN` ([`Refusal::errno`](crate::Refusal::errno)) if the link has ended for good
+    /// [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if none is pending and the listener is non-blocking; [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if none
+    /// arrived within the timeout; with `ENETDOWN` ([`Error::errno`](crate::Error::errno)) if the link has ended for good
     /// ([`LinkState::Gone`](crate::LinkState::Gone)) and all connections from before are accepted.
-    pub fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
+    pub fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
         let (socket, peer) = self.socket.accept(self.limit.get())?;
         Ok((Stream::new(socket), peer))
     }

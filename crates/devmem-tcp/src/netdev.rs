@@ -1,37 +1,38 @@
 //! A NIC and its TCP/IP stack.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use netmem::{Dmabuf, NiovSize};
+use devmem_uapi::Errno;
+use netmem::Dmabuf;
 use nic::{Impairment, LinkState};
 use steer::RxQueueId;
 
 use crate::backend::Nic;
+use crate::bind_options::BindOptions;
 use crate::bound::BoundRx;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::connecting::Connecting;
-use crate::error::{BindError, BindTxError, ConnectError, ListenError, OpenError, PlaceError};
+use crate::error::{BindError, Error};
 use crate::listener::Listener;
 use crate::open::NetdevBuilder;
 use crate::plan::ReceivePlan;
 use crate::queue_stats::QueueStats;
-use crate::resolve::{each_in_turn, resolve};
+use crate::resolve::{each_in_turn, not_an_address, resolve};
 use crate::stream::Stream;
 use crate::{kernel, user};
 
 /// A network device: a software NIC with a TCP/IP stack in this process ([`user`](Self::user)), or a network interface of
 /// the kernel with the kernel's TCP/IP stack ([`kernel`](Self::kernel)).
 ///
-/// Cloning is cheap: clones are handles of the same device. With the last handle of a user-space NIC, and of everything made
-/// from it, its stack ends. That drop blocks until the peers have acknowledged what dropped streams have sent: usually
-/// for a round trip, for 500 ms at most. [`close`](Self::close) waits as long as the program wants, and tells the outcome.
+/// Cloning is cheap: clones are handles of the same device. The stack of a user-space NIC ends when the last handle of it, and of
+/// everything made from it, is dropped. That drop waits until the peers have acknowledged what dropped streams have sent: usually one
+/// round trip, at most 500 ms. [`close`](Self::close) waits for a time of your choice, and returns whether all was acknowledged.
 ///
 /// A `Netdev` and everything made from it belong to the process that opened it. In a child of fork(2), every call that can
-/// fail returns its `Forked` error ([`Forked`], EOWNERDEAD) at once, other calls return nothing or 0, and
+/// fail returns an error of the kind [`Forked`](crate::ErrorKind::Forked) (EOWNERDEAD) at once, other calls return nothing or 0, and
 /// dropping a handle has no effect: bindings, settings and connections stay with the parent. The child may open other NICs.
 /// Descriptors are close-on-exec. A child that does not call exec(2) keeps its copies of them until it exits; until then a
 /// TAP, a kernel socket or a binding to a kernel NIC stays open even if the parent closes it.
@@ -86,8 +87,8 @@ impl Netdev {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::NoInterface`] if there is no such interface.
-    pub fn kernel(name: &str) -> Result<Self, OpenError> {
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
+    pub fn kernel(name: &str) -> Result<Self, Error> {
         let nic = Nic::Kernel(kernel::Nic::by_name(name)?);
         Ok(Self { nic })
     }
@@ -95,12 +96,16 @@ impl Netdev {
     /// Opens the kernel's interface of the route to `peer`, as [`kernel`](Self::kernel) does: for connections to it, no privilege is needed.
     ///
     /// # Errors
-    /// [`OpenError::NoRoute`] if there is no route.
-    pub fn kernel_to(peer: IpAddr) -> Result<Self, OpenError> {
+    /// [`ErrorKind::NetworkUnreachable`](crate::ErrorKind::NetworkUnreachable) if there is no route.
+    pub fn kernel_to(peer: IpAddr) -> Result<Self, Error> {
         let name = devmem_linux::netif::route_interface(peer);
-        Self::kernel(&name.map_err(|error| OpenError::NoRoute {
-            peer,
-            source: io::Error::new(io::ErrorKind::NetworkUnreachable, error),
+        Self::kernel(&name.map_err(|error| {
+            Error::of_errno(
+                Errno::ENETUNREACH,
+                format!("there is no route to {peer}: {error}"),
+            )
+            .with_remedy(format!("`ip route get {peer}` asks for the same one"))
+            .caused_by(error)
         })?)
     }
 
@@ -125,9 +130,9 @@ impl Netdev {
     /// ```
     ///
     /// # Errors
-    /// [`OpenError::Link`] or [`OpenError::Address`] if a text cannot be parsed; otherwise the reason why the link cannot
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if a text cannot be parsed; otherwise the reason why the link cannot
     /// be opened.
-    pub fn user(link: &str, address: &str) -> Result<Self, OpenError> {
+    pub fn user(link: &str, address: &str) -> Result<Self, Error> {
         Self::builder(link)?.address(address)?.open()
     }
 
@@ -138,8 +143,8 @@ impl Netdev {
     /// `unix:PATH` and `unix-listen:PATH` `,share=send` may follow, as [`NetdevBuilder::share_send_memory`].
     ///
     /// # Errors
-    /// [`OpenError::Link`] or [`OpenError::Address`] if the text cannot be parsed.
-    pub fn builder(link: &str) -> Result<NetdevBuilder, OpenError> {
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text cannot be parsed.
+    pub fn builder(link: &str) -> Result<NetdevBuilder, Error> {
         let Some((link, options)) = split_options(link) else {
             return Ok(NetdevBuilder::new(link.parse()?));
         };
@@ -154,7 +159,7 @@ impl Netdev {
     ///
     /// # Errors
     /// Memory or file descriptors for the queues cannot be allocated.
-    pub fn pair(impairment: Impairment) -> Result<(Self, Self), OpenError> {
+    pub fn pair(impairment: Impairment) -> Result<(Self, Self), Error> {
         crate::open::pair(impairment)
     }
 
@@ -183,25 +188,62 @@ impl Netdev {
         BoundRx::bind(&self.nic, memory, queues, None)
     }
 
-    /// Binds `memory` to RX queues with net_iovs of `niov_size`. A kernel before Linux 7.3 supports only one page; later
-    /// ones what the driver supports (`rx-page-size`), and each contiguous piece of the memory must be a multiple of it.
+    /// Binds `memory` to RX queues as [`bind_rx`](Self::bind_rx) does, with options.
     ///
     /// # Errors
     /// As [`bind_rx`](Self::bind_rx).
-    pub fn bind_rx_sized(
+    pub fn bind_rx_with(
         &self,
         memory: &Dmabuf,
         queues: &[RxQueueId],
-        niov_size: NiovSize,
+        options: BindOptions,
     ) -> Result<BoundRx, BindError> {
-        BoundRx::bind(&self.nic, memory, queues, Some(niov_size))
+        BoundRx::bind(&self.nic, memory, queues, options.niov_size)
+    }
+
+    /// Listens for connections to `address`, and receives their payload into `memory`: sets the NIC up with one queue for device
+    /// memory ([`plan_receive`](Self::plan_receive)), binds the memory to it ([`bind_rx`](Self::bind_rx)) and listens
+    /// ([`listen`](Self::listen)). Call these for more queues or other options. With the binding the settings are restored.
+    ///
+    /// ```
+    /// use devmem_tcp::{Dmabuf, Netdev, RxBatch};
+    /// use std::io::Write;
+    ///
+    /// let (a, b) = Netdev::pair("seed=1".parse()?)?;
+    /// let memory = Dmabuf::anonymous(4 << 20)?;
+    /// let (listener, rx) = b.listen_into("10.77.0.2:0", &memory)?;
+    /// a.connect(listener.local_addr()?)?.write_all(b"into the memory")?;
+    /// let (mut stream, _peer) = listener.accept()?;
+    /// let mut batch = RxBatch::with_capacity(8);
+    /// stream.recv(&mut batch)?;
+    /// assert_eq!(batch.device_bytes(), 15);
+    /// # drop((batch, stream, listener, rx));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As those calls.
+    pub fn listen_into(
+        &self,
+        address: impl ToSocketAddrs,
+        memory: &Dmabuf,
+    ) -> Result<(Listener, BoundRx), Error> {
+        let address = resolve(address).map_err(not_an_address)?;
+        // Nobody knows a port yet that this call selects; connections to any other are steered before the first is accepted.
+        let early = (address.port() == 0).then(|| self.listen(address));
+        let early = early.transpose()?;
+        let local = early.as_ref().map_or(Ok(address), Listener::local_addr)?;
+        let setup = self.plan_receive(local).apply()?;
+        let bound = self.bind_rx(memory, setup.queues())?;
+        let listener = early.map_or_else(|| self.listen(local), Ok)?;
+        Ok((listener, bound))
     }
 
     /// Binds `memory` for sending: streams of this NIC may send any ranges of it. Needs no queue and no privilege.
     ///
     /// # Errors
     /// The kernel's refusals, also in user space, each with its errno and a remedy.
-    pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, BindTxError> {
+    pub fn bind_tx(&self, memory: &Dmabuf) -> Result<BoundTx, Error> {
         BoundTx::bind(&self.nic, memory)
     }
 
@@ -209,20 +251,20 @@ impl Netdev {
     /// ([`RecvHalf::place_next`](crate::RecvHalf::place_next)). Needs no queue and no privilege.
     ///
     /// # Errors
-    /// [`PlaceError`], of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
+    /// Of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
     /// that the CPU cannot write, as that of most GPUs.
-    pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, PlaceError> {
+    pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, Error> {
         BoundTarget::bind(&self.nic, memory)
     }
 
     /// Listens for connections to `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// [`ListenError::Address`] if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if `address` cannot be resolved; otherwise the port is in use, or the address is not one of
     /// this NIC.
-    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, ListenError> {
+    pub fn listen(&self, address: impl ToSocketAddrs) -> Result<Listener, Error> {
         self.nic.check()?;
-        let address = resolve(address).map_err(ListenError::Address)?;
+        let address = resolve(address).map_err(not_an_address)?;
         Ok(Listener::new(self.nic.listen(address)?))
     }
 
@@ -230,21 +272,17 @@ impl Netdev {
     /// tried in turn, as by std.
     ///
     /// # Errors
-    /// [`ConnectError::Address`] if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or
     /// did not answer.
-    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+    pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Stream, Error> {
         self.connect_with(address, &ConnectOptions::new())
     }
 
     /// Connects to `address` within `at_most`.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); [`ConnectError::TimedOut`] if the connection is not established within that time.
-    pub fn connect_timeout(
-        &self,
-        address: SocketAddr,
-        at_most: Duration,
-    ) -> Result<Stream, ConnectError> {
+    /// As [`connect`](Self::connect); [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if the connection is not established within that time.
+    pub fn connect_timeout(&self, address: SocketAddr, at_most: Duration) -> Result<Stream, Error> {
         self.connect_with(address, &ConnectOptions::new().timeout(at_most))
     }
 
@@ -256,7 +294,7 @@ impl Netdev {
         &self,
         address: impl ToSocketAddrs,
         options: &ConnectOptions,
-    ) -> Result<Stream, ConnectError> {
+    ) -> Result<Stream, Error> {
         self.nic.check()?;
         each_in_turn(address, |address| {
             let stream = self.begin_stream(address, options)?;
@@ -274,7 +312,7 @@ impl Netdev {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Connecting, ConnectError> {
+    ) -> Result<Connecting, Error> {
         self.begin_stream(address, options).map(Connecting::new)
     }
 
@@ -283,7 +321,7 @@ impl Netdev {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Stream, ConnectError> {
+    ) -> Result<Stream, Error> {
         let socket = self.nic.begin_connect(address, options)?;
         Ok(Stream::new(socket))
     }

@@ -7,6 +7,7 @@ mod macvtap;
 mod memory;
 mod packet;
 mod parse;
+mod queues;
 mod unix;
 
 use std::io::{self, Write};
@@ -15,23 +16,21 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
-use lease::Acquired;
 use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
 };
+use runtime::{Clock, Opened, keep_lease};
 use rustix::rand::{GetRandomFlags, getrandom};
 use stack::{
-    AddressCheck, AddressConflicts, LentAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
+    AddressCheck, AddressConflicts, LeasedAddress, LocalPorts, PathMtus, Secret, Stack, StackConfig,
 };
 use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
-use crate::clock::Clock;
-use crate::driver::{Driver, StackIndex};
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::driver::{self, Driver, StackIndex};
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::link_spec::LinkSpec;
 use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
@@ -58,7 +57,7 @@ struct Identity {
     conflicts: AddressConflicts,
     address_check: AddressCheck,
     /// Addresses that servers and routers lend.
-    lent: Vec<LentAddress>,
+    lent: Vec<LeasedAddress>,
 }
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
@@ -144,9 +143,9 @@ impl NetdevBuilder {
     /// ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
-    /// [`OpenError::Address`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is neither. The address cannot be that of one host: that of the network or its broadcast
     /// address, a multicast, loopback or unspecified one.
-    pub fn address(mut self, text: &str) -> Result<Self, OpenError> {
+    pub fn address(mut self, text: &str) -> Result<Self, Error> {
         match text {
             "auto" => self.auto = true,
             _ => {
@@ -161,8 +160,8 @@ impl NetdevBuilder {
     /// Adds an address to the kernel's end of a TAP. Without one, a TAP interface that already exists is used as it is.
     ///
     /// # Errors
-    /// [`OpenError::Address`] if the text is not an address with a prefix length.
-    pub fn peer_address(mut self, text: &str) -> Result<Self, OpenError> {
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is not an address with a prefix length.
+    pub fn peer_address(mut self, text: &str) -> Result<Self, Error> {
         let (ip, prefix_len) = parse_prefix(text)?;
         stack::check_address(ip, prefix_len).map_err(invalid)?;
         self.peers.push((ip, prefix_len));
@@ -170,7 +169,7 @@ impl NetdevBuilder {
     }
 
     /// Applies an option that follows a link after a comma.
-    pub(crate) fn link_option(self, text: &str) -> Result<Self, OpenError> {
+    pub(crate) fn link_option(self, text: &str) -> Result<Self, Error> {
         match text.split_once('=') {
             Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
             Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
@@ -180,9 +179,7 @@ impl NetdevBuilder {
             _ => {
                 let reason = format!("'{text}' is not an option of {}", self.link);
                 let remedy = "write packet:eth0,mac=02:00:00:00:00:02, packet:eth0,ports=5201-5210 or macvtap:eth0,mode=private";
-                Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                    .with_remedy(remedy)
-                    .into())
+                Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason).with_remedy(remedy))
             }
         }
     }
@@ -315,50 +312,41 @@ impl NetdevBuilder {
     ///
     /// # Errors
     /// The link cannot be opened, or an option does not fit it. Each error names its reason and a remedy.
-    pub fn open(mut self) -> Result<Netdev, OpenError> {
+    pub fn open(mut self) -> Result<Netdev, Error> {
         let mut on_warning = std::mem::replace(&mut self.on_warning, OnWarning(Box::new(|_| {})));
         let warning = self.unreachable_tap();
-        // The shards share times of path MTUs, so their clocks have the same origin.
-        let clock = Clock::real();
-        let (stacks, lease) = self.into_stacks(&clock)?;
+        let Opened {
+            shards,
+            clock,
+            lease,
+        } = self.open_stacks()?;
         if let Some(warning) = warning {
             (on_warning.0)(&warning);
         }
-        let drivers = stacks
+        let drivers = shards
             .into_iter()
-            .map(|(stack, fds)| Driver::new(vec![stack], clock.clone(), fds))
+            .map(|(stack, fds)| driver::in_real_time(stack, clock, fds))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(OpenError::system("eventfd"))?;
-        let failed = |error| OpenError::system("starting a thread")(error);
-        let lease = lease.map(|lease| auto::keep(lease, drivers.clone()));
+            .map_err(Error::system("eventfd"))?;
+        let failed = |error| Error::system("starting a thread")(error);
+        let lease = lease.map(|lease| keep_lease(lease, &drivers));
         let lease = lease.transpose().map_err(failed)?;
+        let drivers = drivers.into_iter().map(Driver::from).collect();
         let shards = Shared::group(drivers, lease).map_err(failed)?;
         let shard = |shared| Shard::new(shared, StackIndex(0));
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
-    /// Opens the link and returns the stack of each shard, for callers that poll the stacks themselves, and the fds to wait on for
-    /// its input.
+    /// Opens the queues of the link, with a stack on each, and waits until these have their addresses. For the C library, whose calls
+    /// are not those of this one.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the NIC is to have the address `auto`.
-    pub(crate) fn into_shards(self) -> Result<Vec<QueueStack>, OpenError> {
-        if self.auto {
-            let reason = "the address auto is not for this stack, which nothing renews leases for; give an address";
-            return Err(invalid(reason).into());
-        }
-        // The caller's clock begins a moment later. What is due is due later by as much.
-        let (stacks, _no_lease) = self.into_stacks(&Clock::real())?;
-        Ok(stacks)
-    }
-
-    /// Opens the queues of the link and returns a stack on each, and the address if one is to be lent. Waits until the stacks have
-    /// their addresses.
-    fn into_stacks(
-        mut self,
-        clock: &Clock,
-    ) -> Result<(Vec<QueueStack>, Option<Acquired>), OpenError> {
-        if let Some(keepalive) = self.tcp.options.keepalive {
+    /// As [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_stacks(mut self) -> Result<Opened, Error> {
+        // The shards share times of path MTUs, so their clocks have the same origin.
+        let clock = Clock::start();
+        if let Some(keepalive) = self.tcp.settings.keepalive {
             Keepalive::from(keepalive).check()?;
         }
         let (random_mac, secret) = random_identity()?;
@@ -385,7 +373,7 @@ impl NetdevBuilder {
         let crossings = match self.shards {
             1 => Vec::new(),
             shards => Crossing::group(shards, CrossingWakeup::Eventfd)
-                .map_err(OpenError::system("eventfd"))?,
+                .map_err(Error::system("eventfd"))?,
         };
         let mut crossings = crossings.into_iter();
         let mut stacks = Vec::new();
@@ -394,16 +382,20 @@ impl NetdevBuilder {
             let mut fds = link_fds(&*link)?;
             let crossing = crossings.next();
             if let Some(fd) = crossing.as_ref().and_then(Crossing::poll_fd) {
-                fds.push(fd.try_clone_to_owned().map_err(OpenError::system("dup"))?);
+                fds.push(fd.try_clone_to_owned().map_err(Error::system("dup"))?);
             }
             stacks.push((self.stack(link, &identity, crossing)?, fds));
         }
-        self.await_addresses(&mut stacks, clock)?;
-        Ok((stacks, lease))
+        self.await_addresses(&mut stacks, &clock)?;
+        Ok(Opened {
+            shards: stacks,
+            clock,
+            lease,
+        })
     }
 
     /// Checks the MAC address, and the options that only some links have.
-    fn check_options(&self, mac: MacAddr) -> Result<(), Refusal> {
+    fn check_options(&self, mac: MacAddr) -> Result<(), Error> {
         let is_packet = matches!(self.link, LinkSpec::Packet(_));
         let is_macvtap = matches!(self.link, LinkSpec::Macvtap(_));
         let is_unix = matches!(self.link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_));
@@ -422,7 +414,7 @@ impl NetdevBuilder {
     }
 
     /// Checks whether the NIC can have as many shards.
-    fn check_shards(&self) -> Result<(), Refusal> {
+    fn check_shards(&self) -> Result<(), Error> {
         let reason = match (self.shards, &self.link) {
             (1, _) => return Ok(()),
             (0, _) => "a NIC has at least one shard".to_owned(),
@@ -437,10 +429,7 @@ impl NetdevBuilder {
             _ if self.capture.is_some() => "a capture needs a NIC with one shard".to_owned(),
             _ => return Ok(()),
         };
-        Err(invalid(reason).with_remedy(
-            "leave the shards at 1, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME with neither `tap_queues` nor a \
-             capture",
-        ))
+        Err(invalid(reason).with_remedy(Remedy::OneShard))
     }
 }
 
@@ -450,7 +439,7 @@ impl NetdevBuilder {
         link: Box<dyn Link>,
         identity: &Identity,
         crossing: Option<Crossing>,
-    ) -> Result<Stack, OpenError> {
+    ) -> Result<Stack, Error> {
         let mut nic = Nic::new(
             link,
             NicConfig {
@@ -468,7 +457,7 @@ impl NetdevBuilder {
         let lent = identity.lent.first();
         let first = lent.map(|lent| (lent.ip, lent.prefix_len));
         let Some((address, prefix)) = self.addresses.first().copied().or(first) else {
-            return Err(OpenError::NoAddress);
+            return Err(Error::invalid("the NIC has no address").with_remedy(Remedy::GiveAddress));
         };
         let config = StackConfig::new(address, prefix, identity.secret);
         let local_ports = self
@@ -482,7 +471,7 @@ impl NetdevBuilder {
             ifindex: IFINDEX,
             local_ports,
             addresses: self.addresses.clone(),
-            lent: identity.lent.clone(),
+            leased: identity.lent.clone(),
             gateways: self.gateways.clone(),
             tcp: self.tcp.clone(),
             path_mtus: identity.path_mtus.clone(),
@@ -490,18 +479,18 @@ impl NetdevBuilder {
             address_check: identity.address_check,
             ..config
         };
-        Ok(Stack::new(nic, config).map_err(invalid)?)
+        Stack::new(nic, config).map_err(invalid)
     }
 }
 
 /// Opens two NICs on one in-memory wire in virtual time.
-pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError> {
+pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
     let offload = impairment.is_none();
     let (left, right) = WireLink::pair(WireOptions {
         offload,
         ..WireOptions::default()
     })
-    .map_err(OpenError::system("eventfd"))?;
+    .map_err(Error::system("eventfd"))?;
     let mut stacks = Vec::new();
     for (number, link) in [(1u8, left), (2, right)] {
         let builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
@@ -532,10 +521,8 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
         };
         stacks.push(builder.stack(link, &identity, None)?);
     }
-    let driver = Driver::new(stacks, Clock::Virtual(wire::Instant::ZERO), Vec::new())
-        .map_err(OpenError::system("eventfd"))?;
-    let shared =
-        Shared::group(vec![driver], None).map_err(OpenError::system("starting a thread"))?;
+    let driver = Driver::in_virtual_time(stacks);
+    let shared = Shared::group(vec![driver], None).map_err(Error::system("starting a thread"))?;
     let end = |index| {
         let shared = shared.iter().map(Arc::clone);
         Netdev::of_shards(shared.map(|shared| Shard::new(shared, StackIndex(index))))
@@ -544,47 +531,30 @@ pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), OpenError
 }
 
 /// Duplicates the fds to wait on for input from the link and for room in it, as far as it has them.
-fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, OpenError> {
+fn link_fds(link: &dyn Link) -> Result<Vec<OwnedFd>, Error> {
     let fds = [link.poll_fd(), link.room_fd()].into_iter().flatten();
     fds.map(|fd| fd.try_clone_to_owned())
         .collect::<Result<_, _>>()
-        .map_err(OpenError::system("dup"))
+        .map_err(Error::system("dup"))
 }
 
 /// Returns a random locally administered unicast MAC address (IEEE 802, 48.2) and a random stack secret.
-fn random_identity() -> Result<(MacAddr, Secret), OpenError> {
+fn random_identity() -> Result<(MacAddr, Secret), Error> {
     let [a, b, c, d, e, secret @ ..] = random_bytes::<21>()?;
     Ok((MacAddr([0x02, a, b, c, d, e]), Secret::new(secret)))
 }
 
-fn random_bytes<const LEN: usize>() -> Result<[u8; LEN], OpenError> {
+fn random_bytes<const LEN: usize>() -> Result<[u8; LEN], Error> {
     let mut bytes = [0; LEN];
     let mut filled = 0;
     while filled < LEN {
         let got = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
-        filled += got.map_err(OpenError::system("getrandom"))?;
+        filled += got.map_err(Error::system("getrandom"))?;
     }
     Ok(bytes)
 }
 
 /// An option that the link, the NIC or the stack refused.
-fn invalid(error: impl std::fmt::Display) -> Refusal {
-    Refusal::of_stack(Errno::EINVAL, &error)
-}
-
-impl OpenError {
-    /// The kernel has no interface `name`.
-    pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
-        Self::NoInterface {
-            name: name.to_owned(),
-            source: io::Error::new(io::ErrorKind::NotFound, error),
-        }
-    }
-
-    fn system<E: Into<std::io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System {
-            call,
-            source: source.into(),
-        }
-    }
+fn invalid(error: impl std::fmt::Display) -> Error {
+    Error::of_stack(Errno::EINVAL, &error)
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use steer::RxQueueId;
 
 use crate::backend::{Nic, Prepared};
-use crate::error::SetupError;
+use crate::error::Error;
 use crate::flows::Flows;
 use crate::restore::{Drift, RestoreReport};
 
@@ -54,7 +54,7 @@ impl ReceivePlan {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind) if the interface does not support a setting.
-    pub fn commands(&self) -> Result<Vec<String>, SetupError> {
+    pub fn commands(&self) -> Result<Vec<String>, Error> {
         self.nic.commands(&self.flows, self.queues)
     }
 
@@ -65,7 +65,7 @@ impl ReceivePlan {
     ///
     /// # Errors
     /// The NIC has too few queues, or refuses a setting. Settings that were already made are restored.
-    pub fn apply(self) -> Result<Setup, SetupError> {
+    pub fn apply(self) -> Result<Setup, Error> {
         let (settings, queues) = self.nic.prepare(&self.flows, self.queues)?;
         Ok(Setup { queues, settings })
     }

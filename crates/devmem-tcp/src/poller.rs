@@ -62,11 +62,13 @@ impl Poller {
         Ok(Self { on })
     }
 
-    /// Makes each wait that finds nothing sleep for `rest` once before it looks again, in place of spinning: what arrives meanwhile is
-    /// received together, and acknowledged together. Where that is in vain, because the peer sends bursts, later waits sleep until
-    /// the first packet of a burst, and rest then. A program that receives from a slower peer takes less CPU time so, and gets
-    /// its bytes later, by up to `rest` and what the kernel adds (50 us: prctl(2), `PR_SET_TIMERSLACK`). [`wake`](Self::wake) does not
-    /// end the rest. Without effect while another thread waits on the same NIC, in virtual time, and on a NIC of the kernel.
+    /// Makes each wait that finds nothing sleep for `rest` before it polls again, instead of spinning. Packets that arrive in that time
+    /// are received and acknowledged together, which saves CPU time when the peer is slower than this program. Bytes arrive later, by
+    /// up to `rest` and the timer slack of the kernel (50 us: prctl(2), `PR_SET_TIMERSLACK`). If the peer sends bursts, so that a rest
+    /// finds nothing, later waits sleep until the first packet of a burst, and rest then.
+    ///
+    /// [`wake`](Self::wake) does not end the rest. Has no effect while another thread waits on the same NIC, in virtual time, and on a
+    /// NIC of the kernel.
     #[must_use]
     pub fn resting(mut self, rest: Duration) -> Self {
         self.on.rest(rest);

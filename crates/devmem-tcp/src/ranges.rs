@@ -5,7 +5,7 @@ use std::ops::Range;
 use devmem_uapi::{DmabufId, UIO_MAXIOV};
 
 use crate::driver::WaitLimit;
-use crate::error::SendError;
+use crate::error::{Error, ErrorKind};
 use crate::send_id::SendId;
 
 /// Removes the first `taken` bytes from the ranges.
@@ -52,8 +52,8 @@ pub(crate) fn send_ranges(
     ranges: &[Range<usize>],
     how: HowToSend,
     sent: impl Fn() -> u64,
-    mut once: impl FnMut(&[Range<usize>], WaitLimit) -> Result<usize, SendError>,
-) -> Result<SendId, SendError> {
+    mut once: impl FnMut(&[Range<usize>], WaitLimit) -> Result<usize, Error>,
+) -> Result<SendId, Error> {
     let first = sent();
     let total = length(ranges);
     let mut bytes = 0;
@@ -70,7 +70,7 @@ pub(crate) fn send_ranges(
         };
         let taken = match once(now, limit) {
             Ok(taken) => taken,
-            Err(SendError::WouldBlock) if fits_only => break,
+            Err(error) if fits_only && error.kind() == ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),
         };
         bytes += taken;
@@ -91,7 +91,7 @@ pub(crate) fn check_ranges(
     dmabuf: DmabufId,
     size: usize,
     ranges: &[Range<usize>],
-) -> Result<(), SendError> {
+) -> Result<(), Error> {
     let bad = |range: &&Range<usize>| range.start > range.end || range.end > size;
     match ranges.iter().find(bad) {
         None => Ok(()),

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use devmem_uapi::{Errno, MsgFlags};
+use devmem_uapi::MsgFlags;
 use steer::RxQueueId;
 
 use crate::backend::Socket;
 use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::driver::WaitLimit;
-use crate::error::{HeldMemory, PlaceError, RecvError};
+use crate::error::{Error, HeldMemory, RecvError};
 use crate::limit::CallLimit;
 use crate::recv_request::{Placement, RecvRequest};
 use crate::tcp_info::TcpInfo;
@@ -82,6 +82,13 @@ impl Counters {
         *self.device_frags.get_mut() += batch.device_frags() as u64;
         *self.receives.get_mut() += 1;
     }
+
+    /// Counts a read of bytes in host memory.
+    fn count_read(&self, bytes: usize) {
+        self.linear_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let receives = u64::from(bytes > 0);
+        self.receives.fetch_add(receives, Ordering::Relaxed);
+    }
 }
 
 /// The receiving half of a [`Stream`](crate::Stream), from [`Stream::into_split`](crate::Stream::into_split) or
@@ -115,8 +122,8 @@ impl RecvHalf {
     ///
     /// # Errors
     /// [`RecvError::WouldBlock`] if nothing is queued and the half is non-blocking; [`RecvError::TimedOut`] if nothing
-    /// arrived within the timeout; [`RecvError::Misplaced`] under [`Placement::Strict`]; [`RecvError::Release`] if the
-    /// earlier frags cannot be returned; otherwise the reason why the connection ended.
+    /// arrived within the timeout; [`RecvError::Misplaced`] under [`Placement::Strict`]; otherwise the reason why the
+    /// connection ended, or why the earlier frags cannot be returned.
     pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
         self.recv_at_most(batch, usize::MAX)
     }
@@ -167,24 +174,17 @@ impl RecvHalf {
             return Ok(0);
         }
         loop {
-            let read = match self.socket.read(out, self.limit.get()) {
-                Err(RecvError::Refused(refused)) if refused.errno() == Errno::EFAULT => {
-                    match self.read_device(out) {
-                        // Another thread has read the bytes meanwhile.
-                        Err(RecvError::WouldBlock) => continue,
-                        read => return read,
-                    }
+            match self.socket.read(out, self.limit.get())? {
+                Some(read) => {
+                    self.counters.count_read(read);
+                    return Ok(read);
                 }
-                read => read?,
-            };
-            let Counters {
-                linear_bytes,
-                receives,
-                ..
-            } = &self.counters;
-            linear_bytes.fetch_add(read as u64, Ordering::Relaxed);
-            receives.fetch_add(u64::from(read > 0), Ordering::Relaxed);
-            return Ok(read);
+                None => match self.read_device(out) {
+                    // Another thread has read the bytes meanwhile.
+                    Err(RecvError::WouldBlock) => {}
+                    read => return read,
+                },
+            }
         }
     }
 
@@ -253,7 +253,7 @@ impl RecvHalf {
     /// [`RxBatch::gather_into`](crate::RxBatch::gather_into) with its place: it copies only what is not there. Bytes behind the last
     /// range go to the bound memory. The call replaces an earlier one; without ranges it only ends that.
     ///
-    /// Until a byte of a range was received, the NIC may write anything to it. If a range shall be used for something else before
+    /// Until a byte of a range was received, the NIC may write anything to it. To use a range for something else before
     /// all of it was received, end this first: by a call without ranges, or by dropping the stream.
     ///
     /// So the ranges must not have bytes of the target that are still needed. These are, for any stream of the NIC: bytes that
@@ -261,13 +261,13 @@ impl RecvHalf {
     /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
     ///
     /// # Errors
-    /// [`PlaceError`]: the stream is not established, or has ended; the target is bound to another NIC; a range is not inside
+    /// The stream is not established, or has ended; the target is bound to another NIC; a range is not inside
     /// it; a byte is in two of the ranges, or is still needed. The earlier call stays in effect then.
     pub fn place_next(
         &mut self,
         target: &BoundTarget,
         ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), Error> {
         self.socket.place_next(target.binding(), ranges)
     }
 

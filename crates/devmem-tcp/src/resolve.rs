@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 #[cfg(feature = "tokio")]
 use std::time::Duration;
 
-use crate::error::ConnectError;
+use crate::error::Error;
 
 /// Most addresses of one name that are tried: a resolver may return thousands.
 const MAX_ADDRESSES: usize = 16;
@@ -24,8 +24,14 @@ fn nothing() -> io::Error {
 }
 
 /// The error for a name without an address.
-pub(crate) fn no_address() -> ConnectError {
-    ConnectError::Address(nothing())
+pub(crate) fn no_address() -> Error {
+    not_an_address(nothing())
+}
+
+/// The error for a text that cannot be resolved.
+pub(crate) fn not_an_address(error: io::Error) -> Error {
+    Error::of_io(format!("not an address: {error}"), error)
+        .with_remedy("write it as 10.77.0.2:5201 or [fd77::2]:5201")
 }
 
 /// Calls `connect` for each address of `to` in the order of the resolver, until one succeeds.
@@ -34,9 +40,9 @@ pub(crate) fn no_address() -> ConnectError {
 /// The error of the last one; the name cannot be resolved.
 pub(crate) fn each_in_turn<T>(
     to: impl ToSocketAddrs,
-    mut connect: impl FnMut(SocketAddr) -> Result<T, ConnectError>,
-) -> Result<T, ConnectError> {
-    let found = to.to_socket_addrs().map_err(ConnectError::Address)?;
+    mut connect: impl FnMut(SocketAddr) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let found = to.to_socket_addrs().map_err(not_an_address)?;
     let mut failed = None;
     for address in found.take(MAX_ADDRESSES) {
         match connect(address) {
@@ -65,6 +71,7 @@ pub(crate) fn in_turns(found: impl IntoIterator<Item = SocketAddr>) -> Vec<Socke
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
         let address = |text: &&str| text.parse().expect(text);
@@ -90,13 +97,13 @@ mod tests {
             tried.push(to);
             match to.port() {
                 2 => Ok(to.port()),
-                _ => Err(ConnectError::TimedOut),
+                _ => Err(Error::no_answer()),
             }
         });
         assert_eq!((connected.ok(), tried), (Some(2), found[..2].to_vec()));
-        let none = each_in_turn(&found[..], |_| Err::<(), _>(ConnectError::TimedOut));
-        assert!(matches!(none, Err(ConnectError::TimedOut)));
+        let none = each_in_turn(&found[..], |_| Err::<(), _>(Error::no_answer()));
+        assert_eq!(none.unwrap_err().kind(), ErrorKind::TimedOut);
         let empty = each_in_turn(&[][..], |_| Ok(()));
-        assert!(matches!(empty, Err(ConnectError::Address(_))));
+        assert_eq!(empty.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 }

@@ -1,4 +1,4 @@
-//! What became of the settings of a NIC of the kernel.
+//! The result of restoring the settings of a kernel NIC.
 
 use std::fmt;
 

@@ -12,7 +12,7 @@ use crate::backend::Socket;
 use crate::bound_tx::BoundTx;
 use crate::completions::Completions;
 use crate::driver::WaitLimit;
-use crate::error::{ErrorKind, Refusal, SendError, ShutdownError};
+use crate::error::{Error, ErrorKind};
 use crate::limit::CallLimit;
 use crate::ranges::{HowMuch, HowToSend};
 use crate::send_id::SendId;
@@ -42,11 +42,11 @@ impl SendHalf {
     /// [`completions`](Self::completions) reports that the send is complete. [`send_all`](Self::send_all) queues all.
     ///
     /// # Errors
-    /// [`SendError::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`SendError::TimedOut`] if nothing
-    /// could be queued within the timeout; [`SendError::OtherNetdev`] if the memory is bound to another NIC; a range is
+    /// [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if nothing could be queued and the stream is non-blocking; [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if nothing
+    /// could be queued within the timeout; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the memory is bound to another NIC; a range is
     /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
     /// waits for them.
-    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send_device(tx, ranges, HowMuch::WhatFits)
     }
 
@@ -55,7 +55,7 @@ impl SendHalf {
     /// # Errors
     /// As [`send`](Self::send), also after some bytes were queued. A program that goes on after `WouldBlock` or `TimedOut` needs to
     /// know how many those were: it calls `send`.
-    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send_device(tx, ranges, HowMuch::All)
     }
 
@@ -64,7 +64,7 @@ impl SendHalf {
         tx: &BoundTx,
         ranges: &[Range<usize>],
         how_much: HowMuch,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         let how = self.how_to_send(how_much);
         self.socket.send(tx.binding(), ranges, how)
     }
@@ -75,11 +75,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub fn send_host(
-        &mut self,
-        bytes: &Arc<[u8]>,
-        range: Range<usize>,
-    ) -> Result<SendId, SendError> {
+    pub fn send_host(&mut self, bytes: &Arc<[u8]>, range: Range<usize>) -> Result<SendId, Error> {
         self.send_host_range(bytes, range, HowMuch::WhatFits)
     }
 
@@ -87,7 +83,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// As [`send_all`](Self::send_all).
-    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, Error> {
         self.send_host_range(bytes, 0..bytes.len(), HowMuch::All)
     }
 
@@ -96,7 +92,7 @@ impl SendHalf {
         bytes: &Arc<[u8]>,
         range: Range<usize>,
         how_much: HowMuch,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.socket.check()?;
         if bytes.get(range.clone()).is_none() {
             return Err(outside(range, bytes.len()));
@@ -131,11 +127,11 @@ impl SendHalf {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+    pub fn shutdown_write(&self) -> Result<(), Error> {
         self.socket.shutdown(Shutdown::Write)
     }
 
-    /// Makes calls return [`WouldBlock`](crate::SendError::WouldBlock) instead of waiting. Overrides an earlier
+    /// Makes calls return [`WouldBlock`](crate::ErrorKind::WouldBlock) instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.limit.set_nonblocking(nonblocking);
@@ -190,12 +186,11 @@ impl SendHalf {
 }
 
 /// The error for a range that the host bytes do not have.
-fn outside(range: Range<usize>, len: usize) -> SendError {
+fn outside(range: Range<usize>, len: usize) -> Error {
     let Range { start, end } = range;
     let reason = format!("bytes {start} to {end} are not inside the {len} bytes to send");
-    Refusal::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
+    Error::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
         .with_remedy("send a range inside the bytes")
-        .into()
 }
 
 impl io::Write for SendHalf {

@@ -9,7 +9,7 @@ use netmem::{CopyError, Dmabuf};
 
 use crate::bound_tx::BoundTx;
 use crate::completions::Completions;
-use crate::error::{CompletionError, ErrorKind, Refusal, SendError};
+use crate::error::{Error, ErrorKind};
 use crate::send_half::SendHalf;
 use crate::send_id::SendId;
 
@@ -70,16 +70,16 @@ impl<'a> SendRing<'a> {
         tx: &'a BoundTx,
         region: Range<usize>,
         chunk: usize,
-    ) -> Result<Self, SendError> {
+    ) -> Result<Self, Error> {
         let size = tx.memory().size();
         if region.end > size || chunk == 0 || region.len() < chunk {
             let (start, end) = (region.start, region.end);
             let reason = format!(
                 "a ring of chunks of {chunk} bytes does not fit into bytes {start} to {end} of {size}"
             );
-            let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+            let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
                 .with_remedy("give a region inside the memory with room for one chunk or more");
-            return Err(refusal.into());
+            return Err(refusal);
         }
         let completions = sending.completions();
         Ok(Self {
@@ -124,7 +124,7 @@ impl<'a> SendRing<'a> {
     ///
     /// # Errors
     /// `WouldBlock` or `TimedOut` if no chunk is free within the limit of the sending half; the connection has ended.
-    pub fn next_slot(&mut self) -> Result<RingSlot<'_, 'a>, SendError> {
+    pub fn next_slot(&mut self) -> Result<RingSlot<'_, 'a>, Error> {
         self.send_rest()?;
         while self.in_flight.len() >= self.chunks() {
             let Some(oldest) = self.in_flight.front() else {
@@ -141,7 +141,7 @@ impl<'a> SendRing<'a> {
     /// # Errors
     /// As [`next_slot`](Self::next_slot). The chunks in flight must not be changed then; a call after `WouldBlock` or
     /// `TimedOut` goes on.
-    pub fn finish(&mut self) -> Result<(), SendError> {
+    pub fn finish(&mut self) -> Result<(), Error> {
         self.send_rest()?;
         self.completions.wait_all()?;
         self.in_flight.clear();
@@ -149,7 +149,7 @@ impl<'a> SendRing<'a> {
     }
 
     /// Queues the bytes of the last chunk that are not queued yet.
-    fn send_rest(&mut self) -> Result<(), SendError> {
+    fn send_rest(&mut self) -> Result<(), Error> {
         while !self.unsent.is_empty() {
             let ranges = std::slice::from_ref(&self.unsent);
             let id = self.sending.send(self.tx, ranges)?;
@@ -161,17 +161,6 @@ impl<'a> SendRing<'a> {
             }
         }
         Ok(())
-    }
-}
-
-impl From<CompletionError> for SendError {
-    fn from(error: CompletionError) -> Self {
-        match error {
-            CompletionError::WouldBlock => Self::WouldBlock,
-            CompletionError::TimedOut => Self::TimedOut,
-            CompletionError::Forked(forked) => Self::Forked(forked),
-            CompletionError::Refused(refused) => Self::Refused(refused),
-        }
     }
 }
 
@@ -209,19 +198,19 @@ impl RingSlot<'_, '_> {
     ///
     /// # Errors
     /// `len` exceeds the chunk; the connection has ended.
-    pub fn send(self, len: usize) -> Result<(), SendError> {
+    pub fn send(self, len: usize) -> Result<(), Error> {
         let range = self.range();
         if len > range.len() {
             let reason = format!(
                 "{len} bytes are more than the chunk of {} bytes",
                 range.len()
             );
-            let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-            return Err(refusal.with_remedy("send at most one chunk").into());
+            let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+            return Err(refusal.with_remedy("send at most one chunk"));
         }
         self.ring.unsent = range.start..range.start + len;
         match self.ring.send_rest() {
-            Err(SendError::WouldBlock | SendError::TimedOut) => Ok(()),
+            Err(error) if error.kind().is_not_ready() => Ok(()),
             result => result,
         }
     }

@@ -14,10 +14,10 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use runtime::StackIndex;
+use runtime::fds::{clear, set};
 use rustix::event::{EventfdFlags, eventfd};
 use stack::{Readiness, SocketId};
-
-use crate::driver::{StackIndex, clear, set};
 
 /// A socket of a driver.
 pub(crate) type SocketKey = (StackIndex, SocketId);

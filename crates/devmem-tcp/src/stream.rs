@@ -14,7 +14,7 @@ use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::completions::Completions;
-use crate::error::{HeldMemory, PlaceError, RecvError, SendError, ShutdownError};
+use crate::error::{Error, HeldMemory, RecvError};
 use crate::recv_half::{RecvHalf, StreamStats};
 use crate::recv_request::Placement;
 use crate::send_half::SendHalf;
@@ -115,7 +115,7 @@ impl Stream {
         &mut self,
         target: &BoundTarget,
         ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), Error> {
         self.recv.place_next(target, ranges)
     }
 
@@ -123,7 +123,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send.send(tx, ranges)
     }
 
@@ -131,7 +131,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send_all`].
-    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, SendError> {
+    pub fn send_all(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send.send_all(tx, ranges)
     }
 
@@ -139,11 +139,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub fn send_host(
-        &mut self,
-        bytes: &Arc<[u8]>,
-        range: Range<usize>,
-    ) -> Result<SendId, SendError> {
+    pub fn send_host(&mut self, bytes: &Arc<[u8]>, range: Range<usize>) -> Result<SendId, Error> {
         self.send.send_host(bytes, range)
     }
 
@@ -151,7 +147,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send_all`].
-    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+    pub fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, Error> {
         self.send.send_host_all(bytes)
     }
 
@@ -172,7 +168,7 @@ impl Stream {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+    pub fn shutdown_write(&self) -> Result<(), Error> {
         self.send.shutdown_write()
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use devmem_uapi::DmabufId;
 
-use crate::error::{ConnectError, Refusal, SendError};
+use crate::error::Error;
 
 /// Whether the payload of a SYN needs a cookie, by which a host recognises peers that it has spoken with (RFC 7413).
 ///
@@ -29,16 +29,9 @@ pub(crate) enum SynData<'a> {
 }
 
 /// Converts the error of a send that belongs to a connect.
-pub(crate) fn not_sent(error: SendError) -> ConnectError {
-    match error {
-        SendError::Forked(forked) => ConnectError::Forked(forked),
-        SendError::Refused(refusal) => ConnectError::Refused(refusal),
-        SendError::WouldBlock | SendError::TimedOut => ConnectError::TimedOut,
-        error @ SendError::OtherNetdev { .. } => {
-            let text = error.to_string();
-            let reason = text.lines().next().unwrap_or_default();
-            let refusal = Refusal::new(error.kind(), error.errno(), reason);
-            ConnectError::Refused(refusal.with_remedy(error.remedy().unwrap_or_default()))
-        }
+pub(crate) fn not_sent(error: Error) -> Error {
+    match error.kind().is_not_ready() {
+        true => Error::no_answer(),
+        false => error,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::Refusal;
+use crate::error::Error;
 
 /// When to probe a silent peer (RFC 9293 3.8.4). The defaults are those of Linux: 2 hours, 75 seconds, 9 probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub enum Ecn {
 /// Settings of TCP with which the connections of a user-space NIC begin. The defaults are Linux' where Linux has one.
 ///
 /// ```
-/// use devmem_tcp::{Ecn, Netdev, TcpOptions};
+/// use devmem_tcp::{Netdev, tcp::{Ecn, TcpOptions}};
 ///
 /// let mut tcp = TcpOptions::default();
 /// tcp.ecn = Ecn::Request;
@@ -95,17 +95,17 @@ impl TcpOptions {
 impl Default for TcpOptions {
     fn default() -> Self {
         let tcp::Config {
-            options,
+            settings,
             pacing,
             mtu_probing,
             max_gso_payload,
             ..
         } = tcp::Config::default();
         Self {
-            nodelay: options.nodelay,
+            nodelay: settings.nodelay,
             keepalive: None,
-            user_timeout: options.user_timeout,
-            send_buffer: options.snd_buf_max,
+            user_timeout: settings.user_timeout,
+            send_buffer: settings.snd_buf_max,
             receive_buffer: stack::RCV_BUF_MAX,
             congestion: Congestion::default(),
             ecn: Ecn::default(),
@@ -133,14 +133,14 @@ impl From<TcpOptions> for tcp::Config {
         } = ours;
         let base = Self::default();
         Self {
-            options: tcp::ConnectionOptions {
+            settings: tcp::Settings {
                 nodelay,
                 keepalive: keepalive.map(tcp::Keepalive::from),
                 user_timeout,
                 snd_buf_max: send_buffer,
                 rcv_buf_max: receive_buffer,
                 congestion: congestion.into(),
-                ..base.options
+                ..base.settings
             },
             ecn: tcp::EcnConfig {
                 policy: ecn.into(),
@@ -178,7 +178,7 @@ impl From<tcp::Keepalive> for Keepalive {
 
 impl Keepalive {
     /// Refuses times of less than a second, and no probes: probes without a pause would never end.
-    pub(crate) fn check(self) -> Result<Self, Refusal> {
+    pub(crate) fn check(self) -> Result<Self, Error> {
         let second = Duration::from_secs(1);
         let Self {
             idle,
@@ -187,7 +187,7 @@ impl Keepalive {
         } = self;
         if idle < second || interval < second || probes == 0 {
             let reason = "keepalive without a pause or without probes";
-            return Err(Refusal::new(
+            return Err(Error::new(
                 crate::ErrorKind::InvalidInput,
                 devmem_uapi::Errno::EINVAL,
                 reason,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use devmem_linux::test_util::skip;
-use devmem_tcp::{DeviceMemoryError, Dmabuf, DmabufError, ErrorKind};
+use devmem_tcp::{Dmabuf, Error, ErrorKind, memory::DmabufError};
 
 const TEST: &str = "memory_that_a_control_group_does_not_allow_is_refused_with_its_limit";
 /// Names the group to the process inside of it.
@@ -80,7 +80,7 @@ fn refused_inside(group: &str) {
     ] {
         let refused = made.expect_err("it is more than is left");
         assert!(matches!(refused, DmabufError::NoRoom(_)), "{refused:?}");
-        let error = DeviceMemoryError::from(refused);
+        let error = Error::from(refused);
         assert_eq!(error.kind(), ErrorKind::OutOfResources);
         let text = error.to_string();
         assert!(

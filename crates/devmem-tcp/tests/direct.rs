@@ -14,8 +14,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use devmem_tcp::{
-    BoundRx, BoundTarget, Dmabuf, ErrorKind, Frag, Listener, Netdev, PlaceError, RxBatch, Setup,
-    Stream,
+    BoundRx, BoundTarget, Dmabuf, Error, ErrorKind, Frag, Listener, Netdev, RxBatch, Setup, Stream,
 };
 use netmem::{FakeDevice, FakePace};
 
@@ -347,7 +346,7 @@ fn a_dropped_target_is_filled_as_long_as_its_stream_lives() {
 #[test]
 fn what_cannot_be_placed_is_refused_with_a_remedy() {
     let mut bench = Bench::new("none");
-    let refused = |error: PlaceError| (error.kind(), error.errno().0, error.to_string());
+    let refused = |error: Error| (error.kind(), error.errno().0, error.to_string());
     let outside = TARGET_BYTES - 1..TARGET_BYTES + 1;
     let (kind, errno, text) = refused(
         bench

@@ -1,22 +1,23 @@
 //! Errors as a program sees them: by their kind, in a box, as `io::Error`, and as the last words of `main`.
 
-use std::error::Error;
+use std::error::Error as StdError;
 use std::io;
 
 use devmem_tcp::{
-    BindError, Dmabuf, Errno, ErrorKind, LinkSpec, Netdev, OpenError, RecvError, RxBatch, RxQueueId,
+    BindError, Dmabuf, Errno, Error, ErrorKind, LinkSpec, Netdev, RecvError, Remedy, RxBatch,
+    RxQueueId,
 };
 
 /// One error of each of several operations, with its kind. `wire` is the name of a wire that no other test has: two NICs on one
 /// wire cannot have the same address.
-fn samples(wire: &str) -> Vec<(Box<dyn Error>, ErrorKind)> {
+fn samples(wire: &str) -> Vec<(Box<dyn StdError>, ErrorKind)> {
     let nic = Netdev::user(&format!("mem:{wire}"), "10.77.0.2/24").unwrap();
     let memory = Dmabuf::anonymous(4 << 20).unwrap();
     let lo = Netdev::kernel("lo").unwrap();
     let local = "10.77.0.2:5201".parse().unwrap();
     let listener = nic.listen(local).unwrap();
-    let boxed = |error: OpenError| -> Box<dyn Error> { Box::new(error) };
-    let samples: Vec<(Box<dyn Error>, ErrorKind)> = vec![
+    let boxed = |error: Error| -> Box<dyn StdError> { Box::new(error) };
+    let samples: Vec<(Box<dyn StdError>, ErrorKind)> = vec![
         (
             boxed(Netdev::user("eth0", "10.77.0.2/24").unwrap_err()),
             ErrorKind::InvalidInput,
@@ -78,8 +79,8 @@ fn debug_prints_the_text_of_display_so_that_main_shows_the_remedy() {
     for (error, _) in samples("errors-2") {
         assert_eq!(format!("{error:?}"), error.to_string());
     }
-    // What the runtime prints for `fn main() -> Result<(), Box<dyn Error>>`.
-    fn of_main() -> Result<(), Box<dyn Error>> {
+    // What the runtime prints for `fn main() -> Result<(), Box<dyn StdError>>`.
+    fn of_main() -> Result<(), Box<dyn StdError>> {
         Netdev::kernel("nosuch0")?;
         Ok(())
     }
@@ -96,7 +97,7 @@ fn an_io_error_keeps_the_kind_the_text_and_the_error() {
     assert!(
         refused
             .remedy()
-            .is_some_and(|remedy| remedy.contains("another port"))
+            .is_some_and(|remedy| remedy.to_string().contains("another port"))
     );
     let text = refused.to_string();
     let io = io::Error::from(refused);
@@ -108,6 +109,35 @@ fn an_io_error_keeps_the_kind_the_text_and_the_error() {
     assert_eq!(ErrorKind::of(inner), Some(ErrorKind::AddrInUse));
     let spec = "eth0".parse::<LinkSpec>().unwrap_err();
     assert_eq!(io::Error::from(spec).kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn an_error_comes_back_out_of_an_io_error_with_its_fields() {
+    let nic = Netdev::user("mem:errors-back", "10.77.0.2/24").unwrap();
+    let refused = nic.connect("192.0.2.1:1").unwrap_err();
+    let (text, remedy) = (refused.to_string(), refused.remedy());
+    assert_eq!(remedy, Some(Remedy::NameRouter));
+    let back = Error::from(io::Error::from(refused));
+    assert_eq!((back.to_string(), back.remedy()), (text, remedy));
+    assert_eq!(back.errno(), Errno::ENETUNREACH);
+    let foreign = Error::from(io::Error::from_raw_os_error(Errno::EMFILE.0));
+    assert_eq!(foreign.kind(), ErrorKind::OutOfResources);
+    assert_eq!(foreign.errno(), Errno::EMFILE);
+    assert!(foreign.source().is_some());
+}
+
+#[test]
+fn the_fields_are_shown_by_alternate_debug() {
+    let missing = Netdev::kernel("nosuch0").unwrap_err();
+    let fields = format!("{missing:#?}");
+    for part in [
+        "kind: NotFound",
+        "errno: ENODEV",
+        "remedy: Some",
+        "source: Some",
+    ] {
+        assert!(fields.contains(part), "{fields}");
+    }
 }
 
 #[test]
@@ -123,7 +153,7 @@ fn a_refusal_has_the_facts_as_values() {
     let nic = Netdev::user("mem:errors-facts", "10.77.0.2/24").unwrap();
     let memory = Dmabuf::anonymous(4 << 20).unwrap();
     let refused = nic.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
-    let BindError::Refused(facts) = &refused else {
+    let BindError::Failed(facts) = &refused else {
         panic!("{refused}");
     };
     assert_eq!(facts.queue(), Some(RxQueueId(1)));
@@ -144,7 +174,7 @@ fn both_backends_end_a_connection_with_the_same_error() {
         peer.set_linger(Some(std::time::Duration::ZERO)).unwrap();
         drop(peer);
         let error = stream.recv(&mut RxBatch::with_capacity(1)).unwrap_err();
-        assert!(matches!(error, RecvError::Refused(_)), "{error}");
+        assert!(matches!(error, RecvError::Failed(_)), "{error}");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         error.to_string()
     });
@@ -153,10 +183,10 @@ fn both_backends_end_a_connection_with_the_same_error() {
 
 #[test]
 fn keepalive_without_pauses_is_refused_when_the_nic_is_opened() {
-    let mut tcp = devmem_tcp::TcpOptions::default();
-    tcp.keepalive = Some(devmem_tcp::Keepalive {
+    let mut tcp = devmem_tcp::tcp::TcpOptions::default();
+    tcp.keepalive = Some(devmem_tcp::tcp::Keepalive {
         idle: std::time::Duration::ZERO,
-        ..devmem_tcp::Keepalive::default()
+        ..devmem_tcp::tcp::Keepalive::default()
     });
     let builder = Netdev::builder("mem:errors-keepalive").unwrap();
     let builder = builder.address("10.77.0.2/24").unwrap().tcp(tcp);
@@ -165,7 +195,7 @@ fn keepalive_without_pauses_is_refused_when_the_nic_is_opened() {
     assert!(
         refused
             .remedy()
-            .is_some_and(|remedy| remedy.contains("one second")),
+            .is_some_and(|remedy| remedy.to_string().contains("one second")),
         "{refused}"
     );
 }

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use devmem_tcp::{
-    BoundRx, Dmabuf, ErrorKind, HeldMemory, HeldUnit, Listener, Netdev, NiovSize, RecvError,
-    RxBatch, RxFrag, Setup, Stream,
+    BindOptions, BoundRx, Dmabuf, ErrorKind, Listener, Netdev, NiovSize, RecvError, RxBatch,
+    RxFrag, Setup, Stream,
+    memory::{HeldMemory, HeldUnit},
 };
 
 const LOCAL: &str = "10.77.0.2:5201";
@@ -33,7 +34,7 @@ impl Small {
         let memory = Dmabuf::anonymous(1 << 20).unwrap();
         let niov = NiovSize::new(64 << 10).unwrap();
         let bound = receiver
-            .bind_rx_sized(&memory, setup.queues(), niov)
+            .bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(niov))
             .unwrap();
         let listener = receiver.listen(LOCAL).unwrap();
         listener.set_timeout(Some(PATIENCE));
@@ -102,7 +103,7 @@ fn a_timeout_names_the_net_iovs_that_the_program_keeps_and_the_remedy() {
         small.bound.id()
     );
     assert!(text.starts_with(&begin), "{text}");
-    let remedy = error.remedy().unwrap();
+    let remedy = error.remedy().unwrap().to_string();
     assert!(
         remedy.starts_with("release the batches, or drop the frags and tensors"),
         "{remedy}"

@@ -113,3 +113,48 @@ fn a_type_of_an_inner_crate_is_found_unless_it_is_exported() {
     assert!(check(&api(7)).unwrap().is_empty());
     assert!(check("{}").is_err());
 }
+
+/// Most names at the root of the library, modules among them: more do not fit one page of its documentation.
+const MOST_ROOT_NAMES: usize = 60;
+
+/// Returns the names that a crate root declares as public, without those that are hidden.
+fn root_names(source: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_hidden = false;
+    for statement in source.split_inclusive(';') {
+        let code = statement
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        let code: String = code.collect::<Vec<_>>().join(" ");
+        is_hidden |= code.contains("#[doc(hidden)]");
+        let declared = code.trim().trim_end_matches(';');
+        let declared = declared.rsplit(']').next().unwrap_or_default().trim();
+        if let Some(module) = declared.strip_prefix("pub mod ") {
+            names.extend((!is_hidden).then(|| module.to_owned()));
+        } else if let Some(path) = declared.strip_prefix("pub use ") {
+            let list = path.split_once('{').map_or(path, |(_, list)| list);
+            let list = list.trim_end_matches('}').split(',');
+            let last = |name: &str| name.rsplit("::").next().unwrap_or(name).trim().to_owned();
+            names.extend(list.map(last).filter(|name| !name.is_empty()));
+        }
+        is_hidden = false;
+    }
+    names
+}
+
+#[test]
+fn the_root_has_few_names() {
+    let names = root_names(include_str!("../src/lib.rs"));
+    assert!(names.contains(&"Netdev".to_owned()), "{names:?}");
+    let count = names.len();
+    assert!(
+        count <= MOST_ROOT_NAMES,
+        "{count} names at the root: {names:?}"
+    );
+}
+
+#[test]
+fn the_names_of_a_root_are_found() {
+    let source = "mod a;\npub mod b;\n#[doc(hidden)]\npub mod c;\n/// d\n#[cfg(unix)]\npub mod d;\npub use a::{E, F};\npub use b::G;\n";
+    assert_eq!(root_names(source), ["b", "d", "E", "F", "G"]);
+}

@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use devmem_tcp::{
-    CompletionError, ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Errno, Frag, Netdev, RxBatch,
-    SendError, SendId, Stream,
+    ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Errno, ErrorKind, Frag, Netdev, Remedy,
+    RxBatch, SendId, Stream,
 };
 
 use common::pattern;
@@ -153,7 +153,7 @@ fn a_non_blocking_send_queues_as_much_as_fits() {
         .completions()
         .wait(id)
         .expect_err("the peer does not read");
-    assert!(matches!(refused, CompletionError::WouldBlock));
+    assert!(refused.kind() == ErrorKind::WouldBlock);
     let received = receive(&mut receiver, id.bytes());
     assert!(received == bytes[..id.bytes()]);
     let completions = sender.completions();
@@ -189,7 +189,7 @@ fn a_binding_of_another_nic_is_refused() {
     );
     assert_eq!(here.id(), there.id(), "the id alone would not tell");
     let refused = sender.send(&there, &[0..1]).expect_err("another NIC's");
-    assert!(matches!(refused, SendError::OtherNetdev { .. }));
+    assert!(refused.remedy() == Some(Remedy::BindToStreamsNic));
     let error = std::io::Error::from(refused);
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(error.to_string().contains("bind_tx"), "{error}");
@@ -203,7 +203,7 @@ fn a_range_outside_the_memory_is_refused_whole() {
     let refused = sender
         .send_all(&tx, &[0..10, 4095..4097])
         .expect_err("past the end");
-    assert!(matches!(refused, SendError::Refused(refused) if refused.errno() == Errno::EFAULT));
+    assert_eq!(refused.errno(), Errno::EFAULT);
     assert_eq!(sender.completions().pending().expect("alive"), 0);
 }
 
@@ -353,7 +353,7 @@ fn early_data_that_cannot_be_sent_is_refused_before_anything_is() {
     assert!(
         other
             .remedy()
-            .is_some_and(|remedy| remedy.contains("bind_tx"))
+            .is_some_and(|remedy| remedy == Remedy::BindToStreamsNic)
     );
     listener.set_nonblocking(true);
     assert!(listener.accept().is_err(), "no SYN was sent");

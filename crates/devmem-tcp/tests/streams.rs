@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use devmem_tcp::{
-    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder, NiovSize,
-    Placement, RxBatch, RxQueueId, SendError, SendRing, Stream,
+    BindOptions, BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, NetdevBuilder,
+    NiovSize, Placement, RxBatch, RxQueueId, SendRing, Stream,
 };
 
 const LOCAL: &str = "10.77.0.2:5201";
@@ -122,7 +122,9 @@ fn frags_that_touch_are_one_frag_with_one_token() {
     let memory = Dmabuf::anonymous(1 << 20).unwrap();
     let setup = nic.plan_receive(local()).apply().unwrap();
     let page = NiovSize::new(4096).unwrap();
-    let bound = nic.bind_rx_sized(&memory, setup.queues(), page).unwrap();
+    let bound = nic
+        .bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(page))
+        .unwrap();
     let listener = nic.listen(LOCAL).unwrap();
     let mut sender = sender.connect(LOCAL).unwrap();
     let (mut receiver, _) = listener.accept().unwrap();
@@ -218,6 +220,30 @@ fn read_copies_bytes_out_of_device_memory() {
     assert_eq!(stats.device_frags, stats.tokens_returned, "{stats}");
     drop((batch, writing.join().unwrap().unwrap(), receiver));
     bench.finish();
+}
+
+#[test]
+fn listening_into_memory_makes_all_steps_and_its_binding_undoes_them() {
+    let open = |address| Netdev::user("mem:listen-into", address).unwrap();
+    let (sender, receiver) = (open("10.77.0.1/24"), open("10.77.0.2/24"));
+    for address in [LOCAL, "10.77.0.2:0"] {
+        let memory = Dmabuf::anonymous(4 << 20).unwrap();
+        let (listener, bound) = receiver.listen_into(address, &memory).unwrap();
+        let mut stream = sender.connect(listener.local_addr().unwrap()).unwrap();
+        stream.write_all(b"into the memory").unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        accepted.set_placement(Placement::Strict);
+        let mut batch = RxBatch::with_capacity(4);
+        assert_eq!(accepted.recv(&mut batch).unwrap(), 15);
+        assert_eq!(bytes_of(&batch, &memory), b"into the memory");
+        let again = receiver.listen_into(LOCAL, &memory).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::InUse, "{again}");
+        drop((batch, accepted, stream, listener));
+        let count = bound.unbind().net_iovs();
+        assert_eq!(count.home, count.total);
+        let refused = receiver.bind_rx(&memory, &[RxQueueId(1)]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotSetUp, "{refused}");
+    }
 }
 
 #[test]
@@ -348,7 +374,7 @@ fn a_full_ring_would_block_and_continues_later() {
     // window is full.
     while (0..100).any(|_| match ring.next_slot() {
         Ok(_) => true,
-        Err(SendError::WouldBlock) => false,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => false,
         Err(error) => panic!("{error}"),
     }) {
         let slot = ring.next_slot().unwrap();
@@ -356,7 +382,7 @@ fn a_full_ring_would_block_and_continues_later() {
         sent += 512 << 10;
     }
     assert_eq!(ring.in_flight(), 2, "all chunks are under way");
-    assert!(matches!(ring.finish(), Err(SendError::WouldBlock)));
+    assert_eq!(ring.finish().unwrap_err().kind(), ErrorKind::WouldBlock);
     receiver.set_timeout(Some(Duration::from_millis(1)));
     let (mut received, mut block) = (0, vec![0; 64 << 10]);
     while received < sent {

@@ -117,7 +117,7 @@ fn device_memory_with_a_file_and_without_one_arrives_in_bound_memory() {
         Dmabuf::memfd(6 * MIB).unwrap(),
         Dmabuf::anonymous(6 * MIB).unwrap(),
     ];
-    match devmem_tcp::udmabuf(6 * MIB) {
+    match devmem_tcp::memory::udmabuf(6 * MIB) {
         // A dma-buf is not passed on: it is copied as memory without a file is.
         Ok(dmabuf) => memories.push(dmabuf),
         Err(refused) => skip_outside_guest(TEST, GuestHas::Udmabuf, &refused.to_string()),

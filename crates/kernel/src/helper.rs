@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::sys::child::{Task, before_exec};
 
 /// Polling interval while waiting for a process to end.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A helper process. It is killed when this is dropped, and by the kernel when the thread that started it ends in any way
 /// (`PR_SET_PDEATHSIG`): start it from a thread that lives as long as the helper is needed.
@@ -81,7 +81,7 @@ impl Helper {
         let start = Instant::now();
         loop {
             match self.0.try_wait()? {
-                None if start.elapsed() < limit => thread::sleep(LOOK),
+                None if start.elapsed() < limit => thread::sleep(POLL_INTERVAL),
                 ended => return Ok(ended),
             }
         }
@@ -183,7 +183,10 @@ mod tests {
     #[test]
     fn a_helper_that_still_runs_can_be_waited_for_some_time_and_asked_to_end() {
         let mut helper = Helper::start(&mut sleeper()).expect("sleep is there");
-        assert_eq!(helper.wait_at_most(LOOK).expect("it is ours"), None);
+        assert_eq!(
+            helper.wait_at_most(POLL_INTERVAL).expect("it is ours"),
+            None
+        );
         helper.terminate();
         assert!(!helper.wait().expect("it is ours").success());
     }

@@ -143,18 +143,18 @@ impl FrameSink for Capture {
 }
 
 /// For NICs of the library.
-impl devmem_tcp::FrameSink for Capture {
-    fn frame(&mut self, at: Duration, direction: devmem_tcp::Direction, frame: &[u8]) {
+impl devmem_tcp::capture::FrameSink for Capture {
+    fn frame(&mut self, at: Duration, direction: devmem_tcp::capture::Direction, frame: &[u8]) {
         let direction = match direction {
-            devmem_tcp::Direction::Rx => Direction::Rx,
-            devmem_tcp::Direction::Tx => Direction::Tx,
+            devmem_tcp::capture::Direction::Rx => Direction::Rx,
+            devmem_tcp::capture::Direction::Tx => Direction::Tx,
         };
         let nanos = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
         self.state()
             .frame(Instant::from_nanos(nanos), direction, frame);
     }
 
-    fn payload(&mut self, payload: &devmem_tcp::FramePayload) {
+    fn payload(&mut self, payload: &devmem_tcp::capture::FramePayload) {
         if let Some(last) = self.state().kept.back_mut() {
             last.payload = Some(payload.clone());
         }

@@ -1,16 +1,17 @@
 //! Connecting, until a signal.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use devmem_tcp::{ConnectError, ConnectOptions, Netdev, Stream};
+use devmem_tcp::{ConnectOptions, Error, Netdev, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::signals::StopFlag;
 
 /// Maximum length of one wait; signals are checked between waits.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// Connects to `to` as [`Netdev::connect`] does. `None` after a signal.
 ///
@@ -21,10 +22,10 @@ pub fn connect_until_signal(
     nic: &Netdev,
     to: SocketAddr,
     stop: &StopFlag,
-) -> Result<Option<Stream>, ConnectError> {
+) -> Result<Option<Stream>, Error> {
     let mut connecting = nic.begin_connect(to, &ConnectOptions::new())?;
-    let signal = connecting.signal().map_err(ConnectError::System)?;
-    let limit = Timespec::try_from(LOOK_AROUND).expect("a tenth of a second fits");
+    let signal = connecting.signal()?;
+    let limit = Timespec::try_from(WAIT_SLICE).expect("a tenth of a second fits");
     while !stop.is_set() {
         // Before the look, so that an outcome between look and wait ends the wait.
         signal.arm();
@@ -33,7 +34,7 @@ pub fn connect_until_signal(
         }
         match poll(&mut [PollFd::new(&signal, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(ConnectError::System(errno.into())),
+            Err(errno) => return Err(io::Error::from(errno).into()),
         }
     }
     Ok(None)

@@ -42,8 +42,8 @@ impl Display {
 
     /// Shows a transfer into device memory.
     pub fn receiving(&mut self, view: &View<'_>) {
-        let sofar = view.sofar;
-        self.progress.transferred(sofar.bytes, sofar.elapsed);
+        let counts = view.counts;
+        self.progress.transferred(counts.bytes, counts.elapsed);
         if let Some(watch) = &mut self.watch {
             watch.receiving(view);
         }

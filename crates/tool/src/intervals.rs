@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rate::{Rate, RateUnit};
-use crate::receive::Sofar;
+use crate::receive::Counts;
 use crate::size::{Size, SizeUnit};
 
 /// Divides the time of receiving into intervals. Like that time, they do not include the time between connections.
@@ -29,10 +29,10 @@ impl Intervals {
     }
 
     /// Returns the line of the current interval if it has ended: after its time, or because no connection is open any more.
-    pub fn line(&mut self, sofar: &Sofar) -> Option<String> {
-        let idle = sofar.open == 0;
-        let end = if idle { sofar.elapsed } else { sofar.running };
-        let bytes = sofar.bytes - self.bytes;
+    pub fn line(&mut self, counts: &Counts) -> Option<String> {
+        let idle = counts.open == 0;
+        let end = if idle { counts.elapsed } else { counts.running };
+        let bytes = counts.bytes - self.bytes;
         let length = end.saturating_sub(self.start);
         if length < self.every && !(idle && bytes > 0) {
             return None;
@@ -40,7 +40,7 @@ impl Intervals {
         let times = format!("{:.1}-{:.1} s", self.start.as_secs_f64(), end.as_secs_f64());
         let (size, rate) = (Size(bytes), Rate::of(bytes, length));
         self.start = end;
-        self.bytes = sofar.bytes;
+        self.bytes = counts.bytes;
         if bytes > 0 {
             self.units.get_or_insert((size.unit(), rate.unit()));
         }
@@ -54,8 +54,8 @@ impl Intervals {
 mod tests {
     use super::*;
 
-    fn sofar(open: usize, mib: u64, elapsed_ms: u64, running_ms: u64) -> Sofar {
-        Sofar {
+    fn counts(open: usize, mib: u64, elapsed_ms: u64, running_ms: u64) -> Counts {
+        Counts {
             accepted: 1,
             open,
             bytes: mib << 20,
@@ -67,14 +67,14 @@ mod tests {
     #[test]
     fn every_interval_has_its_own_bytes_and_rate() {
         let mut intervals = Intervals::new(Duration::from_secs(1));
-        assert_eq!(intervals.line(&sofar(1, 100, 500, 500)), None);
+        assert_eq!(intervals.line(&counts(1, 100, 500, 500)), None);
         assert_eq!(
-            intervals.line(&sofar(1, 125, 1000, 1000)).unwrap(),
+            intervals.line(&counts(1, 125, 1000, 1000)).unwrap(),
             "    0.0-1.0 s     125 MiB  1.0 Gbit/s"
         );
         // A connection that sends nothing has a line, too.
         assert_eq!(
-            intervals.line(&sofar(1, 125, 1000, 2000)).unwrap(),
+            intervals.line(&counts(1, 125, 1000, 2000)).unwrap(),
             "    1.0-2.0 s       0 MiB  0.0 Gbit/s"
         );
     }
@@ -83,12 +83,12 @@ mod tests {
     fn the_last_interval_ends_with_the_last_connection() {
         let mut intervals = Intervals::new(Duration::from_secs(1));
         assert_eq!(
-            intervals.line(&sofar(0, 50, 200, 200)).unwrap(),
+            intervals.line(&counts(0, 50, 200, 200)).unwrap(),
             "    0.0-0.2 s      50 MiB  2.1 Gbit/s"
         );
         // Idle: no lines until the next byte.
-        assert_eq!(intervals.line(&sofar(0, 50, 200, 200)), None);
-        assert_eq!(intervals.line(&sofar(1, 60, 300, 300)), None);
-        assert!(intervals.line(&sofar(1, 99, 1200, 1200)).is_some());
+        assert_eq!(intervals.line(&counts(0, 50, 200, 200)), None);
+        assert_eq!(intervals.line(&counts(1, 60, 300, 300)), None);
+        assert!(intervals.line(&counts(1, 99, 1200, 1200)).is_some());
     }
 }

@@ -53,7 +53,9 @@ impl MemoryKind {
         let memory = match self {
             Self::Vulkan(ordinal) => return vulkan(ordinal, bytes),
             Self::Anonymous => Dmabuf::anonymous(bytes).with_context(|| of("device memory")),
-            Self::Udmabuf => devmem_tcp::udmabuf(bytes).with_context(|| of("device memory")),
+            Self::Udmabuf => {
+                devmem_tcp::memory::udmabuf(bytes).with_context(|| of("device memory"))
+            }
             Self::Cuda(ordinal) => {
                 cuda::alloc(ordinal, bytes).with_context(|| of("memory of the GPU"))
             }

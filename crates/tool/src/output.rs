@@ -10,8 +10,8 @@ use anyhow::Context;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::netns::NetnsError;
 use devmem_linux::tap::TapError;
-use devmem_tcp::ErrorKind;
 use devmem_tcp::text::{Printable, PrintableLines, is_unprintable};
+use devmem_tcp::{BindError, ErrorKind, RecvError, Remedy};
 use rustix::io::Errno;
 
 /// Writes a line to stderr as [`tell`] does, with the arguments of `format!`.
@@ -111,6 +111,13 @@ impl Failure {
         Self::failed("interrupted")
     }
 
+    /// Adds the remedy of an error of the library.
+    #[must_use]
+    pub fn with_remedy_of(mut self, remedy: Option<Remedy>) -> Self {
+        self.remedy = remedy.map(words);
+        self
+    }
+
     /// Adds a remedy.
     #[must_use]
     pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
@@ -137,15 +144,14 @@ impl fmt::Display for Failure {
         let mut said = String::new();
         let mut hints: Vec<String> = Vec::new();
         for cause in self.error.chain() {
-            let text = cause.to_string();
-            let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-            let first = lines.next().unwrap_or_default();
-            // Library errors put hints on further lines, also those of a source whose text they include.
-            for hint in lines {
-                if !hints.iter().any(|known| known == hint) {
-                    hints.push(hint.to_owned());
+            let (reason, remedies) = told(cause);
+            // Some errors include those of a source.
+            for hint in remedies {
+                if !hints.contains(&hint) {
+                    hints.push(hint);
                 }
             }
+            let first = reason.trim();
             // Some errors include the text of their source, or the words for its errno, so that text is not repeated.
             if !said.contains(first) && !names_errno(&said, cause) {
                 let separator = if said.is_empty() { "" } else { ": " };
@@ -172,6 +178,44 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
             remedy: remedy.map(str::to_owned),
         }
     }
+}
+
+/// Returns the reason of an error, and its remedies: of the library by its fields, of others by the lines of their text.
+fn told(cause: &(dyn std::error::Error + 'static)) -> (String, Vec<String>) {
+    let lines = |text: String| -> Vec<String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.map(str::to_owned).collect()
+    };
+    let of_library = |reason: String, remedy: Option<Remedy>| {
+        (reason, remedy.map(words).map(lines).unwrap_or_default())
+    };
+    if let Some(error) = cause.downcast_ref::<devmem_tcp::Error>() {
+        return of_library(error.reason().to_owned(), error.remedy());
+    }
+    if let Some(error) = cause.downcast_ref::<RecvError>() {
+        return of_library(error.reason(), error.remedy());
+    }
+    if let Some(error) = cause.downcast_ref::<BindError>() {
+        return of_library(error.reason(), error.remedy());
+    }
+    let mut lines = lines(cause.to_string());
+    let rest = lines.split_off(lines.len().min(1));
+    (lines.pop().unwrap_or_default(), rest)
+}
+
+/// Returns a remedy with the options of this program instead of calls of the library.
+fn words(remedy: Remedy) -> String {
+    let words = match remedy {
+        Remedy::GiveAddress => "give it one: --addr 10.77.0.2/24",
+        Remedy::NameRouter => {
+            "connect to an address in a network of this NIC, or name a router: --gateway ADDR"
+        }
+        Remedy::CorrectRouter => {
+            "correct the address of the router (--gateway), or check that it is up and on this link"
+        }
+        other => return other.to_string(),
+    };
+    words.to_owned()
 }
 
 /// Returns whether `said` has the words for the errno of `cause`: `EBUSY (device or resource busy)` says what

@@ -70,8 +70,7 @@ impl FromStr for Prefix {
             return Err(wrong());
         }
         check_address(address, len).map_err(|refusal| {
-            Failure::usage(format!("{text}: {}", refusal.reason()))
-                .with_remedy(refusal.remedy().unwrap_or_default())
+            Failure::usage(format!("{text}: {}", refusal.reason())).with_remedy_of(refusal.remedy())
         })?;
         Ok(Self { address, len })
     }

@@ -19,7 +19,7 @@ use crate::source::is_readable;
 /// Time limit for a line.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum length of one wait; signals are checked between waits.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Most bytes of its errors that are repeated.
 const ERROR_BYTES: u64 = 64 << 10;
 /// How the programs begin an error.
@@ -110,7 +110,7 @@ impl Peer {
     pub fn hear(&mut self, stop: &StopFlag) -> Result<String, Failure> {
         let (name, start) = (&self.name, Instant::now());
         while self.says.buffer().is_empty()
-            && !is_readable(self.says.get_ref(), LOOK_AROUND)
+            && !is_readable(self.says.get_ref(), WAIT_SLICE)
                 .with_context(|| format!("wait for the {name}"))?
         {
             if stop.is_set() {

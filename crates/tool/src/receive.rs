@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{
-    AcceptError, BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream,
-};
+use devmem_tcp::{BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::active_time::ActiveTime;
@@ -23,7 +21,7 @@ use crate::pattern::{BLOCK_BYTES, Expected, Verifier};
 /// Frags of one receive.
 const BATCH_FRAGS: usize = 1024;
 /// Maximum length of one wait. Between waits, signals and a failed sender are checked for.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Silence after which a note says that the memory is used up, if it is.
 const STALL: Duration = Duration::from_secs(3);
 /// Time to poll all connections in turn before sleeping.
@@ -44,16 +42,16 @@ pub struct Task<'a> {
     /// CPU time of receiving: that of this thread, or of the whole process.
     pub clock: fn() -> Duration,
     /// Called at least every 100 ms with the state of the transfer; returns whether to continue.
-    pub watch: &'a mut dyn FnMut(&View<'_>) -> Result<Go, Failure>,
+    pub watch: &'a mut dyn FnMut(&View<'_>) -> Result<Next, Failure>,
     /// Called with the frags of each receive.
     pub lent: &'a dyn Fn(&RxBatch),
     /// Called for each connection that the peer ended with a FIN.
     pub ended: &'a mut dyn FnMut(&Ended),
 }
 
-/// Progress of a transfer.
+/// What a transfer has received so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sofar {
+pub struct Counts {
     /// Accepted connections.
     pub accepted: u64,
     /// Connections that are open now.
@@ -70,7 +68,7 @@ pub struct Sofar {
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The progress.
-    pub sofar: Sofar,
+    pub counts: Counts,
     bound: &'a BoundRx,
     active: &'a [Connection],
     totals: &'a Totals,
@@ -116,9 +114,9 @@ pub struct Ended {
 
 /// Result of [`Task::watch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Go {
-    /// Continue.
-    On,
+pub enum Next {
+    /// Continue the run.
+    Continue,
     /// End the run with the bytes received so far.
     Stop,
 }
@@ -156,8 +154,8 @@ pub struct Totals {
 
 impl Totals {
     /// Returns the progress at the end of the run.
-    pub fn sofar(&self) -> Sofar {
-        Sofar {
+    pub fn counts(&self) -> Counts {
+        Counts {
             accepted: self.connections + self.broken,
             open: 0,
             bytes: self.device_bytes + self.linear_bytes,
@@ -210,7 +208,7 @@ pub struct Transfer<'a> {
     task: Task<'a>,
     block: Box<[u8]>,
     active: Vec<Connection>,
-    sofar: Sofar,
+    counts: Counts,
     time: ActiveTime,
     clock_start: Duration,
     totals: Totals,
@@ -236,7 +234,7 @@ impl<'a> Transfer<'a> {
             task,
             block: vec![0; BLOCK_BYTES].into_boxed_slice(),
             active: Vec::with_capacity(usize::from(expects)),
-            sofar: Sofar::default(),
+            counts: Counts::default(),
             time: ActiveTime::default(),
             clock_start,
             totals: Totals::default(),
@@ -252,12 +250,12 @@ impl<'a> Transfer<'a> {
     pub fn run(mut self, listener: &mut Listener) -> Result<Totals, Failure> {
         while !self.active.is_empty() || self.may_accept() {
             let view = View {
-                sofar: self.sofar(),
+                counts: self.counts(),
                 bound: self.bound,
                 active: &self.active,
                 totals: &self.totals,
             };
-            if (self.task.watch)(&view)? == Go::Stop {
+            if (self.task.watch)(&view)? == Next::Stop {
                 // A receiver that keeps listening has no other end.
                 self.totals.is_interrupted = !self.active.is_empty() || !self.task.keep_listening;
                 break;
@@ -292,12 +290,12 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    fn sofar(&self) -> Sofar {
-        Sofar {
+    fn counts(&self) -> Counts {
+        Counts {
             open: self.active.len(),
             elapsed: self.time.to_last_byte(),
             running: self.time.until(Instant::now()),
-            ..self.sofar
+            ..self.counts
         }
     }
 
@@ -305,22 +303,22 @@ impl<'a> Transfer<'a> {
     fn may_accept(&self) -> bool {
         let limit = u64::from(self.task.connections);
         let at_once = self.active.len() as u64;
-        at_once < limit && (self.task.keep_listening || self.sofar.accepted < limit)
+        at_once < limit && (self.task.keep_listening || self.counts.accepted < limit)
     }
 
     fn accept(&mut self, listener: &mut Listener) -> Result<(), Failure> {
         if self.active.is_empty() {
             // Without connections, waiting in accept polls the NIC.
-            listener.set_timeout(Some(LOOK_AROUND));
+            listener.set_timeout(Some(WAIT_SLICE));
         } else {
             listener.set_nonblocking(true);
         }
         match listener.accept() {
             Ok((stream, peer)) => {
-                if self.sofar.accepted == 0 {
+                if self.counts.accepted == 0 {
                     self.clock_start = (self.task.clock)();
                 }
-                self.sofar.accepted += 1;
+                self.counts.accepted += 1;
                 self.active.push(Connection {
                     peer,
                     bytes: 0,
@@ -332,11 +330,11 @@ impl<'a> Transfer<'a> {
                 });
                 Ok(())
             }
-            Err(AcceptError::WouldBlock | AcceptError::TimedOut) => Ok(()),
+            Err(error) if error.kind().is_not_ready() => Ok(()),
             // The link has ended for good: the connections end, too, and then `Task::watch` may say what happened.
             Err(error) if error.errno() == Errno::ENETDOWN => {
                 if self.active.is_empty() {
-                    thread::sleep(LOOK_AROUND);
+                    thread::sleep(WAIT_SLICE);
                 }
                 Ok(())
             }
@@ -347,7 +345,7 @@ impl<'a> Transfer<'a> {
     /// Receives from all connections that have data; waits for a limited time if none has.
     fn receive(&mut self, listener: &mut Listener) -> Result<(), Failure> {
         if self.active.len() == 1 && !self.may_accept() {
-            self.active[0].stream.set_timeout(Some(LOOK_AROUND));
+            self.active[0].stream.set_timeout(Some(WAIT_SLICE));
             self.hear(0)?;
             return Ok(());
         }
@@ -384,7 +382,7 @@ impl<'a> Transfer<'a> {
             let fd = connection.stream.readiness_fd()?;
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
-        let limit = Timespec::try_from(LOOK_AROUND).expect("a tenth of a second fits");
+        let limit = Timespec::try_from(WAIT_SLICE).expect("a tenth of a second fits");
         match poll(&mut fds, Some(&limit)) {
             // The caller checks for signals.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -429,7 +427,7 @@ impl<'a> Transfer<'a> {
         let now = Instant::now();
         connection.bytes += received as u64;
         connection.time.received(now);
-        self.sofar.bytes += received as u64;
+        self.counts.bytes += received as u64;
         self.time.received(now);
         Ok(true)
     }

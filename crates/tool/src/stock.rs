@@ -30,7 +30,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// Far longer than a server needs to end after SIGTERM.
 pub const END_LIMIT: Duration = Duration::from_secs(5);
 /// Time between two looks whether a server listens.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Where administrators' programs are, which is often not among the places that a user's shell searches.
 const SBIN: &str = "/usr/sbin";
 
@@ -226,7 +226,7 @@ impl StockServer {
                     "{program} does not listen on {at}"
                 )));
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{
-    BoundTx, RecvError, RecvHalf, RxBatch, SendError, SendRing, Stream, TcpInfo, TcpState,
+    BoundTx, RecvError, RecvHalf, RxBatch, SendRing, Stream,
+    tcp::{TcpInfo, TcpState},
 };
 
 use crate::output::Failure;
 use crate::source::{Next, Source};
 
 /// Maximum length of one wait; signals are checked between waits.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Maximum length of one wait for the acknowledgement of our FIN and for the peer's; TCP's statistics are read between waits.
 const FIN_STEP: Duration = Duration::from_millis(5);
 /// Maximum time from the acknowledgement of our FIN until the peer's. A peer may keep its half of the stream open; but one
@@ -133,7 +134,7 @@ impl<'a> Transmit<'a> {
         region: Range<usize>,
         chunk: usize,
     ) -> Result<Self, Failure> {
-        stream.set_timeout(Some(LOOK_AROUND));
+        stream.set_timeout(Some(WAIT_SLICE));
         let (receiving, sending) = stream.split();
         Ok(Self {
             receiving,
@@ -244,11 +245,11 @@ impl<'a> Transmit<'a> {
             let Self { ring, block, .. } = self;
             let mut slot = match ring.next_slot() {
                 Ok(slot) => slot,
-                Err(SendError::WouldBlock | SendError::TimedOut) => continue,
+                Err(error) if error.kind().is_not_ready() => continue,
                 Err(error) => return Err(failed(error)),
             };
             let before = cpu::thread_cpu_time();
-            let next = source.next(block, LOOK_AROUND).context("read the input")?;
+            let next = source.next(block, WAIT_SLICE).context("read the input")?;
             if let Next::Bytes(len) = next {
                 slot.copy_in(&block[..len])?;
             }

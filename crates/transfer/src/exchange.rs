@@ -180,7 +180,7 @@ mod ticket;
 
 use std::time::Duration;
 
-use devmem_tcp::{Keepalive, Stream};
+use devmem_tcp::{Stream, tcp::Keepalive};
 
 pub use accept::Listener;
 pub use core::{EndpointStats, MAX_NOTIFY_BYTES};

@@ -36,7 +36,7 @@ impl Conduct {
     }
 
     /// Returns the counters of one of our connections.
-    pub fn of_ours(info: &devmem_tcp::TcpInfo) -> Self {
+    pub fn of_ours(info: &devmem_tcp::tcp::TcpInfo) -> Self {
         Self {
             retransmitted: info.total_retrans,
             recoveries: info.recoveries,

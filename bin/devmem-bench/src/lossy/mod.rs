@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use devmem_linux::{cpu, netns};
-use devmem_tcp::{Dmabuf, TcpOptions};
+use devmem_tcp::{Dmabuf, tcp::TcpOptions};
 use nic::Impairment;
 use serde::Serialize;
 
@@ -200,8 +200,8 @@ impl Bench {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
         let mut tcp = TcpOptions::default();
         tcp.congestion = match self.congestion {
-            Congestion::Cubic => devmem_tcp::Congestion::Cubic,
-            Congestion::Reno => devmem_tcp::Congestion::Reno,
+            Congestion::Cubic => devmem_tcp::tcp::Congestion::Cubic,
+            Congestion::Reno => devmem_tcp::tcp::Congestion::Reno,
         };
         let nic = cable.our_nic(self.mtu)?.tcp(tcp).open()?;
         let tx = nic.bind_tx(&self.memory)?;

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
-use devmem_tcp::{Dmabuf, Netdev, RxBatch};
+use devmem_tcp::{BindOptions, Dmabuf, Netdev, RxBatch};
 use netmem::NiovSize;
 
 use super::cases::VethLink;
@@ -48,7 +48,7 @@ pub fn receive(
 ) -> Result<MeterReading> {
     let local = SocketAddr::from((RECEIVER, PORT));
     let setup = nic.plan_receive(local).queues(1).apply()?;
-    let bound = nic.bind_rx_sized(memory, setup.queues(), niov)?;
+    let bound = nic.bind_rx_with(memory, setup.queues(), BindOptions::new().niov_size(niov))?;
     let listener = nic.listen(local)?;
     listener.set_timeout(Some(SILENCE));
     starter.go().context("start the sender")?;

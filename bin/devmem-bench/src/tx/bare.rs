@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
-use netmem::{DmabufProvider, FragList, NiovSize, PagePool, PoolConfig, TxMemory};
+use netmem::{DmabufProvider, FragList, FragSource, NiovSize, PagePool, PoolConfig};
 use nic::{BIG_PACKET_LEN, MAX_PACKET_LEN, VnetFd};
 use wire::{
     ArpOperation, ArpPacket, Gso, GsoKind, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders,
@@ -31,13 +31,13 @@ const HEADERS: usize = 40;
 /// Longest payload of a super-packet without BIG TCP.
 const SHORT: usize = MAX_PACKET_LEN - HEADERS;
 /// Number of super-packets between two reads of the TAP.
-const LOOK_EVERY: u32 = 4;
+const PACKETS_PER_READ: u32 = 4;
 /// Size of a buffer for received frames, which have no payload.
 const FRAME_MAX: usize = 2048;
 
 /// Sends all of the device memory repeatedly until the time has passed.
 pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
-    let memory = TxMemory::new(&bench.memory, DmabufId(1))?;
+    let memory = FragSource::new(&bench.memory, DmabufId(1))?;
     // Only for the pool's `DmaPort`; nothing is allocated from the pool.
     let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
     let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
@@ -55,7 +55,7 @@ pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
     };
     let (mut at, mut bytes) = (0, 0);
     while Instant::now() < end {
-        for _ in 0..LOOK_EVERY {
+        for _ in 0..PACKETS_PER_READ {
             let len = peer.wait_for_window(longest)?.min(memory.size());
             if at + len > memory.size() {
                 at = 0;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use devmem_linux::cpu;
-use devmem_tcp::{Interest, Poller, RxBatch, SendError, Stream};
+use devmem_tcp::{ErrorKind, Interest, Poller, RxBatch, Stream};
 
 use super::cases::TxCase;
 use super::ours::{next, open_nic};
@@ -39,7 +39,7 @@ pub fn send(bench: &Bench, case: &TxCase, connections: Connections) -> Result<Se
             let stream = &mut streams[usize::try_from(key)?];
             match stream.send(&tx, std::slice::from_ref(&range)) {
                 Ok(sent) => bytes += sent.bytes() as u64,
-                Err(SendError::WouldBlock) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
                 Err(error) => return Err(error.into()),
             }
             // The memory does not change, so there is no need to wait for completions; a real program would.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use devmem_linux::cpu;
-use devmem_tcp::{Netdev, RxBatch, TcpOptions};
+use devmem_tcp::{Netdev, RxBatch, tcp::TcpOptions};
 
 use super::cases::TxCase;
 use crate::meter::SILENCE;

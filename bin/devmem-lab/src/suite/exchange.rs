@@ -24,7 +24,7 @@ const MEETING_PORT: u16 = 5210;
 /// Maximum bytes of one message at the meeting.
 const MEETING_BYTES_MAX: usize = 4096;
 /// Time between two attempts to connect to a rank that does not listen yet.
-const LOOK: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// What memory has where nothing was received.
 const GUARD: u8 = 0xee;
 /// Bytes behind each message that must not change.
@@ -87,7 +87,7 @@ fn accept(at: SocketAddr) -> anyhow::Result<TcpStream> {
         match listener.accept() {
             Ok((stream, _)) => break stream,
             Err(error) if start.elapsed() > STUCK => return Err(error.into()),
-            Err(_) => thread::sleep(LOOK),
+            Err(_) => thread::sleep(RETRY_INTERVAL),
         }
     };
     stream.set_nonblocking(false)?;
@@ -100,7 +100,7 @@ fn connect(to: SocketAddr) -> anyhow::Result<TcpStream> {
         match TcpStream::connect_timeout(&to, STUCK) {
             Ok(stream) => return Ok(stream),
             Err(error) if start.elapsed() > STUCK => return Err(error.into()),
-            Err(_) => thread::sleep(LOOK),
+            Err(_) => thread::sleep(RETRY_INTERVAL),
         }
     }
 }

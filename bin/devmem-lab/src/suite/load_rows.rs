@@ -35,7 +35,7 @@ const COPY: &str = "/loaded";
 /// Fewest bytes of a load whose server is restarted.
 const RESTART_BYTES: u64 = 64 << 20;
 /// Time between two looks at a running load.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 pub const ROWS: &[Row] = &[
     ("load from nginx, IPv4", |context| {
@@ -289,7 +289,7 @@ fn restart(context: &Context) -> anyhow::Result<Seen> {
             start.elapsed() < STUCK,
             "a quarter of the file did not arrive"
         );
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     served.kill();
     served.restart()?;

@@ -22,7 +22,7 @@ const RESETS: u64 = 20;
 /// Number of times that the link goes down and up.
 const FLAPS: u32 = 10;
 /// Time between checks for work that a driver does in the background.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) const ROWS: &[Row] = &[
     ("probe by the stock gve driver", probe),
@@ -71,7 +71,7 @@ fn carrier() -> anyhow::Result<()> {
         .unwrap_or(true)
     {
         ensure!(start.elapsed() < STUCK, "no carrier");
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ pub struct LinkArgs {
     #[arg(long, value_name = "LINK", default_value = DEFAULT_LINK)]
     pub link: String,
     /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24], or auto on packet:NAME and macvtap:NAME: an IPv4
-    /// address of a DHCP server, and an IPv6 one in a prefix of a router. No other station, nor this machine, may have it. With the kernel's stack: an address of the interface, with or without prefix length
+    /// address of a DHCP server, and an IPv6 one in a prefix of a router. Neither another station nor this machine may use it. With the kernel's stack: an address of the interface, with or without prefix length
     /// [default: its first]
     #[arg(long, value_name = "ADDR/LEN")]
     pub addr: Option<String>,

@@ -40,7 +40,7 @@ pub struct Load {
     /// Load only bytes A to B-1
     #[arg(long, value_name = "A-B")]
     pub range: Option<String>,
-    /// Most simultaneous connections; fewer are used while more are not faster
+    /// Maximum number of simultaneous connections; fewer are used if more are not faster
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub connections: u16,
     /// Bytes of one request: 16M by default, 1M from an NBD server, whose first one is 4M; a broken connection loses at most its

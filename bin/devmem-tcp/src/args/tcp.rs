@@ -7,7 +7,7 @@ use tool::size::Size;
 /// Buffers and pacing.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BufferArgs {
-    /// Send buffer of a connection of the user backend: most bytes that are sent and not acknowledged; a path needs its rate times its round trip
+    /// Send buffer of a connection of the user backend: maximum number of bytes in flight; to fill a path it must be at least the rate times the round-trip time
     /// [default: 8M]
     #[arg(long, value_name = "SIZE")]
     pub send_buffer: Option<Size>,

@@ -12,7 +12,7 @@ use anyhow::Context;
 use devmem_linux::helper::Helper;
 use devmem_linux::netif::{GSO_MAX_SIZE, Interface};
 use devmem_linux::{cpu, netns, probe};
-use devmem_tcp::{Netdev, TcpOptions};
+use devmem_tcp::{Netdev, tcp::TcpOptions};
 
 use crate::args::{DemoLink, Direction};
 use crate::plan::DemoPlan;
@@ -23,7 +23,7 @@ use tool::display::Display;
 use tool::output::{Failure, note, print_json};
 use tool::pattern::Expected;
 use tool::peer;
-use tool::receive::{Go, Task, Totals};
+use tool::receive::{Next, Task, Totals};
 use tool::sender::{Share, pattern_of, send, shares};
 use tool::signals::StopFlag;
 use tool::terminal::tell_table;
@@ -237,11 +237,15 @@ fn receive(
         clock,
         watch: &mut |view| {
             display.receiving(view);
-            let waits_for_sender = view.sofar.accepted < u64::from(plan.connections);
+            let waits_for_sender = view.counts.accepted < u64::from(plan.connections);
             if waits_for_sender {
                 sender.check()?;
             }
-            Ok(if stop.is_set() { Go::Stop } else { Go::On })
+            Ok(if stop.is_set() {
+                Next::Stop
+            } else {
+                Next::Continue
+            })
         },
         lent: &|batch| capture::lent(capture, batch),
         ended: &mut |_| {},

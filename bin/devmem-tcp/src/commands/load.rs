@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{ErrorKind, Purpose};
+use devmem_tcp::{ErrorKind, choice::Purpose};
 
 use crate::args::ChecksumKind;
 use crate::client::Client;
@@ -110,8 +110,8 @@ pub fn transfer(
     let progress = Progress::transfer(Some(contents.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
     let mut bytes = 0;
-    let loaded = contents.load(&loader, &target, &mut |sofar| {
-        bytes = sofar.bytes;
+    let loaded = contents.load(&loader, &target, &mut |so_far| {
+        bytes = so_far.bytes;
         progress.transferred(bytes, start.elapsed());
         stop.go_on()
     });

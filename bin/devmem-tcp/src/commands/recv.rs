@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Netdev, Purpose};
+use devmem_tcp::{Netdev, choice::Purpose};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
@@ -22,7 +22,7 @@ use tool::intervals::Intervals;
 use tool::output::{Failure, note};
 use tool::pattern::{Expected, RepeatingPattern};
 use tool::rate::Rate;
-use tool::receive::{Ended, Go, Task};
+use tool::receive::{Ended, Next, Task};
 use tool::signals::StopFlag;
 use tool::size::Size;
 use tool::terminal;
@@ -143,10 +143,10 @@ fn receive(
         keep_tokens: plan.keep_tokens,
         clock: cpu::process_cpu_time,
         watch: &mut |view| {
-            let sofar = view.sofar;
+            let counts = view.counts;
             let ended = intervals
                 .as_mut()
-                .and_then(|intervals| intervals.line(&sofar));
+                .and_then(|intervals| intervals.line(&counts));
             let mut display = display.borrow_mut();
             if let Some(line) = ended {
                 display.line(line);
@@ -154,10 +154,14 @@ fn receive(
             let conflicts = addresses.lines().into_iter();
             conflicts.for_each(|line| display.line(line));
             display.receiving(view);
-            if view.sofar.open == 0 {
+            if view.counts.open == 0 {
                 link.check(&report.link)?;
             }
-            Ok(if stop.is_set() { Go::Stop } else { Go::On })
+            Ok(if stop.is_set() {
+                Next::Stop
+            } else {
+                Next::Continue
+            })
         },
         lent: &|batch| capture::lent(capture, batch),
         ended: &mut |ended| {
@@ -167,7 +171,7 @@ fn receive(
         },
     })?;
     let display = display.into_inner();
-    let last = intervals.and_then(|mut intervals| intervals.line(&totals.sofar()));
+    let last = intervals.and_then(|mut intervals| intervals.line(&totals.counts()));
     if let Some(line) = last {
         display.line(line);
     }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{BoundTx, ConnectError, Dmabuf, ErrorKind, Netdev, Purpose, Stream};
+use devmem_tcp::{BoundTx, Dmabuf, ErrorKind, Netdev, Stream, choice::Purpose};
 
 use crate::backend::{self, Backend};
 use crate::kernel;
@@ -97,7 +97,7 @@ fn transmit(
 }
 
 /// Returns the error of a failed connect, with the next command.
-fn not_connected(to: SocketAddr, error: ConnectError) -> Failure {
+fn not_connected(to: SocketAddr, error: devmem_tcp::Error) -> Failure {
     let (host, port) = (to.ip(), to.port());
     if error.kind() == ErrorKind::ConnectionRefused {
         let text = format!("{host} refuses the connection: no program listens on port {port}");

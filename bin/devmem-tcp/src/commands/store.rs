@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Dmabuf, Netdev, Purpose};
+use devmem_tcp::{Dmabuf, Netdev, choice::Purpose};
 
 use super::load;
 use crate::client::Client;
@@ -113,8 +113,8 @@ fn transfer(
         filled
     };
     let ranges = std::slice::from_ref(&range);
-    let stored = storer(plan, nic).store_from(export, memory, ranges, &mut fill, &mut |sofar| {
-        progress.transferred(sofar.bytes, start.elapsed());
+    let stored = storer(plan, nic).store_from(export, memory, ranges, &mut fill, &mut |so_far| {
+        progress.transferred(so_far.bytes, start.elapsed());
         stop.go_on()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
@@ -200,8 +200,8 @@ fn loaded_back(
             device = stored.add_memory(memory, range)?.or_else(|| device.take());
             Ok(())
         },
-        &mut |sofar| {
-            progress.at(sofar.bytes);
+        &mut |so_far| {
+            progress.at(so_far.bytes);
             stop.go_on()
         },
     );

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use devmem_tcp::{Congestion, TcpOptions};
+use devmem_tcp::tcp::{Congestion, TcpOptions};
 use tool::parse::{OutputArgs, Prefix, to_usize};
 
 use super::tcp::with_buffers;

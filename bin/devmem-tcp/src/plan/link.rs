@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use devmem_linux::packet::SharedStation;
 use devmem_tcp::internals::{check_address, check_gateway};
-use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, TcpOptions};
+use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, tcp::TcpOptions};
 
 use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
 
@@ -190,7 +190,7 @@ fn check_router(ours: Prefix, gateway: IpAddr) -> Result<(), Failure> {
     };
     checked.map_err(|refusal| {
         Failure::usage(format!("--gateway {gateway}: {}", refusal.reason()))
-            .with_remedy(refusal.remedy().unwrap_or_default())
+            .with_remedy_of(refusal.remedy())
     })
 }
 

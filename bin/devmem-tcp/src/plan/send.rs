@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use devmem_tcp::{Ecn, Impairment};
+use devmem_tcp::{Impairment, tcp::Ecn};
 
 use super::host;
 use super::link::users_alone;

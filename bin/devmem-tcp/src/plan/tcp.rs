@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use devmem_tcp::{Congestion, TcpOptions};
+use devmem_tcp::tcp::{Congestion, TcpOptions};
 
 use crate::args::{BufferArgs, CongestionChoice, TcpArgs};
 use tool::output::Failure;

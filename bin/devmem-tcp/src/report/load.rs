@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use devmem_tcp::{Impairment, QueueStats};
+use devmem_tcp::{Impairment, stats::QueueStats};
 use serde::Serialize;
 
 use super::{Circumstances, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};

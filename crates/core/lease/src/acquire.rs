@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stack::LentAddress;
+use stack::LeasedAddress;
 
 use crate::autoconf::Autoconf;
 use crate::client::Client;
@@ -23,12 +23,12 @@ pub enum Families {
 #[derive(Debug)]
 pub struct Acquired {
     pub(crate) conversation: Conversation,
-    pub(crate) addresses: Vec<LentAddress>,
+    pub(crate) addresses: Vec<LeasedAddress>,
 }
 
 impl Acquired {
     /// Returns the addresses.
-    pub fn addresses(&self) -> &[LentAddress] {
+    pub fn addresses(&self) -> &[LeasedAddress] {
         &self.addresses
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stack::{LentAddress, NetworkRoute};
+use stack::{LeasedAddress, NetworkRoute};
 
 use crate::autoconf::{self, Autoconf};
 use crate::client::{self, Client};
@@ -138,9 +138,9 @@ impl Conversation {
     /// Returns what happened to an address since the last call.
     pub(crate) fn news(&mut self) -> Option<News> {
         let v4 = self.client.take_change().map(|change| match change {
-            client::Change::Bound(lease) => News::Has(LentAddress {
+            client::Change::Bound(lease) => News::Has(LeasedAddress {
                 routes: lease.routes,
-                ..LentAddress::new(lease.address.into(), lease.prefix)
+                ..LeasedAddress::new(lease.address.into(), lease.prefix)
             }),
             client::Change::Lost(address) => News::Lost(address.into()),
         });
@@ -163,7 +163,7 @@ impl Conversation {
     }
 
     /// Returns whether a program need not wait for more addresses.
-    pub(crate) fn is_settled(&self, addresses: &[LentAddress], now: Duration) -> bool {
+    pub(crate) fn is_settled(&self, addresses: &[LeasedAddress], now: Duration) -> bool {
         let has = |v4: bool| addresses.iter().any(|address| address.ip.is_ipv4() == v4);
         let v6_is_settled = self
             .autoconf
@@ -173,11 +173,11 @@ impl Conversation {
     }
 }
 
-fn of_router(ours: &autoconf::Configured) -> LentAddress {
+fn of_router(ours: &autoconf::Configured) -> LeasedAddress {
     let route = |router| NetworkRoute::default_through(IpAddr::V6(router));
-    LentAddress {
+    LeasedAddress {
         is_deprecated: ours.is_deprecated,
         routes: ours.router.map(route).into_iter().collect(),
-        ..LentAddress::new(ours.address.into(), ours.prefix)
+        ..LeasedAddress::new(ours.address.into(), ours.prefix)
     }
 }

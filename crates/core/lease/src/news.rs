@@ -2,20 +2,20 @@
 
 use std::net::IpAddr;
 
-use stack::LentAddress;
+use stack::LeasedAddress;
 
 /// What happened to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// The host has it, or other facts about it.
-    Has(LentAddress),
+    Has(LeasedAddress),
     /// The host may no longer use it.
     Lost(IpAddr),
 }
 
 impl News {
     /// Changes a list of addresses as the news say; returns whether that is a change.
-    pub(crate) fn apply_to(&self, addresses: &mut Vec<LentAddress>) -> bool {
+    pub(crate) fn apply_to(&self, addresses: &mut Vec<LeasedAddress>) -> bool {
         let (ip, now) = match self {
             Self::Has(address) => (address.ip, Some(address)),
             Self::Lost(ip) => (*ip, None),

@@ -69,7 +69,7 @@ impl Dmabuf {
     /// of a UNIX wire that it is sent on maps the file, and reads the payload where it is.
     ///
     /// The process at the other end can then read **all** of the memory, not only what is sent, and keep it mapped for as long as
-    /// it likes, as can each later one that the memory is sent to. Put nothing into it that they shall not read. Payload in
+    /// it likes, as can each later one that the memory is sent to. Put nothing into it that they must not read. Payload in
     /// any other memory is copied to memory of the wire before it crosses.
     ///
     /// # Errors

@@ -12,8 +12,8 @@
 //!   read a byte of device memory. Moving such bytes takes a [`DmaPort`], the equivalent of a NIC's DMA engine; getting one
 //!   takes a right that only the NIC has.
 //!
-//! Nothing is allocated from memory that is sent: [`TxMemory`] makes frags of any of its bytes, and a
-//! [`TxSend`] tells when the last frag of one send has been dropped.
+//! Nothing is allocated from memory whose ranges a program names, to send them or to receive there: a [`FragSource`] makes frags of
+//! any of its bytes, and a [`FragUse`] tells when the last frag of one use has been dropped.
 //!
 //! A pool gets its memory from a [`MemoryProvider`]: [`HostProvider`] (host pages) or
 //! [`DmabufProvider`] (a [`Dmabuf`] bound to queues). The memory is unmapped when its user, its provider and its
@@ -72,6 +72,7 @@ mod errors;
 mod fake_device;
 mod frag;
 mod frag_list;
+mod frag_source;
 mod gather;
 mod lent;
 #[cfg(all(test, loom))]
@@ -91,7 +92,6 @@ mod rx_claim;
 mod sharing;
 mod staging;
 mod sync;
-mod tx_memory;
 
 pub use buf_span::BufSpan;
 pub use cpu_view::{CopyError, CpuView};
@@ -108,6 +108,7 @@ pub use errors::{DmabufError, GeometryError};
 pub use fake_device::{FAKE_LOST, FakeDevice, FakePace};
 pub use frag::{Frag, Unreadable};
 pub use frag_list::FragList;
+pub use frag_source::{FragSource, FragUse, UseObserver};
 pub use gather::DeviceGather;
 pub use lent::LentMemory;
 #[cfg(any(test, feature = "test-util"))]
@@ -126,4 +127,3 @@ pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
 pub use rx_claim::{InUse, InUseReason, RxClaim};
 pub use sharing::{MAX_PEER_BYTES, PeerMemory, PeerMemoryError, ShareableMemory};
 pub use staging::{CopiesInFlight, StagedCopies};
-pub use tx_memory::{TxMemory, TxObserver, TxSend};

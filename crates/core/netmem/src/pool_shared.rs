@@ -30,7 +30,7 @@ impl PoolShared {
 
     /// Returns the shared state of the frags of one send. There is no pool; it has the id of the memory, and counts the
     /// frags by its references.
-    pub(crate) fn of_send(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
+    pub(crate) fn of_use(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
         let ring = ReturnRing::new(0);
         // A closed ring: net_iovs go to the provider, which ignores them, because nothing was allocated.
         ring.close();

@@ -9,9 +9,9 @@ use crate::dma_port::DmaPort;
 use crate::dmabuf::MemoryObserver;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
+use crate::frag_source::{FragSource, FragUse};
 use crate::memory::{Memory, MemoryAccess, OutOfBounds};
 use crate::region::BASE_PAGE_BYTES;
-use crate::tx_memory::{TxMemory, TxSend};
 
 /// Largest memory of another process that is mapped, in bytes. It bounds what this process allocates for its net_iovs:
 /// 256 KiB.
@@ -75,7 +75,7 @@ impl ShareableMemory<'_> {
 
 /// Memory of another process, mapped for reading. That process may write to it at any time.
 #[derive(Debug)]
-pub struct PeerMemory(TxMemory);
+pub struct PeerMemory(FragSource);
 
 impl PeerMemory {
     /// Returns the number of bytes.
@@ -93,7 +93,7 @@ impl PeerMemory {
         offset: usize,
         len: usize,
         list: &mut FragList,
-    ) -> Result<TxSend, OutOfBounds> {
+    ) -> Result<FragUse, OutOfBounds> {
         let send = self.0.begin();
         send.append(offset, len, list)?;
         Ok(send)
@@ -116,7 +116,7 @@ impl DmaPort {
     pub fn map_peer(&self, file: BorrowedFd<'_>, size: u64) -> Result<PeerMemory, PeerMemoryError> {
         let (file, size) = accept(file, size)?;
         let memory = Memory::of_peer(&file, size)?;
-        Ok(PeerMemory(TxMemory::of_peer(Arc::new(memory))))
+        Ok(PeerMemory(FragSource::of_peer(Arc::new(memory))))
     }
 }
 

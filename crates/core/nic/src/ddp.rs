@@ -18,7 +18,7 @@ mod ranges;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use netmem::{BufSpan, FragList, OutOfBounds, Payload, TxSend};
+use netmem::{BufSpan, FragList, FragUse, OutOfBounds, Payload};
 use wire::{FourTuple, RxHeaders};
 
 use crate::pieces::spans_of;
@@ -124,7 +124,7 @@ impl DdpTable {
         &mut self,
         flow: FourTuple,
         seq: u32,
-        memory: TxSend,
+        memory: FragUse,
         ranges: Vec<Range<usize>>,
     ) -> Result<(), OutOfBounds> {
         let ranges = DdpRanges::new(seq, memory, ranges)?;

@@ -1,29 +1,32 @@
 //! bind-rx: dma-bufs attached to receive queues, and their ids.
 //!
-//! The steps of a bind: the request is checked in the kernel's order (ABI.md 2), the memory is divided into
+//! The steps of a bind: the request is checked in the kernel's order (linux net/core/netdev-genl.c), the memory is divided into
 //! net_iovs, the queues are restarted one by one, the binding is entered into the table. If a step fails, the
 //! earlier ones are undone. After an unbind, the memory is freed when its last net_iov has been given back.
-//! Until then it cannot be bound again: two bindings would lend the same bytes ([`RxClaim`]).
+//! Until then it cannot be bound again: two bindings would hand out the same bytes ([`RxClaim`]).
+
+mod tx;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{
-    Dmabuf, DmabufProvider, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim, TxMemory,
+    Dmabuf, DmabufProvider, FragSource, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim,
 };
 use nic::{Nic, ProviderChoice, RestartError, TcpDataSplit};
 use steer::RxQueueId;
 use thiserror::Error;
 
-use crate::Stack;
-use crate::binding_tx::TxBinding;
-use crate::direct::Placements;
-use crate::memory::StackMemory;
 use crate::network::Network;
-use crate::socket::error::UnknownBinding;
+use crate::placement::GivenPlaces;
+use crate::socket::error::{SendError, UnknownBinding};
+use crate::window::Windows;
+pub use tx::{BindTx, BindTxError};
+pub(crate) use tx::{EgressRoutes, TxBinding};
 
 /// A request to attach a dma-buf to receive queues.
 ///
@@ -102,7 +105,7 @@ pub enum BindRxError {
         /// The binding that has it.
         by: QueueOwner,
     },
-    /// The memory is bound already, or some of it is still lent from an earlier binding. Linux accepts this, and each
+    /// The memory is bound already, or some of it is still in use from an earlier binding. Linux accepts this, and each
     /// binding hands out the net_iovs of the other.
     #[error(transparent)]
     InUse(#[from] InUse),
@@ -164,17 +167,17 @@ impl BindRxError {
 
 /// A dma-buf that is bound to receive queues.
 #[derive(Debug)]
-struct RxBinding {
-    queues: Vec<RxQueueId>,
-    niov_size: NiovSize,
+pub(crate) struct RxBinding {
+    pub(crate) queues: Vec<RxQueueId>,
+    pub(crate) niov_size: NiovSize,
     /// Keeps the memory mapped while it is bound; frags in use keep it mapped for longer.
-    dmabuf: Dmabuf,
-    provider: Arc<dyn MemoryProvider>,
+    pub(crate) dmabuf: Dmabuf,
+    pub(crate) provider: Arc<dyn MemoryProvider>,
     /// Prevents other bindings of the same memory.
-    claim: Arc<BoundMemory>,
+    pub(crate) claim: Arc<BoundMemory>,
 }
 
-/// A binding, as [`Stack::bindings`] returns it.
+/// A binding, as [`Stack::bindings`](crate::Stack::bindings) returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BindingInfo {
     /// The id.
@@ -190,14 +193,14 @@ pub struct BindingInfo {
 /// Bindings by id. Ids begin at 1, increase, and wrap around (linux `xa_alloc_cyclic`).
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
-    by_id: BTreeMap<DmabufId, RxBinding>,
+    pub(crate) by_id: BTreeMap<DmabufId, RxBinding>,
     /// Bindings for sending; see `binding_tx.rs`.
     pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
     /// Memory in which received payload is placed directly; see `direct.rs`.
-    pub(crate) targets: BTreeMap<DmabufId, TxMemory>,
+    pub(crate) targets: BTreeMap<DmabufId, FragSource>,
     /// Places that connections were given in targets.
-    pub(crate) placements: Placements,
-    last: u32,
+    pub(crate) places: GivenPlaces,
+    pub(crate) last: u32,
 }
 
 impl Bindings {
@@ -219,12 +222,39 @@ impl Bindings {
         self.by_id.contains_key(&id)
     }
 
+    /// Returns the binding `id` if packets to `remote` leave through its interface (linux net/core/devmem.c
+    /// `net_devmem_get_binding`).
+    pub(crate) fn tx(
+        &self,
+        id: DmabufId,
+        egress: &EgressRoutes<'_>,
+        remote: IpAddr,
+    ) -> Result<&TxBinding, SendError> {
+        let Some(binding) = self.sending.get(&id) else {
+            return Err(match self.is_receiving(id) {
+                true => SendError::ReceiveBinding { dmabuf: id },
+                false => SendError::UnknownBinding { dmabuf: id },
+            });
+        };
+        let EgressRoutes { routes, ifindex } = *egress;
+        // Local addresses are reached through the same NIC, which supports device memory, unlike the kernel's loopback.
+        routes.route(remote).map_err(SendError::NoRoute)?;
+        if ifindex != binding.ifindex {
+            return Err(SendError::OtherDevice {
+                dmabuf: id,
+                bound: binding.ifindex,
+                egress: ifindex,
+            });
+        }
+        Ok(binding)
+    }
+
     pub(crate) fn insert_tx(&mut self, id: DmabufId, binding: TxBinding) {
         self.last = id.0;
         self.sending.insert(id, binding);
     }
 
-    pub(crate) fn insert_target(&mut self, id: DmabufId, memory: TxMemory) {
+    pub(crate) fn insert_target(&mut self, id: DmabufId, memory: FragSource) {
         self.last = id.0;
         self.targets.insert(id, memory);
     }
@@ -237,14 +267,14 @@ impl Bindings {
 
 /// Queues that were restarted on device memory. Unless it is committed, `Drop` restarts them on host memory.
 struct Restarted<'n> {
-    network: &'n mut Network,
+    nic: &'n mut Nic,
     done: Vec<RxQueueId>,
 }
 
 impl<'n> Restarted<'n> {
-    fn none(network: &'n mut Network) -> Self {
+    fn none(nic: &'n mut Nic) -> Self {
         Self {
-            network,
+            nic,
             done: Vec::new(),
         }
     }
@@ -255,8 +285,7 @@ impl<'n> Restarted<'n> {
         provider: &Arc<dyn MemoryProvider>,
     ) -> Result<(), BindRxError> {
         let taken = self
-            .network
-            .nic()
+            .nic
             .queue_info(queue)
             .filter(|info| info.dmabuf.is_some() || !info.readable);
         if let Some(info) = taken {
@@ -267,7 +296,7 @@ impl<'n> Restarted<'n> {
             });
         }
         let choice = ProviderChoice::Provider(Arc::clone(provider));
-        self.network
+        self.nic
             .restart_queue(queue, choice)
             .map_err(|source| BindRxError::Restart { queue, source })?;
         self.done.push(queue);
@@ -283,7 +312,7 @@ impl<'n> Restarted<'n> {
 impl Drop for Restarted<'_> {
     fn drop(&mut self) {
         for queue in self.done.drain(..).rev() {
-            let undone = self.network.restart_queue(queue, ProviderChoice::Host);
+            let undone = self.nic.restart_queue(queue, ProviderChoice::Host);
             debug_assert!(
                 undone.is_ok(),
                 "a queue had host memory a moment ago: {undone:?}"
@@ -362,13 +391,13 @@ impl BoundMemory {
         let providers = Providers::default();
         let counted = Arc::clone(&providers);
         claim.lent_by(move || {
-            let lent = |provider: Arc<dyn MemoryProvider>| {
+            let in_use = |provider: Arc<dyn MemoryProvider>| {
                 let all = provider.area().count();
                 all.saturating_sub(provider.free_niovs()) as usize
             };
             let providers = counted.lock().unwrap_or_else(PoisonError::into_inner);
             let provided = providers.iter().filter_map(Weak::upgrade);
-            provided.map(lent).sum()
+            provided.map(in_use).sum()
         });
         Ok(Arc::new(Self {
             _claim: claim,
@@ -400,108 +429,26 @@ pub struct RxPart {
     pub memory: Option<Arc<BoundMemory>>,
 }
 
-impl Stack {
-    /// Attaches a dma-buf to receive queues: payload that is steered to them is placed there from now on.
-    ///
-    /// Memory can have one binding at a time. It can be bound again, on this or another stack, as soon as the earlier
-    /// binding has ended and the last of its net_iovs has been given back.
-    ///
-    /// All connections on the queues share the memory, and nothing limits the share of one reader: a token keeps its
-    /// net_iov, and the memory of a reader that keeps tokens for every net_iov is used up. Then the other connections
-    /// receive nothing until it gives tokens back, as with the kernel; their peers see closed windows. Readers that must
-    /// not affect each other need bindings on different queues.
-    ///
-    /// # Errors
-    /// [`BindRxError`]. Nothing has changed then: queues that were restarted already have host memory again.
-    pub fn bind_rx(&mut self, request: BindRx) -> Result<DmabufId, BindRxError> {
-        let range = 0..request.dmabuf.size();
-        let part = RxPart {
-            range,
-            memory: None,
-        };
-        self.memory.bind_rx(request, part, &mut self.network)
-    }
-
-    /// As [`Stack::bind_rx`], to a part of the memory: other shards of the NIC bind the other parts. Returns the claim
-    /// for the next shard, too.
-    ///
-    /// # Errors
-    /// As [`Stack::bind_rx`].
-    pub fn bind_rx_part(
+impl Bindings {
+    /// Carries out [`Stack::bind_rx`](crate::Stack::bind_rx).
+    pub(crate) fn bind_rx(
         &mut self,
         request: BindRx,
         part: RxPart,
-    ) -> Result<(DmabufId, Arc<BoundMemory>), BindRxError> {
-        let id = self.memory.bind_rx(request, part, &mut self.network)?;
-        let binding = self.memory.bindings.by_id.get(&id);
-        let memory = binding.map(|binding| Arc::clone(&binding.claim));
-        Ok((id, memory.ok_or(BindRxError::NoId)?))
-    }
-
-    /// Returns the id that the next binding will get, for receiving or for sending.
-    pub fn next_dmabuf_id(&self) -> Option<DmabufId> {
-        self.memory.bindings.next_id()
-    }
-
-    /// Makes `id` the next binding's, unless it is taken: the shards of a NIC give the parts of one memory the same id.
-    pub fn skip_to_dmabuf_id(&mut self, id: DmabufId) {
-        self.memory.bindings.last = id.0.saturating_sub(1);
-    }
-
-    /// Detaches a dma-buf: its queues continue with host memory, other queues are not affected. Frags in use stay
-    /// valid; the memory is freed when the last of them is given back.
-    ///
-    /// # Errors
-    /// [`UnbindRxError`]; with [`UnbindRxError::Restart`] the binding stays.
-    pub fn unbind_rx(&mut self, id: DmabufId) -> Result<(), UnbindRxError> {
-        self.memory.unbind_rx(id, &mut self.network)
-    }
-
-    /// Returns the memory provider of a binding, which counts its net_iovs, also after the binding has ended.
-    pub fn provider(&self, id: DmabufId) -> Option<Arc<dyn MemoryProvider>> {
-        let binding = self.memory.bindings.by_id.get(&id);
-        binding.map(|binding| Arc::clone(&binding.provider))
-    }
-
-    /// Returns the bindings for receiving, in the order of their ids.
-    pub fn bindings(&self) -> impl Iterator<Item = BindingInfo> + '_ {
-        self.memory.bindings.by_id.iter().map(
-            |(
-                &id,
-                RxBinding {
-                    queues,
-                    niov_size,
-                    dmabuf,
-                    provider: _,
-                    claim: _,
-                },
-            )| BindingInfo {
-                id,
-                queues: queues.clone(),
-                niov_size: *niov_size,
-                size: dmabuf.size(),
-            },
-        )
-    }
-}
-
-impl StackMemory {
-    fn bind_rx(
-        &mut self,
-        request: BindRx,
-        part: RxPart,
-        network: &mut Network,
+        network: &Network,
+        nic: &mut Nic,
+        windows: &mut Windows,
     ) -> Result<DmabufId, BindRxError> {
-        request.validate(network.ifindex(), network.nic())?;
-        let id = self.bindings.next_id().ok_or(BindRxError::NoId)?;
+        request.validate(network.ifindex, nic)?;
+        let id = self.next_id().ok_or(BindRxError::NoId)?;
         let RxPart { range, memory } = part;
         let provider = DmabufProvider::with_range(&request.dmabuf, range, id, request.niov_size)?;
         let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
         request
             .queues
             .iter()
-            .try_for_each(|&queue| validate_queue(queue, network.nic()))?;
-        let mut targets = self.bindings.targets.iter();
+            .try_for_each(|&queue| validate_queue(queue, nic))?;
+        let mut targets = self.targets.iter();
         if let Some((&target, _)) = targets.find(|(_, it)| it.dmabuf().is_same(&request.dmabuf)) {
             return Err(BindRxError::IsTarget { target });
         }
@@ -517,15 +464,15 @@ impl StackMemory {
             niov_size,
             queues,
         } = request;
-        let mut restarted = Restarted::none(network);
+        let mut restarted = Restarted::none(nic);
         for queue in queues {
             restarted.restart(queue, &provider)?;
         }
         let queues = restarted.commit();
-        for queue in &queues {
-            self.windows.restarted(queue.index());
+        for &queue in &queues {
+            windows.restarted(queue);
         }
-        self.bindings.insert(
+        self.insert(
             id,
             RxBinding {
                 queues,
@@ -538,16 +485,22 @@ impl StackMemory {
         Ok(id)
     }
 
-    fn unbind_rx(&mut self, id: DmabufId, network: &mut Network) -> Result<(), UnbindRxError> {
-        let binding = self.bindings.by_id.get_mut(&id);
+    /// Carries out [`Stack::unbind_rx`](crate::Stack::unbind_rx).
+    pub(crate) fn unbind_rx(
+        &mut self,
+        id: DmabufId,
+        nic: &mut Nic,
+        windows: &mut Windows,
+    ) -> Result<(), UnbindRxError> {
+        let binding = self.by_id.get_mut(&id);
         let binding = binding.ok_or(UnknownBinding(id))?;
         while let Some(&queue) = binding.queues.last() {
-            let restarted = network.restart_queue(queue, ProviderChoice::Host);
+            let restarted = nic.restart_queue(queue, ProviderChoice::Host);
             restarted.map_err(|source| UnbindRxError::Restart { queue, source })?;
-            self.windows.restarted(queue.index());
+            windows.restarted(queue);
             binding.queues.pop();
         }
-        self.bindings.by_id.remove(&id);
+        self.by_id.remove(&id);
         Ok(())
     }
 }

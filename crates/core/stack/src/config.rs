@@ -2,12 +2,14 @@
 use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
+use netmem::{DmabufError, PoolError};
+use thiserror::Error;
 
 use crate::claims::{AddressCheck, AddressConflicts};
 use crate::path_mtu::PathMtus;
 use crate::ports::LocalPorts;
 use crate::random::Secret;
-use crate::route::LentAddress;
+use crate::route::{AddressError, LeasedAddress};
 use wire::MacAddr;
 
 /// Packets taken from the NIC in one [`Stack::poll`](crate::Stack::poll) (linux
@@ -43,8 +45,8 @@ pub struct StackConfig {
     /// Local addresses, each with the length of its on-link prefix.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Local addresses that may be removed while the stack runs.
-    pub lent: Vec<LentAddress>,
-    /// What the stack does before it uses its addresses. Not those of `lent`, which somebody has asked about.
+    pub leased: Vec<LeasedAddress>,
+    /// What the stack does before it uses its addresses. Not those of `leased`, which somebody has asked about.
     pub address_check: AddressCheck,
     /// Conflicts about the addresses, which the shards of one NIC share.
     pub conflicts: AddressConflicts,
@@ -58,7 +60,7 @@ pub struct StackConfig {
     /// Every unicast address is local, and may be bound (linux: `ip route add local` for all addresses). For
     /// test programs that choose local addresses later.
     pub any_local: bool,
-    /// Configuration of connections. The NIC's MTU overrides `mss`.
+    /// Configuration of new connections and listeners.
     pub tcp: tcp::Config,
     /// Source of all values that peers must not guess: 16 random bytes, or a seed in a simulation.
     pub secret: Secret,
@@ -80,7 +82,7 @@ impl StackConfig {
         Self {
             ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
-            lent: Vec::new(),
+            leased: Vec::new(),
             address_check: AddressCheck::default(),
             conflicts: AddressConflicts::default(),
             local_ports: LocalPorts::All,
@@ -88,9 +90,9 @@ impl StackConfig {
             point_to_point: None,
             any_local: false,
             tcp: tcp::Config {
-                options: tcp::ConnectionOptions {
+                settings: tcp::Settings {
                     rcv_buf_max: RCV_BUF_MAX,
-                    ..tcp::ConnectionOptions::default()
+                    ..tcp::Settings::default()
                 },
                 ..tcp::Config::default()
             },
@@ -102,4 +104,35 @@ impl StackConfig {
             path_mtus: PathMtus::default(),
         }
     }
+}
+
+/// Why a stack could not be created.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// An address or gateway is invalid.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The host memory for sending could not be allocated.
+    #[error("{bytes} bytes of host memory for sending: {source}")]
+    SendMemory {
+        /// Requested size.
+        bytes: usize,
+        /// Cause.
+        source: DmabufError,
+    },
+    /// The page pool for sending could not be created.
+    #[error(transparent)]
+    SendPool(#[from] PoolError),
+    /// The NIC's MTU is too small for IP.
+    #[error(
+        "an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a \
+         larger one"
+    )]
+    Mtu {
+        /// MTU of the NIC.
+        mtu: u16,
+        /// Minimum MTU.
+        least: u16,
+    },
 }

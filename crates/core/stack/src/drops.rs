@@ -133,10 +133,12 @@ impl Drops {
     }
 
     /// Counts one segment that a connection dropped, or part of it.
-    pub(crate) fn count_segment(&mut self, reason: SegmentDrop) {
-        let index = SegmentDrop::ALL.iter().position(|&other| other == reason);
-        if let Some(count) = index.and_then(|index| self.segments.get_mut(index)) {
-            *count += 1;
+    pub(crate) fn count_segment(&mut self, reason: impl Into<Option<SegmentDrop>>) {
+        if let Some(reason) = reason.into() {
+            let index = SegmentDrop::ALL.iter().position(|&other| other == reason);
+            if let Some(count) = index.and_then(|index| self.segments.get_mut(index)) {
+                *count += 1;
+            }
         }
     }
 

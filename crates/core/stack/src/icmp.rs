@@ -6,20 +6,17 @@
 use std::net::IpAddr;
 
 use netmem::{FragList, Payload};
-use nic::{HeadBuf, Origin, TxPacket};
+use nic::{HeadBuf, Nic, Origin, RateLimit, TxPacket};
 use tcp::Unreachable;
 use wire::{
-    Echo, EchoKind, EtherType, EthernetHeader, FourTuple, Icmpv4, Icmpv6, Instant, IpRepr,
-    Ipv4Header, Ipv6Header, MacAddr, Quoted, emit_frame_headers, protocol,
+    Echo, EchoKind, EtherType, EthernetHeader, Icmpv4, Icmpv6, Instant, IpRepr, Ipv4Header,
+    Ipv6Header, MacAddr, Quoted, emit_frame_headers, protocol,
 };
 
-use crate::Stack;
-use crate::connection::IcmpErrorKind;
 use crate::drops::DropReason;
 use crate::memory::SendPools;
 use crate::network::Network;
 use crate::route::{Destination, is_unicast};
-use nic::RateLimit;
 
 /// Echo requests answered per second, and errors passed on per second (linux `icmp_msgs_per_sec`).
 ///
@@ -36,88 +33,36 @@ const MAX_MESSAGE_BYTES: usize = 65_535;
 /// Rate limits and buffers of ICMP.
 pub(crate) struct Icmp {
     echo_limit: RateLimit,
-    error_limit: RateLimit,
+    pub(crate) error_limit: RateLimit,
     /// The received message.
     message: Vec<u8>,
     /// The reply to it.
     reply: Vec<u8>,
 }
 
+/// Meaning of an ICMP error for the segment that it quotes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IcmpErrorKind {
+    /// The packet was too big for a link with this MTU; `None`: the router did not report the MTU.
+    TooBig { mtu: Option<u32> },
+    /// The packet could not be delivered.
+    Unreachable(Unreachable),
+}
+
 /// The parts of the stack that handle a message.
-struct IcmpContext<'a> {
-    network: &'a mut Network,
+pub(crate) struct IcmpContext<'a> {
+    pub(crate) nic: &'a mut Nic,
+    pub(crate) network: &'a mut Network,
     /// Host memory for replies.
-    send_pools: &'a mut SendPools,
-    origin: Origin,
-    now: Instant,
+    pub(crate) send_pools: &'a mut SendPools,
+    pub(crate) origin: Origin,
+    pub(crate) now: Instant,
 }
 
 /// An error about a packet that this stack may have sent.
-struct IcmpError {
-    kind: IcmpErrorKind,
-    quoted: Option<Quoted>,
-}
-
-impl Stack {
-    /// Handles an ICMP message over IPv4.
-    pub(crate) fn receive_icmpv4(
-        &mut self,
-        ethernet: &EthernetHeader,
-        ip: &Ipv4Header,
-        payload: &FragList,
-        now: Instant,
-    ) {
-        let (icmp, cx) = self.icmp_parts(Origin::Link, now);
-        if let Some(error) = icmp.receive_v4(cx, ethernet, ip, payload) {
-            self.on_icmp_error(error, now);
-        }
-    }
-
-    /// Handles an ICMP message over IPv6.
-    pub(crate) fn receive_icmpv6(
-        &mut self,
-        ethernet: &EthernetHeader,
-        ip: &Ipv6Header,
-        payload: &FragList,
-        origin: Origin,
-        now: Instant,
-    ) {
-        let (icmp, cx) = self.icmp_parts(origin, now);
-        if let Some(error) = icmp.receive_v6(cx, ethernet, ip, payload) {
-            self.on_icmp_error(error, now);
-        }
-    }
-
-    fn icmp_parts(&mut self, origin: Origin, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
-        let cx = IcmpContext {
-            network: &mut self.network,
-            send_pools: &mut self.memory.send_pools,
-            origin,
-            now,
-        };
-        (&mut self.icmp, cx)
-    }
-
-    /// Passes an error on to the connection of the packet that it quotes.
-    fn on_icmp_error(&mut self, error: IcmpError, now: Instant) {
-        if !self.icmp.error_limit.allow(now) {
-            return self.network.count(DropReason::IcmpRateLimited);
-        }
-        let IcmpError { kind, quoted } = error;
-        let Some(quoted) = quoted.filter(|quoted| quoted.protocol == protocol::TCP) else {
-            return self.network.count(DropReason::IcmpIgnored);
-        };
-        // The quoted packet was sent by this stack: its source is the local address.
-        let tuple = FourTuple {
-            src_ip: quoted.dst,
-            dst_ip: quoted.src,
-            src_port: quoted.dst_port,
-            dst_port: quoted.src_port,
-        };
-        if !self.connection_icmp(&tuple, tcp::SeqNum(quoted.seq), kind, now) {
-            self.network.count(DropReason::IcmpNoConnection);
-        }
-    }
+pub(crate) struct IcmpError {
+    pub(crate) kind: IcmpErrorKind,
+    pub(crate) quoted: Option<Quoted>,
 }
 
 impl Icmp {
@@ -130,7 +75,7 @@ impl Icmp {
         }
     }
 
-    fn receive_v4(
+    pub(crate) fn receive_v4(
         &mut self,
         cx: IcmpContext<'_>,
         ethernet: &EthernetHeader,
@@ -149,7 +94,7 @@ impl Icmp {
         error
     }
 
-    fn receive_v6(
+    pub(crate) fn receive_v6(
         &mut self,
         cx: IcmpContext<'_>,
         ethernet: &EthernetHeader,
@@ -233,13 +178,24 @@ impl Icmp {
                 (IcmpErrorKind::Unreachable(Unreachable::Host), quoted)
             }
             Icmpv6::NeighborSolicitation(solicitation) => {
-                cx.network
-                    .on_solicitation(ethernet.src, ip.src, &solicitation, cx.origin, cx.now);
+                cx.network.on_solicitation(
+                    cx.nic,
+                    ethernet.src,
+                    ip.src,
+                    &solicitation,
+                    cx.origin,
+                    cx.now,
+                );
                 return None;
             }
             Icmpv6::NeighborAdvertisement(advertisement) => {
-                cx.network
-                    .on_advertisement(ethernet.src, &advertisement, cx.origin, cx.now);
+                cx.network.on_advertisement(
+                    cx.nic,
+                    ethernet.src,
+                    &advertisement,
+                    cx.origin,
+                    cx.now,
+                );
                 return None;
             }
             Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {
@@ -260,20 +216,21 @@ impl Icmp {
         echo: &Echo<'_>,
     ) {
         let IcmpContext {
+            nic,
             network,
             send_pools,
             origin: _,
             now,
         } = cx;
         if network.routes().destination(local) != Destination::Ours {
-            return network.count(DropReason::IcmpIgnored);
+            return network.drops.count(DropReason::IcmpIgnored);
         }
         if !is_unicast(peer) {
             // Only neighbour discovery may have an unspecified source (RFC 4443 2.2, RFC 4291 2.5.2).
-            return network.count(DropReason::IpMartianSource);
+            return network.drops.count(DropReason::IpMartianSource);
         }
         if !self.echo_limit.allow(now) {
-            return network.count(DropReason::IcmpRateLimited);
+            return network.drops.count(DropReason::IcmpRateLimited);
         }
         let reply = &mut self.reply;
         reply.resize(echo.message_len(), 0);
@@ -289,7 +246,7 @@ impl Icmp {
             _ => return,
         };
         let Some(payload) = send_pools.copy(reply) else {
-            return network.count(DropReason::TxNoMemory);
+            return network.drops.count(DropReason::TxNoMemory);
         };
         let ethernet = network.ethernet(MacAddr::default(), ethertype);
         let head =
@@ -300,14 +257,14 @@ impl Icmp {
             checksum: None,
             gso_size: 0,
         };
-        network.output(peer, from, packet, now);
+        network.output(nic, peer, from, packet, now);
     }
 }
 
 impl IcmpContext<'_> {
     /// Counts a message that is not used.
     fn ignore(self, reason: DropReason) -> Option<IcmpError> {
-        self.network.count(reason);
+        self.network.drops.count(reason);
         None
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! In the walk of a received segment this crate is steps 4, 5, 7, 8 and 9: `Stack::poll` pops a
 //! packet from the NIC, `rx::receive_ip` and `rx::receive_tcp` find its connection or listener
-//! (`Demux::lookup`), `rx::into_segment` makes a segment for `tcp::Connection::on_segment`;
+//! (`Demux::lookup`), `received::into_segment` makes a segment for `tcp::Connection::on_segment`;
 //! `Network::send_control` sends replies that belong to no connection; [`Stack::recvmsg`] delivers bytes or
 //! tokens (`TokenTable::issue`), [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk
 //! of a send it is steps 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
@@ -24,46 +24,42 @@
 
 #![forbid(unsafe_code)]
 
-mod addresses;
 mod bind_addr;
 mod binding;
-mod binding_tx;
 mod claims;
 mod config;
-mod connection;
-mod demux;
-mod direct;
 mod drops;
 mod icmp;
 mod memory;
 mod neighbor;
 mod network;
 mod path_mtu;
+mod placement;
 mod ports;
 mod pressure;
 mod random;
+mod received;
 mod route;
-mod rx;
 mod slot_heap;
 mod socket;
 mod stack;
 mod tcp_setup;
+mod tuple;
 mod window;
 
 pub use bind_addr::BindAddr;
 pub use binding::{
-    BindRx, BindRxError, BindingInfo, BoundMemory, QueueOwner, RxPart, UnbindRxError,
+    BindRx, BindRxError, BindTx, BindTxError, BindingInfo, BoundMemory, QueueOwner, RxPart,
+    UnbindRxError,
 };
-pub use binding_tx::{BindTx, BindTxError};
 pub use claims::{
     AddressCheck, AddressConflict, AddressConflicts, ConflictOutcome, DEFEND_INTERVAL, PROBE_WAIT,
     PROBES,
 };
 pub use config::{
     MAX_BACKLOG, MAX_ORPHANS, MAX_SOCKETS, POLL_BUDGET, POLL_BYTES, RCV_BUF_MAX, SEND_MEMORY_BYTES,
-    StackConfig,
+    StackConfig, StackError,
 };
-pub use direct::{BindTargetError, PlaceError, PlaceInUse, PlaceUse};
 pub use drops::DropReason;
 pub use neighbor::{
     ANSWER_BROADCASTS_PER_SECOND, ANSWER_UNICASTS_PER_SECOND, LOCK_TIME, MAX_ANSWERS_HELD,
@@ -71,10 +67,11 @@ pub use neighbor::{
     REACHABLE_TIME, RETRANS_TIMER,
 };
 pub use path_mtu::PathMtus;
+pub use placement::{BindTargetError, PlaceError, PlaceInUse, PlaceUse};
 pub use ports::{EPHEMERAL_FIRST, LocalPorts};
 pub use random::Secret;
 pub use route::{
-    AddressError, LentAddress, NetworkRoute, RouteError, check_address, check_gateway,
+    AddressError, LeasedAddress, NetworkRoute, RouteError, check_address, check_gateway,
 };
 pub use socket::error::connection_errno;
 pub use socket::error::{
@@ -82,14 +79,12 @@ pub use socket::error::{
     RecvError, SendError, ShutdownError, UnknownBinding,
 };
 pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
-pub use socket::holders::MemoryHolders;
+pub use socket::id::SocketId;
 pub use socket::readiness::Readiness;
 pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
-pub use socket::sendmsg::{SendMsg, Sending};
 pub use socket::sockopt::{OptionName, SocketOption};
-pub use socket::table::SocketId;
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
-pub use stack::{MIN_IPV6_MTU, PollOutcome, Stack, StackError, StackStats};
+pub use stack::{MIN_IPV6_MTU, MemoryHolders, PollOutcome, SendMsg, Sending, Stack, StackStats};
 pub use tcp_setup::EarlyCookie;
 pub use window::INITIAL_PROMISE;

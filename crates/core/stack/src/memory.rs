@@ -5,8 +5,8 @@ use std::sync::Arc;
 use netmem::{FragList, HostProvider, NiovSize, PagePool, PoolConfig, PoolStats};
 
 use crate::binding::Bindings;
+use crate::config::StackError;
 use crate::pressure::Pressure;
-use crate::stack::StackError;
 use crate::window::Windows;
 
 /// Changed by binding, by granting windows and by relieving pressure. Sockets only take memory from `send_pools`.
@@ -26,13 +26,15 @@ pub(crate) struct StackMemory {
 /// writes them, and the peer reads them soon after: fewer bytes in between stay in the processor's cache. In two of three pairs
 /// of runs an exchange of messages of 4 MiB was faster with 2 MiB than with 8 MiB, by 11 to 31 % (`devmem-bench exchange`, row
 /// ours/shared).
-const LENDING_SEND_BUFFER: usize = 2 << 20;
+const IN_PLACE_SEND_BUFFER: usize = 2 << 20;
 
-/// Whether frames cross the link with their payload in memory of the sender.
+/// How payload crosses the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lending {
-    No,
-    Yes,
+pub(crate) enum Crossing {
+    /// In the frame.
+    Copied,
+    /// It stays in memory of the sender, which the other end reads.
+    InPlace,
 }
 
 impl StackMemory {
@@ -40,16 +42,16 @@ impl StackMemory {
     pub(crate) fn new(
         queues: usize,
         send_bytes: usize,
-        lending: Lending,
+        crossing: Crossing,
     ) -> Result<Self, StackError> {
         Ok(Self {
             windows: Windows::new(queues),
             pressure: Pressure::default(),
             bindings: Bindings::default(),
-            send_pools: SendPools::new(send_bytes, lending)?,
-            host_send_buffer: match lending {
-                Lending::No => usize::MAX,
-                Lending::Yes => LENDING_SEND_BUFFER,
+            send_pools: SendPools::new(send_bytes, crossing)?,
+            host_send_buffer: match crossing {
+                Crossing::Copied => usize::MAX,
+                Crossing::InPlace => IN_PLACE_SEND_BUFFER,
             },
         })
     }
@@ -69,11 +71,11 @@ struct PeerPool {
 }
 
 impl SendPools {
-    fn new(bytes: usize, lending: Lending) -> Result<Self, StackError> {
+    fn new(bytes: usize, crossing: Crossing) -> Result<Self, StackError> {
         // One page holds one piece that is copied, so that a frame has few of them.
-        let niov_size = match lending {
-            Lending::No => NiovSize::MIN,
-            Lending::Yes => NiovSize::DEFAULT,
+        let niov_size = match crossing {
+            Crossing::Copied => NiovSize::MIN,
+            Crossing::InPlace => NiovSize::DEFAULT,
         };
         let provider = HostProvider::new(bytes, niov_size)
             .map_err(|source| StackError::SendMemory { bytes, source })?;
@@ -84,7 +86,7 @@ impl SendPools {
     }
 
     /// Uses the memory `theirs` of the link's peer from now on; `None`: it has none.
-    pub(crate) fn follow_peer(&mut self, theirs: Option<&Arc<HostProvider>>) {
+    pub(crate) fn use_memory_of_peer(&mut self, theirs: Option<&Arc<HostProvider>>) {
         let is_same = match (&self.peers, theirs) {
             (Some(peers), Some(theirs)) => Arc::ptr_eq(&peers.provider, theirs),
             (None, None) => true,

@@ -14,10 +14,10 @@
 //! owner of the IP address. No packet causes a walk over a table: requests are kept in the order of
 //! their times, and a walk that evicts entries evicts many, or is not repeated for 100 ms.
 
-mod held;
 mod known;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -26,11 +26,11 @@ use std::time::Duration;
 use wire::{Instant, MacAddr};
 
 use crate::random::KeyedState;
-use held::Held;
 pub use known::LOCK_TIME;
 use known::{Asking, Known};
 pub(crate) use known::{Change, Claim, Learnt, NotBelieved};
 use nic::RateLimit;
+use waiting::Waiting;
 
 /// Maximum number of known neighbours (linux `gc_thresh3` is 1024).
 pub const MAX_NEIGHBORS: usize = 1024;
@@ -131,8 +131,8 @@ pub(crate) struct Neighbors<P> {
     questions: HashMap<IpAddr, Question, KeyedState>,
     /// Time of the next request, for each question and each probe.
     due: BTreeSet<(Instant, IpAddr)>,
-    of_connections: Held<P>,
-    answers: Held<P>,
+    of_connections: Waiting<P>,
+    answers: Waiting<P>,
     /// Additional unicast requests.
     asides: Vec<(IpAddr, MacAddr)>,
     broadcasts: RateLimit,
@@ -148,8 +148,8 @@ impl<P> Neighbors<P> {
             known: HashMap::with_hasher(hash.clone()),
             questions: HashMap::with_hasher(hash.clone()),
             due: BTreeSet::new(),
-            of_connections: Held::new(hash.clone(), MAX_HELD_PER_NEIGHBOR, MAX_HELD),
-            answers: Held::new(hash, MAX_ANSWERS_PER_NEIGHBOR, MAX_ANSWERS_HELD),
+            of_connections: Waiting::new(hash.clone(), MAX_HELD_PER_NEIGHBOR, MAX_HELD),
+            answers: Waiting::new(hash, MAX_ANSWERS_PER_NEIGHBOR, MAX_ANSWERS_HELD),
             asides: Vec::new(),
             broadcasts: RateLimit::new(ANSWER_BROADCASTS_PER_SECOND, ANSWER_BROADCASTS_PER_SECOND),
             unicasts: RateLimit::new(ANSWER_UNICASTS_PER_SECOND, ANSWER_UNICASTS_BURST),

@@ -61,6 +61,20 @@ impl PathMtus {
     }
 }
 
+/// Bytes of IP and TCP header without options, over IPv4.
+const HEADERS_V4: u16 = 40;
+/// Bytes of IP and TCP header without options, over IPv6.
+const HEADERS_V6: u16 = 60;
+
+/// Returns the bytes of IP and TCP header without options.
+pub(crate) fn headers_for(peer: IpAddr) -> u16 {
+    if peer.is_ipv4() {
+        HEADERS_V4
+    } else {
+        HEADERS_V6
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

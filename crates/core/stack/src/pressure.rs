@@ -15,8 +15,8 @@
 //! Only memory that the application has not seen is moved: a frag under a token keeps its offset. Payload that an ACK has covered
 //! is never given up. Payload that SACK has reported may be (RFC 2018 8: SACK is advice); no later SACK block names it.
 //!
-//! None of this costs time per packet. A connection enters the list of holders at the end of a burst that
-//! leaves payload in it, and net_iovs are counted when a mark is reached.
+//! None of this costs time per packet. A connection is marked as a holder ([`Mark::Holder`]) at the end of a burst that
+//! leaves payload in it, and net_iovs are counted when a mark of the table is reached.
 //!
 //! Tokens are not limited: each keeps its whole net_iov. A reader that keeps as many tokens as there are net_iovs has
 //! all of them, and no other connection of the queue receives anything until it gives some back, as with the kernel. Readers that must not
@@ -26,13 +26,14 @@ use std::time::Duration;
 
 use netmem::NiovSize;
 use nic::{MemoryDemand, Nic, NiovUsage, RxMemory};
-use tcp::{KeptPayload, SegmentDrop};
+use tcp::SegmentDrop;
 use wire::Instant;
 
-use crate::memory::StackMemory;
-use crate::network::Network;
-use crate::socket::ConnectionSocket;
+use crate::drops::Drops;
+use crate::socket::agenda::Mark;
+use crate::socket::connection::ConnectionSocket;
 use crate::socket::sockets::Sockets;
+use crate::window::Windows;
 
 /// Minimum and maximum time between two looks at memory that is not short. A look that frees nothing doubles
 /// the time, because the memory is in use for good reason.
@@ -42,18 +43,9 @@ const LOOK_INTERVAL: std::ops::RangeInclusive<Duration> =
 /// Maximum number of payloads that one such look visits; the next look continues with the next connections.
 const LOOK_PAYLOADS: usize = 32 * 1024;
 
-/// Time after which a connection that holds payload out of order, and delivers little, counts as a hoarder.
-/// Longer than an ordinary retransmission timeout (RFC 6298 2.4: at least 1 s).
-const HOARD_TIME: Duration = Duration::from_secs(2);
-
-/// Divisor: a connection that delivers `held / 4` in [`HOARD_TIME`] is no hoarder.
-const HOARD_DIVISOR: u64 = 4;
-
 /// State between two looks at the memory.
 #[derive(Debug)]
 pub(crate) struct Pressure {
-    /// Slots of connections that may hold payload, each listed once.
-    holders: Vec<u32>,
     next_look: Instant,
     interval: Duration,
     usage: NiovUsage,
@@ -62,7 +54,6 @@ pub(crate) struct Pressure {
 impl Default for Pressure {
     fn default() -> Self {
         Self {
-            holders: Vec::new(),
             next_look: Instant::ZERO,
             interval: *LOOK_INTERVAL.start(),
             usage: NiovUsage::default(),
@@ -71,15 +62,6 @@ impl Default for Pressure {
 }
 
 impl Pressure {
-    /// Enters the connection in `slot` into the list of holders if a burst has left payload in it.
-    /// [`Pressure::forget_holders`] bounds the list.
-    pub(crate) fn note_holder(&mut self, slot: u32, connection: &mut ConnectionSocket) {
-        if !connection.marks.is_holder && connection.unread() > 0 {
-            connection.marks.is_holder = true;
-            self.holders.push(slot);
-        }
-    }
-
     /// Sets the time of the next check; a check that freed nothing doubles the interval.
     fn schedule_look(&mut self, was_in_vain: bool, now: Instant) {
         let (shortest, longest) = (*LOOK_INTERVAL.start(), *LOOK_INTERVAL.end());
@@ -89,19 +71,6 @@ impl Pressure {
         };
         self.next_look = now + self.interval;
     }
-}
-
-/// State of a connection under pressure.
-#[derive(Debug, Default)]
-pub(crate) struct PressureMarks {
-    /// Is in the list of holders.
-    is_holder: bool,
-    /// Bytes that it had delivered in order when memory was last short.
-    delivered_at_shortage: u64,
-    /// Time at which it was first seen to hold payload out of order, and bytes delivered by then.
-    holds_since: Option<(Instant, u64)>,
-    /// It may not hold payload out of order at present.
-    is_in_order_only: bool,
 }
 
 /// Connections that give up payload out of order.
@@ -121,24 +90,12 @@ struct PruneTarget {
 }
 
 impl Pressure {
-    /// Removes closed connections and those that hold nothing, if the list has become long.
-    pub(crate) fn forget_holders(&mut self, sockets: &mut Sockets) {
-        if self.holders.len() > 2 * sockets.len() + 64 {
-            self.holders.retain(|&slot| is_holder(sockets, slot));
-        }
-    }
-
     /// Moves payload in sparse net_iovs of `memory` together, of connections with up to `limit` payloads in all.
-    fn collapse(
-        &mut self,
-        memory: RxMemory,
-        limit: usize,
-        sockets: &mut Sockets,
-        network: &mut Network,
-    ) {
-        let Self { holders, usage, .. } = self;
-        holders.retain(|&slot| is_holder(sockets, slot));
+    fn collapse(&mut self, memory: RxMemory, limit: usize, sockets: &mut Sockets, nic: &mut Nic) {
+        let usage = &mut self.usage;
         usage.clear();
+        find_holders(sockets);
+        let mut holders = sockets.take(Mark::Holder);
         let (mut visited, mut payloads) = (0, 0);
         for &slot in holders.iter() {
             if payloads >= limit {
@@ -148,7 +105,7 @@ impl Pressure {
             if let Some(mut connection) = sockets.connection_at(slot) {
                 connection.conn.for_each_waiting(|payload| {
                     payloads += 1;
-                    network.nic().measure(memory, payload, usage);
+                    nic.measure(memory, payload, usage);
                 });
             }
         }
@@ -156,27 +113,33 @@ impl Pressure {
             if let Some(mut connection) = sockets.connection_at(slot) {
                 connection
                     .conn
-                    .for_each_waiting(|payload| network.collapse(memory, payload, usage));
+                    .for_each_waiting(|payload| nic.collapse(memory, payload, usage));
             }
         }
         holders.rotate_left(visited);
+        sockets.reuse(Mark::Holder, holders);
     }
 }
 
-impl StackMemory {
+impl Pressure {
     /// Makes connections give up memory if too little is free.
-    pub(crate) fn relieve(&mut self, sockets: &mut Sockets, network: &mut Network, now: Instant) {
-        let demand = network.take_memory_demand();
-        if self.pressure.holders.is_empty()
-            || demand == MemoryDemand::None && now < self.pressure.next_look
-        {
+    pub(crate) fn relieve(
+        &mut self,
+        windows: &mut Windows,
+        sockets: &mut Sockets,
+        nic: &mut Nic,
+        drops: &mut Drops,
+        now: Instant,
+    ) {
+        let demand = nic.take_memory_demand();
+        if !sockets.any(Mark::Holder) || demand == MemoryDemand::None && now < self.next_look {
             return;
         }
         let (mut any_tried, mut any_freed) = (false, false);
-        for memory in network.nic().rx_memories() {
-            let level = network.nic().memory_level(memory);
+        for memory in nic.rx_memories() {
+            let level = nic.memory_level(memory);
             if level.has_free(3, 4) {
-                network.note_memory_look(memory);
+                nic.note_memory_look(memory);
                 continue;
             }
             any_tried = true;
@@ -184,9 +147,9 @@ impl StackMemory {
                 MemoryDemand::Short => usize::MAX,
                 MemoryDemand::None | MemoryDemand::Look => LOOK_PAYLOADS,
             };
-            self.pressure.collapse(memory, limit, sockets, network);
-            any_freed |= network.nic().memory_level(memory).free_bytes > level.free_bytes;
-            let level = network.nic().memory_level(memory);
+            self.collapse(memory, limit, sockets, nic);
+            any_freed |= nic.memory_level(memory).free_bytes > level.free_bytes;
+            let level = nic.memory_level(memory);
             let victims = match (level.is_short(), level.has_free(1, 4)) {
                 (true, _) => Some(Victims::All),
                 (false, false) => Some(Victims::Hoarders),
@@ -194,24 +157,27 @@ impl StackMemory {
             };
             if let Some(victims) = victims {
                 let target = PruneTarget { memory, victims };
-                any_freed |= self.prune(target, sockets, network, now);
+                any_freed |= self.prune(target, windows, sockets, nic, drops, now);
             }
-            network.note_memory_look(memory);
+            nic.note_memory_look(memory);
         }
-        self.pressure.schedule_look(any_tried && !any_freed, now);
+        self.schedule_look(any_tried && !any_freed, now);
     }
 
     /// Makes connections give up payload out of order; returns whether that freed any memory.
     fn prune(
         &mut self,
         target: PruneTarget,
+        windows: &mut Windows,
         sockets: &mut Sockets,
-        network: &mut Network,
+        nic: &mut Nic,
+        drops: &mut Drops,
         now: Instant,
     ) -> bool {
         let PruneTarget { memory, victims } = target;
         let mut ranked = Vec::new();
-        for &slot in &self.pressure.holders {
+        let holders = sockets.take(Mark::Holder);
+        for &slot in &holders {
             let Some(mut connection) = sockets.connection_at(slot) else {
                 continue;
             };
@@ -219,82 +185,46 @@ impl StackMemory {
             if victims == Victims::Hoarders && !is_hoarder {
                 continue;
             }
-            let kept = kept_bytes(&connection, memory, network.nic(), &mut self.pressure.usage);
+            let kept = kept_bytes(&connection, memory, nic, &mut self.usage);
             if kept > 0 {
-                ranked.push((connection.kept_beyond_delivered(kept, victims), slot));
+                let excess = kept.saturating_sub(connection.delivered_since_shortage());
+                if victims == Victims::All {
+                    connection.note_shortage();
+                }
+                ranked.push((excess, slot));
             }
         }
+        sockets.reuse(Mark::Holder, holders);
         ranked.sort_unstable_by_key(|&(excess, _)| std::cmp::Reverse(excess));
-        let before = network.nic().memory_level(memory).free_bytes;
+        let before = nic.memory_level(memory).free_bytes;
         for (_, slot) in ranked {
-            if target.is_relieved(network.nic()) {
+            if target.is_relieved(nic) {
                 break;
             }
             if let Some(mut connection) = sockets.connection_at(slot) {
-                let pruned = prune_one(&mut connection, target, network);
-                let until = connection.delivered() + pruned;
-                self.windows.revoke(&mut connection.promise, until);
+                let pruned = prune_one(&mut connection, target, nic, drops);
+                connection.note_pruned(pruned, windows);
             }
         }
-        network.nic().memory_level(memory).free_bytes > before
+        nic.memory_level(memory).free_bytes > before
     }
 }
 
-impl ConnectionSocket {
-    /// Returns the total number of payload bytes that became readable in order.
-    pub(crate) fn delivered(&self) -> u64 {
-        self.read + self.conn.readable_len() as u64
-    }
-
-    /// Allows it to hold payload out of order again if three eighths of the memory are free.
-    pub(crate) fn relax(&mut self, nic: &Nic, memory: RxMemory) {
-        if self.marks.is_in_order_only && nic.memory_level(memory).has_free(3, 8) {
-            self.marks.is_in_order_only = false;
-            self.conn.set_kept_payload(KeptPayload::All);
+/// Leaves the mark of holders to the connections that hold payload.
+fn find_holders(sockets: &mut Sockets) {
+    let mut listed = sockets.take(Mark::Holder);
+    for slot in listed.drain(..) {
+        if !sockets.clear(Mark::Holder, slot) {
+            continue;
         }
+        let Some(mut connection) = sockets.connection_at(slot) else {
+            continue;
+        };
+        let has_payload = connection.unread() > 0;
+        connection.set_mark(Mark::Holder, has_payload);
+        connection.note_order();
     }
-
-    /// Returns whether it has held payload out of order for [`HOARD_TIME`] and delivered little in that time.
-    fn is_hoarder(&mut self, now: Instant) -> bool {
-        let (held, delivered) = (self.conn.out_of_order_len() as u64, self.delivered());
-        if held == 0 {
-            self.marks.holds_since = None;
-            return false;
-        }
-        let (since, before) = *self.marks.holds_since.get_or_insert((now, delivered));
-        if now.saturating_since(since) < HOARD_TIME {
-            return false;
-        }
-        let is_hoarder = delivered.saturating_sub(before) < held / HOARD_DIVISOR;
-        if !is_hoarder {
-            self.marks.holds_since = Some((now, delivered));
-        }
-        is_hoarder
-    }
-
-    /// Returns the bytes of memory that it holds beyond those delivered since memory was last short.
-    fn kept_beyond_delivered(&mut self, kept: u64, victims: Victims) -> u64 {
-        let delivered = self.delivered();
-        let lately = delivered.saturating_sub(self.marks.delivered_at_shortage);
-        if victims == Victims::All {
-            self.marks.delivered_at_shortage = delivered;
-        }
-        kept.saturating_sub(lately)
-    }
-}
-
-/// Returns whether the socket in `slot` is a connection that holds payload; otherwise clears its mark.
-fn is_holder(sockets: &mut Sockets, slot: u32) -> bool {
-    let Some(mut connection) = sockets.connection_at(slot) else {
-        return false;
-    };
-    // A slot is listed twice if a closed connection had it before; only one entry counts.
-    let has_payload = connection.unread() > 0;
-    connection.marks.is_holder &= has_payload;
-    if connection.conn.out_of_order_len() == 0 {
-        connection.marks.holds_since = None;
-    }
-    connection.marks.is_holder
+    sockets.reuse(Mark::Holder, listed);
 }
 
 /// Returns the bytes of `memory`, in whole net_iovs, that a connection holds by payload out of order.
@@ -328,17 +258,19 @@ impl PruneTarget {
 }
 
 /// Makes one connection give up payload out of order until `target` is relieved; returns the number of bytes.
-fn prune_one(connection: &mut ConnectionSocket, target: PruneTarget, network: &mut Network) -> u64 {
+fn prune_one(
+    connection: &mut ConnectionSocket,
+    target: PruneTarget,
+    nic: &mut Nic,
+    drops: &mut Drops,
+) -> u64 {
     let held = connection.conn.out_of_order_len();
-    while !target.is_relieved(network.nic()) {
+    while !target.is_relieved(nic) {
         let Some(payload) = connection.conn.prune() else {
             break;
         };
-        network.recycle(payload);
-        network.count_segment(SegmentDrop::OfoQueuePrune);
+        nic.recycle(payload);
+        drops.count_segment(SegmentDrop::OfoQueuePrune);
     }
-    connection.conn.set_kept_payload(KeptPayload::InOrder);
-    connection.marks.is_in_order_only = true;
-    connection.marks.holds_since = None;
     (held - connection.conn.out_of_order_len()) as u64
 }

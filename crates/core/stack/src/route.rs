@@ -69,7 +69,7 @@ impl NetworkRoute {
 
 /// A local address that may be removed while the stack runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LentAddress {
+pub struct LeasedAddress {
     /// The address.
     pub ip: IpAddr,
     /// Length of its on-link prefix.
@@ -80,7 +80,7 @@ pub struct LentAddress {
     pub routes: Vec<NetworkRoute>,
 }
 
-impl LentAddress {
+impl LeasedAddress {
     /// Returns an address without routes.
     pub fn new(ip: IpAddr, prefix_len: u8) -> Self {
         Self {
@@ -173,13 +173,13 @@ impl Routes {
     }
 
     /// Adds a local address with its routes, or changes them.
-    pub(crate) fn add(&mut self, mac: MacAddr, lent: &LentAddress) -> Result<(), AddressError> {
-        let LentAddress {
+    pub(crate) fn add(&mut self, mac: MacAddr, leased: &LeasedAddress) -> Result<(), AddressError> {
+        let LeasedAddress {
             ip,
             prefix_len,
             is_deprecated,
             ref routes,
-        } = *lent;
+        } = *leased;
         check_address(ip, prefix_len)?;
         let mut checked = Self::default();
         checked.push(ip, prefix_len, Standing::Preferred);

@@ -12,14 +12,14 @@ const ABSENT: u32 = u32::MAX;
 pub(crate) struct SlotHeap<K> {
     heap: Vec<(K, u32)>,
     /// Position in `heap` of each slot; [`ABSENT`] if it has no entry.
-    places: Vec<u32>,
+    positions: Vec<u32>,
 }
 
 impl<K> Default for SlotHeap<K> {
     fn default() -> Self {
         Self {
             heap: Vec::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
         }
     }
 }
@@ -37,18 +37,18 @@ impl<K: Copy + Ord> SlotHeap<K> {
 
     /// Returns the key of `slot`.
     pub(crate) fn key(&self, slot: u32) -> Option<K> {
-        let place = self.place(slot)?;
-        self.heap.get(place).map(|&(key, _)| key)
+        let position = self.position(slot)?;
+        self.heap.get(position).map(|&(key, _)| key)
     }
 
     /// Sets the key of `slot`; `None` removes its entry.
     pub(crate) fn set(&mut self, slot: u32, key: Option<K>) {
-        match (key, self.place(slot)) {
+        match (key, self.position(slot)) {
             (None, None) => {}
-            (None, Some(place)) => self.remove(place),
-            (Some(key), Some(place)) => {
-                self.heap[place].0 = key;
-                self.settle(place);
+            (None, Some(position)) => self.remove(position),
+            (Some(key), Some(position)) => {
+                self.heap[position].0 = key;
+                self.sift(position);
             }
             (Some(key), None) => self.insert(slot, key),
         }
@@ -64,45 +64,45 @@ impl<K: Copy + Ord> SlotHeap<K> {
         Some(slot)
     }
 
-    fn place(&self, slot: u32) -> Option<usize> {
-        match self.places.get(slot as usize) {
+    fn position(&self, slot: u32) -> Option<usize> {
+        match self.positions.get(slot as usize) {
             None | Some(&ABSENT) => None,
-            Some(&place) => Some(place as usize),
+            Some(&position) => Some(position as usize),
         }
     }
 
     fn insert(&mut self, slot: u32, key: K) {
         let index = slot as usize;
-        if self.places.len() <= index {
-            self.places.resize(index + 1, ABSENT);
+        if self.positions.len() <= index {
+            self.positions.resize(index + 1, ABSENT);
         }
-        let place = self.heap.len();
+        let position = self.heap.len();
         self.heap.push((key, slot));
-        self.places[index] = place as u32;
-        self.settle(place);
+        self.positions[index] = position as u32;
+        self.sift(position);
     }
 
-    fn remove(&mut self, place: usize) {
-        let (_, slot) = self.heap.swap_remove(place);
-        self.places[slot as usize] = ABSENT;
-        if place < self.heap.len() {
-            self.places[self.heap[place].1 as usize] = place as u32;
-            self.settle(place);
+    fn remove(&mut self, position: usize) {
+        let (_, slot) = self.heap.swap_remove(position);
+        self.positions[slot as usize] = ABSENT;
+        if position < self.heap.len() {
+            self.positions[self.heap[position].1 as usize] = position as u32;
+            self.sift(position);
         }
     }
 
-    /// Moves the entry at `place` up or down until the heap is in order again.
-    fn settle(&mut self, mut place: usize) {
-        while place > 0 {
-            let parent = (place - 1) / 2;
-            if self.heap[parent].0 <= self.heap[place].0 {
+    /// Moves the entry at `position` up or down until the heap is in order again.
+    fn sift(&mut self, mut position: usize) {
+        while position > 0 {
+            let parent = (position - 1) / 2;
+            if self.heap[parent].0 <= self.heap[position].0 {
                 break;
             }
-            self.swap(parent, place);
-            place = parent;
+            self.swap(parent, position);
+            position = parent;
         }
         loop {
-            let left = 2 * place + 1;
+            let left = 2 * position + 1;
             let Some(&(mut least, _)) = self.heap.get(left) else {
                 return;
             };
@@ -112,18 +112,18 @@ impl<K: Copy + Ord> SlotHeap<K> {
             {
                 (least, child) = (right, left + 1);
             }
-            if self.heap[place].0 <= least {
+            if self.heap[position].0 <= least {
                 return;
             }
-            self.swap(place, child);
-            place = child;
+            self.swap(position, child);
+            position = child;
         }
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.places[self.heap[a].1 as usize] = a as u32;
-        self.places[self.heap[b].1 as usize] = b as u32;
+        self.positions[self.heap[a].1 as usize] = a as u32;
+        self.positions[self.heap[b].1 as usize] = b as u32;
     }
 }
 

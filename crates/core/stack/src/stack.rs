@@ -1,82 +1,45 @@
-//! The stack and its poll loop.
+//! The stack: its parts, and what may be asked about it.
+
+mod addresses;
+mod bindings;
+mod close;
+mod connect;
+mod failures;
+mod holders;
+mod icmp;
+mod listen;
+mod options;
+mod poll;
+mod queries;
+mod receive;
+mod rx;
+mod sendmsg;
+mod serve;
+mod targets;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use netmem::{DmabufError, PoolError};
-use nic::{Nic, RxSpace};
+use nic::{LinkState, Nic, RxSpace};
 use steer::RxQueueId;
-use thiserror::Error;
-use wire::{FourTuple, Instant};
+use wire::Instant;
 
 use crate::claims::{AddressCheck, AddressConflicts, Claims};
-use crate::config::{POLL_BYTES, StackConfig};
+use crate::config::{StackConfig, StackError};
 use crate::drops::DropReason;
 use crate::icmp::Icmp;
-use crate::memory::{Lending, StackMemory};
+use crate::memory::{Crossing, StackMemory};
 use crate::network::Network;
-use crate::route::{AddressError, Routes};
-use crate::socket::SocketId;
+use crate::path_mtu::PathMtus;
+use crate::route::Routes;
+use crate::socket::agenda::Mark;
+use crate::socket::id::SocketId;
 use crate::socket::sockets::Sockets;
-use crate::socket::work::Work;
 use crate::tcp_setup::TcpSetup;
-
-/// Maximum number of connections per queue and poll that are offered a larger window after memory was given back.
-const STARVED_BUDGET: usize = 64;
-
-/// How many times as much a poll receives while a timer is due: [`Stack::poll_goes_on`].
-const LATE_POLLS: usize = 8;
-
-/// Why a stack could not be created.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StackError {
-    /// An address or gateway is invalid.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// The host memory for sending could not be allocated.
-    #[error("{bytes} bytes of host memory for sending: {source}")]
-    SendMemory {
-        /// Requested size.
-        bytes: usize,
-        /// Cause.
-        source: DmabufError,
-    },
-    /// The page pool for sending could not be created.
-    #[error(transparent)]
-    SendPool(#[from] PoolError),
-    /// The NIC's MTU is too small for IP.
-    #[error(
-        "an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a \
-         larger one"
-    )]
-    Mtu {
-        /// MTU of the NIC.
-        mtu: u16,
-        /// Minimum MTU.
-        least: u16,
-    },
-}
-
-/// Result of one poll.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PollOutcome {
-    /// Packets taken from the NIC.
-    pub received: usize,
-    /// Something was received or sent: poll again before sleeping.
-    pub worked: bool,
-}
-
-/// Whether more packets may follow in this burst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Burst {
-    /// More may follow: an ACK may be delayed to cover them.
-    GoesOn,
-    /// The link is empty: delayed ACKs are sent, except soon after others.
-    Drained,
-    /// The link is empty, and was when the poll began: delayed ACKs are sent.
-    Over,
-}
+pub use holders::MemoryHolders;
+use poll::Burst;
+pub use poll::PollOutcome;
+pub use sendmsg::{SendMsg, Sending};
 
 /// Counters of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,30 +65,29 @@ pub struct StackStats {
     pub neighbors_asked: usize,
 }
 
-/// What is sent of what the socket calls have queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FlushScope {
-    /// All that may leave.
-    All,
-    /// What fills super-packets, and all that must not wait for further calls.
-    Full,
-}
-
 /// A TCP/IP stack on one NIC. It has one owner, no thread and no clock, and does I/O only through the NIC.
 ///
 /// Socket calls change state and send nothing; the next [`Stack::poll`] or [`Stack::flush`] sends.
 pub struct Stack {
+    pub(crate) nic: Nic,
     pub(crate) network: Network,
     pub(crate) sockets: Sockets,
     pub(crate) memory: StackMemory,
     pub(crate) icmp: Icmp,
     pub(crate) tcp: TcpSetup,
+    /// Path MTUs that connections have discovered.
+    pub(crate) path_mtus: PathMtus,
     pub(crate) stats: StackStats,
     poll_budget: usize,
     /// See [`Stack::turns`].
     pub(crate) turns: u64,
-    /// The current poll receives no more: see [`AfterPlacing`](crate::direct::AfterPlacing).
+    /// The current poll receives no more: the first bytes behind a place have arrived, and the program may tell from them where the
+    /// next ones belong. What the poll received before the program reads them would have to be copied.
     pub(crate) pause: bool,
+    /// Packets in the NIC's queues, because the link was busy.
+    tx_waiting: usize,
+    /// The link has ended for good, and the connections were told.
+    was_link_gone: bool,
     /// How the last poll ended.
     last_burst: Burst,
     last_poll: Instant,
@@ -134,7 +96,7 @@ pub struct Stack {
 impl fmt::Debug for Stack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stack")
-            .field("nic", self.network.nic())
+            .field("nic", &self.nic)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
@@ -149,7 +111,7 @@ impl Stack {
         let StackConfig {
             ifindex,
             addresses,
-            lent,
+            leased,
             address_check,
             conflicts,
             local_ports,
@@ -169,142 +131,43 @@ impl Stack {
             None => claims(address_check, &mut routes, conflicts),
             Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
         };
-        let lending = match nic.link_caps().lends {
-            true => Lending::Yes,
-            false => Lending::No,
+        let crossing = match nic.link_caps().lends {
+            true => Crossing::InPlace,
+            false => Crossing::Copied,
         };
-        let all = routes.all_addresses().chain(lent.iter().map(|it| it.ip));
+        let all = routes.all_addresses().chain(leased.iter().map(|it| it.ip));
         let (mtu, least) = (nic.mtu(), least_mtu(all));
         if mtu < least {
             return Err(StackError::Mtu { mtu, least });
         }
         let mut stack = Self {
-            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, lending)?,
+            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, crossing)?,
             network: Network::new(
-                nic,
+                nic.mac(),
                 ifindex,
                 routes.with_any_local(any_local),
                 point_to_point,
                 claims,
                 secret.key("neighbors"),
-                path_mtus,
             ),
+            nic,
             sockets: Sockets::new(max_sockets, max_orphans, local_ports, &secret),
             icmp: Icmp::new(),
             tcp: TcpSetup::new(tcp, &secret),
+            path_mtus,
             stats: StackStats::default(),
             poll_budget: poll_budget.max(1),
             turns: 0,
             pause: false,
+            tx_waiting: 0,
+            was_link_gone: false,
             last_burst: Burst::Over,
             last_poll: Instant::ZERO,
         };
-        for lent in &lent {
-            stack.network.add_address(lent, Instant::ZERO)?;
+        for leased in &leased {
+            stack.add_address(leased, Instant::ZERO)?;
         }
         Ok(stack)
-    }
-
-    /// Receives up to [`StackConfig::poll_budget`] packets or [`POLL_BYTES`] of payload (eight times as much if a timer is due,
-    /// which may wait for one of them; less if bytes behind a range of [`Stack::place_next`] have arrived), runs timers that are due, and sends what can be sent.
-    pub fn poll(&mut self, now: Instant) -> PollOutcome {
-        self.poll_by(&mut || now)
-    }
-
-    /// As [`Stack::poll`], with a clock that is read again after each packet.
-    ///
-    /// The thread may be descheduled after it has read the clock, and then receive packets that arrived later. With the
-    /// old time, round trips would seem too short, and the minimum round-trip time is kept for minutes.
-    pub fn poll_by(&mut self, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
-        let mut now = clock();
-        self.last_poll = now;
-        self.pause = false;
-        self.memory.windows.advance(now);
-        self.network.watch_link(now);
-        let sent_before = self.network.tx_packets();
-        let (mut received, mut bytes, mut polls) = (0, 0, 0);
-        let mut burst = Burst::GoesOn;
-        while self.poll_goes_on(received, bytes, now) {
-            let whole = (received / self.poll_budget).max(bytes / POLL_BYTES);
-            if whole > polls {
-                // The peer, or the sender on this host whose timer is due, has waited for these ACKs as long as for a whole poll.
-                polls = whole;
-                self.flush_arrivals(Burst::GoesOn, now);
-            }
-            let Some(packet) = self.network.poll_rx(now) else {
-                burst = match received {
-                    0 => Burst::Over,
-                    _ => Burst::Drained,
-                };
-                break;
-            };
-            received += 1;
-            bytes += packet.headers.payload_len;
-            now = clock();
-            self.receive(packet, now);
-        }
-        self.stats.rx_packets += received as u64;
-        // After all packets that had arrived.
-        if burst != Burst::GoesOn && self.network.take_gone() {
-            self.end_connections_of_link(now);
-        }
-        self.give_up_addresses(now);
-        self.last_burst = burst;
-        self.flush_arrivals(burst, now);
-        let Self {
-            memory,
-            sockets,
-            network,
-            ..
-        } = self;
-        memory.relieve(sockets, network, now);
-        self.flush_touched(FlushScope::All, now);
-        self.fire_timers(now);
-        self.visit_starved(FlushScope::All, now);
-        self.network.poll_neighbors(now);
-        self.network.poll_claims(now);
-        self.fail_unresolved(now);
-        self.network.flush_tx(now);
-        self.fail_untransmitted(now);
-        let drained = self.sockets.drain_sends();
-        self.check_readiness();
-        PollOutcome {
-            received,
-            worked: received > 0 || drained || self.network.tx_packets() != sent_before,
-        }
-    }
-
-    /// Returns whether a poll that has received `received` packets with `bytes` of payload receives more.
-    ///
-    /// A timer that is due makes it longer: the ACK that the timer waits for may stand behind what this poll took. A thread
-    /// that was descheduled for some milliseconds would send probes and retransmissions of bytes that have arrived.
-    fn poll_goes_on(&self, received: usize, bytes: usize, now: Instant) -> bool {
-        let longest = |times: usize| {
-            received < self.poll_budget.saturating_mul(times) && bytes < POLL_BYTES * times
-        };
-        let is_timer_due = || self.sockets.next_timer().is_some_and(|at| at <= now);
-        !self.pause && (longest(1) || is_timer_due() && longest(LATE_POLLS))
-    }
-
-    /// Sends what socket calls have queued since the last poll. Receives nothing.
-    pub fn flush(&mut self, now: Instant) {
-        self.flush_within(FlushScope::All, now);
-    }
-
-    /// As [`Stack::flush`], for a caller that expects further calls soon: a connection with a whole super-packet in flight keeps
-    /// what does not fill another one. [`Stack::wants_flush`] is true then, and the next poll, or flush, sends it.
-    pub fn flush_full(&mut self, now: Instant) {
-        self.flush_within(FlushScope::Full, now);
-    }
-
-    fn flush_within(&mut self, scope: FlushScope, now: Instant) {
-        self.memory.windows.advance(now);
-        self.flush_touched(scope, now);
-        self.visit_starved(scope, now);
-        self.fail_unresolved(now);
-        self.network.flush_tx(now);
-        self.sockets.drain_sends();
-        self.check_readiness();
     }
 
     /// Returns how often the program or a peer has done what the other one is likely to follow up at once: bytes that a call has
@@ -318,34 +181,14 @@ impl Stack {
         self.last_poll
     }
 
-    /// Returns the time at which [`Stack::poll`] has to be called even if nothing arrives; a time in the past
-    /// means at once.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        if self.wants_flush() {
-            return Some(self.last_poll);
-        }
-        let deadlines = [self.sockets.next_timer(), self.network.next_deadline()];
-        deadlines.into_iter().flatten().min()
-    }
-
-    /// Returns whether there is work now: a socket call queued something, the link was busy, or a poll ended before
-    /// the link was empty. Packets for a busy link whose file descriptor becomes writable do not count.
-    pub fn wants_flush(&self) -> bool {
-        self.sockets.any(Work::Touched) && !self.network.is_held_up()
-            || self.last_burst == Burst::GoesOn
-            || self.sockets.any(Work::HeldAck)
-            || self.memory.windows.any_to_visit()
-            || self.network.wants_flush()
-    }
-
     /// Returns whether a connection has bytes that were never sent: they wait for an ACK, a timer, or the next poll.
     pub fn has_unsent(&self) -> bool {
-        self.sockets.any_unsent()
+        self.sockets.any(Mark::Unsent)
     }
 
     /// Returns whether [`Stack::take_events`] will return any. An expired timer may change a socket without sending.
     pub fn has_events(&self) -> bool {
-        self.sockets.has_events()
+        self.sockets.any(Mark::Event)
     }
 
     /// Returns the sockets whose readiness has changed since the last call.
@@ -357,13 +200,13 @@ impl Stack {
     /// Returns all counters of dropped packets with their stable names: those of the NIC, the stack and the
     /// connections.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let nic = self.network.nic().drops().iter();
-        nic.chain(self.network.drops().iter())
+        let nic = self.nic.drops().iter();
+        nic.chain(self.network.drops.iter())
     }
 
     /// Returns the number of packets that the stack dropped for `reason`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.network.drops().get(reason)
+        self.network.drops.get(reason)
     }
 
     /// Returns the counters.
@@ -373,7 +216,7 @@ impl Stack {
             tx_packets: self.network.tx_packets(),
             sockets: self.sockets.len(),
             orphans: self.sockets.orphans(),
-            connections: self.sockets.names().connections(),
+            connections: self.sockets.names.connections(),
             neighbors,
             neighbors_asked,
             ..self.stats
@@ -387,18 +230,18 @@ impl Stack {
 
     /// Returns the NIC, to read its settings and counters.
     pub fn nic(&self) -> &Nic {
-        self.network.nic()
+        &self.nic
     }
 
     /// Returns the NIC, to change its settings. Only [`Stack::bind_rx`] and [`Stack::unbind_rx`] restart queues
     /// with bound memory.
     pub fn nic_mut(&mut self) -> &mut Nic {
-        self.network.nic_for_settings()
+        &mut self.nic
     }
 
     /// Returns the free receive memory of `queue`.
     pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
-        self.network.rx_space(queue)
+        self.nic.rx_space(queue)
     }
 
     /// Returns the local addresses, including the link-local one.
@@ -419,87 +262,12 @@ impl Stack {
     /// Returns how many bytes of the memory of `queue` are set aside for windows of peers that are not idle: promised
     /// and not yet received.
     pub fn promised(&self, queue: RxQueueId) -> u64 {
-        self.memory.windows.promised(queue.index())
+        self.memory.windows.promised(queue)
     }
 
-    /// Polls every connection that received segments since it was served for segments to send. When the link is empty, delayed
-    /// ACKs are sent, too.
-    ///
-    /// Before that, a connection is served once per arrival only: of a thousand connections that wait on the link, each poll
-    /// receives for a few.
-    fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
-        if burst != Burst::GoesOn {
-            self.sockets.release_held_acks();
-        }
-        let mut arrived = self.sockets.take(Work::Arrivals);
-        for slot in arrived.drain(..) {
-            if self.sockets.unmark(Work::Arrivals, slot) {
-                self.serve_arrivals(slot, burst, now);
-            }
-        }
-        self.sockets.reuse(Work::Arrivals, arrived);
-    }
-
-    /// Serves a connection that received segments; an ACK that is not sent yet waits for the link to be empty.
-    fn serve_arrivals(&mut self, slot: u32, burst: Burst, now: Instant) {
-        self.serve(slot, burst, now);
-        if burst != Burst::Over {
-            self.sockets.hold_ack(slot);
-        }
-    }
-
-    /// Polls every touched connection for segments to send.
-    fn flush_touched(&mut self, scope: FlushScope, now: Instant) {
-        let mut touched = self.sockets.take(Work::Touched);
-        for slot in touched.drain(..) {
-            if self.sockets.unmark(Work::Touched, slot) {
-                self.serve_within(slot, Burst::GoesOn, scope, now);
-            }
-        }
-        // Sockets touched in the meantime wait for the link.
-        self.sockets.reuse(Work::Touched, touched);
-    }
-
-    /// Compares the readiness of every socket with what was reported of it, in debug builds: a difference means that a
-    /// socket changed without a [`SocketMut`](crate::socket::sockets::SocketMut).
-    ///
-    /// A stack with many sockets is not checked: tests with thousands of connections would spend their time here.
-    fn check_readiness(&self) {
-        #[cfg(debug_assertions)]
-        if self.sockets.len() <= 64
-            && let Some((id, reported, now)) = self.sockets.unreported()
-        {
-            panic!("{id} was reported as {reported:?} and is {now:?}");
-        }
-    }
-
-    /// Passes neighbours that did not answer on to the connections that need them, as unreachable hosts.
-    fn fail_unresolved(&mut self, now: Instant) {
-        while let Some((owner, quoted)) = self.network.pop_failed() {
-            self.neighbor_failed(owner, quoted, now);
-        }
-    }
-
-    fn fire_timers(&mut self, now: Instant) {
-        while let Some(slot) = self.sockets.pop_due(now) {
-            self.on_timer(slot, now);
-        }
-    }
-
-    /// Offers a larger window to connections that got too little, on queues where memory was given back.
-    fn visit_starved(&mut self, scope: FlushScope, now: Instant) {
-        for queue in 0..self.memory.windows.queues() {
-            if self.memory.windows.has_starved(queue) {
-                let free = self.network.rx_free(queue);
-                self.memory.windows.note_free(queue, free);
-            }
-            for _ in 0..STARVED_BUDGET {
-                let Some(slot) = self.memory.windows.next_starved(queue) else {
-                    break;
-                };
-                self.serve_within(slot, Burst::GoesOn, scope, now);
-            }
-        }
+    /// Returns whether the link has ended for good. It stays so while late frames of other shards arrive.
+    pub(crate) fn is_link_gone(&self) -> bool {
+        self.was_link_gone || self.nic.link_state() == LinkState::Gone
     }
 }
 
@@ -524,15 +292,5 @@ fn least_mtu(mut addresses: impl Iterator<Item = IpAddr>) -> u16 {
         MIN_IPV6_MTU
     } else {
         576
-    }
-}
-
-/// Returns the four-tuple of packets from `remote` to `local`.
-pub(crate) fn four_tuple(local: SocketAddr, remote: SocketAddr) -> FourTuple {
-    FourTuple {
-        src_ip: remote.ip(),
-        dst_ip: local.ip(),
-        src_port: remote.port(),
-        dst_port: local.port(),
     }
 }

@@ -62,14 +62,10 @@ impl TcpSetup {
     }
 
     /// Returns an empty backlog of half-open connections for a new listener.
-    pub(crate) fn backlog(
-        &self,
-        options: &tcp::ConnectionOptions,
-        capacity: usize,
-    ) -> SynBacklog<FragList> {
+    pub(crate) fn backlog(&self, rcv_space: u32, capacity: usize) -> SynBacklog<FragList> {
         let (config, isns) = (Arc::clone(&self.config), self.isns.clone());
         let keys = config.fast_open.keys.unwrap_or(self.fast_open_keys);
-        let mut backlog = SynBacklog::new(config, *options, capacity, isns, self.cookie_key);
+        let mut backlog = SynBacklog::new(config, rcv_space, capacity, isns, self.cookie_key);
         backlog.set_fast_open(FastOpenListener::new(keys));
         backlog
     }
@@ -78,7 +74,7 @@ impl TcpSetup {
     pub(crate) fn connect(
         &self,
         path: &NewPath,
-        options: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
         early: Option<EarlyCookie>,
         now: Instant,
     ) -> Connection<FragList> {
@@ -89,21 +85,20 @@ impl TcpSetup {
         } = *path;
         let config = tcp::ConnectionConfig {
             shared: Arc::clone(&self.config),
-            options: *options,
             link,
             path_mss,
             timestamp_offset: self.isns.timestamp_offset(&endpoints),
         };
         let isn = self.isns.isn(&endpoints, now);
         let start = early.and_then(|cookie| {
-            let (peer, mss) = (endpoints.remote.ip(), config.mss());
+            let (peer, mss) = (endpoints.remote.ip(), config.mss(settings));
             let no_cookie = cookie == EarlyCookie::NotNeeded;
-            let settings = &self.config.fast_open;
-            self.fast_open.start(peer, mss, no_cookie, settings, now)
+            let config = &self.config.fast_open;
+            self.fast_open.start(peer, mss, no_cookie, config, now)
         });
         match start {
-            Some(start) => Connection::connect_early(&config, isn, start, now),
-            None => Connection::connect(&config, isn, now),
+            Some(start) => Connection::connect_early(&config, settings, isn, start, now),
+            None => Connection::connect(&config, settings, isn, now),
         }
     }
 }

@@ -23,7 +23,7 @@
 //! - *reserve*: an eighth of the memory is given only to connections that ask, by sending or probing, and
 //!   would otherwise get less than four segments.
 //! - *turns*: a connection that got less than it can use is considered again when it can get twice as much
-//!   ([`WORTHWHILE_FACTOR`]): the one that needs the least memory first, and of equals the one that waited longest.
+//!   ([`queue::WORTHWHILE_FACTOR`]): the one that needs the least memory first, and of equals the one that waited longest.
 //! - *no retreat*: a promise is not taken back (RFC 9293 3.8.6: a receiver should not shrink its window).
 //! - *packing*: small packets take more memory than their payload; a connection with small packets is promised
 //!   fewer bytes of the same memory.
@@ -35,37 +35,17 @@
 //! packet, it is dropped and counted, and the peer retransmits it.
 
 mod packing;
+mod promise;
+mod queue;
 #[cfg(test)]
 mod tests;
 
-use packing::Packing;
+use steer::RxQueueId;
 use wire::Instant;
 
-use crate::slot_heap::SlotHeap;
-
-/// Divisor: reserve = total / 8, for connections that ask and would otherwise get less than
-/// [`FLOOR_SEGMENTS`].
-const RESERVE_DIVISOR: u64 = 8;
-
-/// Unsuccessful probes of a closed window, with half of the memory free, after which a connection gets a part of the slack.
-const SHUT_OUT_PROBES: u8 = 2;
-
-/// Divisor: slack = total / 8. The NIC keeps so much memory back (`nic::RxSpace`): an eighth of all memory, of
-/// which `total` is about three quarters.
-const SLACK_DIVISOR: u64 = 8;
-
-/// Divisor: with less than `total / 8` left, no connection is promised more than an equal part.
-const SCARCE_DIVISOR: u64 = 8;
-
-/// Segments that the reserve lets a connection have. Two would be enough to keep ACKs going (RFC 9293
-/// 3.8.6.3), but with silly window avoidance on both sides the peer waits for its timer when one of two is
-/// left; with four it never does.
-const FLOOR_SEGMENTS: u64 = 4;
-
-/// A connection that got too little is considered again when its window can be twice as large, and others then have as
-/// much memory left as it has: three times what it has must be free. An update that does not double the window is not sent
-/// (`tcp::RecvWindow::is_update_due`).
-const WORTHWHILE_FACTOR: u64 = 3;
+use promise::FLOOR_SEGMENTS;
+pub(crate) use promise::{Ask, Promise};
+use queue::{Allowance, QueuePromises};
 
 /// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
 pub const INITIAL_PROMISE: u64 = 64 << 10;
@@ -83,292 +63,6 @@ const HALF_OPEN_DIVISOR: u64 = 4;
 /// Not shorter than the minimum retransmission timeout (RFC 6298 2.4: 1 s): after that time without traffic a
 /// sender begins with its initial congestion window (RFC 5681 4.1).
 const IDLE_PERIOD_MS: u64 = 1000;
-
-/// State of a connection that asks for a window.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask {
-    /// Bytes advertised and not received: the promise cannot become smaller.
-    pub(crate) outstanding: u64,
-    /// Maximum that it can use: the limit of its receive buffer less the unread bytes.
-    pub(crate) most: u64,
-    /// Total payload bytes delivered in order. Bytes out of order, or received twice, do not count.
-    pub(crate) delivered: u64,
-    /// Maximum segment size.
-    pub(crate) mss: u16,
-}
-
-/// The promise to the peer of one connection.
-#[derive(Debug)]
-pub(crate) struct Promise {
-    /// Index of the queue.
-    queue: usize,
-    /// Memory set aside, in bytes of the NIC's figure.
-    memory: u64,
-    /// It is in a [`Share`] of its queue, unless it has become idle.
-    is_counted: bool,
-    packing: Packing,
-    /// Payload of the longest packet that has arrived, in bytes.
-    longest: u64,
-    /// Number of the period in which it last received something or was promised something new; `None` before the
-    /// first [`Windows::grant`].
-    active_in: Option<u64>,
-    /// The peer has sent something since the promise was last raised: it wants to send.
-    asked: bool,
-    /// The peer has sent payload, or probed.
-    has_sent: bool,
-    /// The peer has probed its closed window since the last [`Windows::grant`].
-    probed: bool,
-    /// Probes that got nothing although memory was free.
-    denied: u8,
-    /// Payload out of order was given up: until so many bytes have been delivered in order, memory is set aside
-    /// for four segments only, whatever the promise is.
-    revoked_until: Option<u64>,
-}
-
-impl Promise {
-    /// Returns an empty promise on `queue`.
-    pub(crate) fn new(queue: usize) -> Self {
-        Self {
-            queue,
-            memory: 0,
-            is_counted: false,
-            packing: Packing::new(),
-            longest: 0,
-            active_in: None,
-            asked: false,
-            has_sent: false,
-            probed: false,
-            denied: 0,
-            revoked_until: None,
-        }
-    }
-
-    /// Returns whether it was neither used nor raised in `period` and the one before.
-    fn is_idle(&self, period: u64) -> bool {
-        self.active_in
-            .is_some_and(|active_in| period - active_in > 1)
-    }
-
-    /// Returns the queue that the promised memory belongs to.
-    pub(crate) fn queue(&self) -> usize {
-        self.queue
-    }
-
-    /// Notes that the peer has probed its closed window.
-    pub(crate) fn note_probe(&mut self) {
-        self.asked = true;
-        self.probed = true;
-    }
-
-    /// Counts a probe since the last call that got nothing; returns whether there were [`SHUT_OUT_PROBES`].
-    fn is_shut_out(&mut self) -> bool {
-        self.denied += u8::from(std::mem::take(&mut self.probed) && self.denied < SHUT_OUT_PROBES);
-        self.denied >= SHUT_OUT_PROBES
-    }
-}
-
-/// When a connection that got less than it can use is considered again, compared field by field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
-    /// Memory that must not be promised to anyone.
-    needs: u64,
-    /// Of connections that need the same, the one that was considered least recently comes first.
-    number: u64,
-}
-
-impl Turn {
-    /// Returns the last turn of connections that need at most `unpromised`.
-    fn up_to(unpromised: u64) -> Self {
-        Self {
-            needs: unpromised,
-            number: u64::MAX,
-        }
-    }
-}
-
-/// Promises to connections that were last active in the same period.
-#[derive(Debug, Default, Clone, Copy)]
-struct Share {
-    /// Memory set aside.
-    memory: u64,
-    /// Number of connections.
-    connections: u64,
-}
-
-/// Promises to the connections of one kind.
-#[derive(Debug, Default)]
-struct Promises {
-    /// To those that were last active in this period.
-    now: Share,
-    /// To those that were last active in the period before.
-    before: Share,
-    /// Slots of those that got less than they can use because memory was short.
-    starved: SlotHeap<Turn>,
-}
-
-impl Promises {
-    /// Returns the memory set aside for those that are not idle.
-    fn set_aside(&self) -> u64 {
-        self.now.memory + self.before.memory
-    }
-
-    /// Returns the number of those that are not idle.
-    fn connections(&self) -> u64 {
-        self.now.connections + self.before.connections
-    }
-
-    /// Returns the share of a connection which was last active in `active_in`; `None` if it is idle.
-    fn share_of(&mut self, active_in: Option<u64>, period: u64) -> Option<&mut Share> {
-        match period - active_in? {
-            0 => Some(&mut self.now),
-            1 => Some(&mut self.before),
-            _ => None,
-        }
-    }
-
-    /// Begins a new period; `passed` have passed since the last one began.
-    fn advance(&mut self, passed: u64) {
-        self.before = match passed {
-            1 => self.now,
-            _ => Share::default(),
-        };
-        self.now = Share::default();
-    }
-}
-
-/// The promises of one queue.
-#[derive(Debug, Default)]
-struct QueuePromises {
-    /// Maximum that was ever free: all of the queue's memory.
-    total: u64,
-    /// To peers that have sent.
-    active: Promises,
-    /// To peers that have never sent.
-    silent: Promises,
-    /// Free memory when it was last noted.
-    seen_free: u64,
-    /// Number of the next turn.
-    next_turn: u64,
-}
-
-impl QueuePromises {
-    /// Returns the promises of the kind that `promise` is.
-    fn kind(&mut self, promise: &Promise) -> &mut Promises {
-        match promise.has_sent {
-            true => &mut self.active,
-            false => &mut self.silent,
-        }
-    }
-
-    /// Returns the free memory that is not promised to peers that have sent.
-    fn unpromised(&self) -> u64 {
-        self.seen_free.saturating_sub(self.active.set_aside())
-    }
-
-    /// Returns the free memory that may be promised to a peer that has never sent.
-    fn unpromised_to_silent(&self) -> u64 {
-        self.unpromised().saturating_sub(self.silent.set_aside())
-    }
-
-    /// Returns the free memory that may be promised to the peer of `promise`.
-    fn unpromised_to(&self, promise: &Promise) -> u64 {
-        match promise.has_sent {
-            true => self.unpromised(),
-            false => self.unpromised_to_silent(),
-        }
-    }
-
-    /// Returns the most that is promised to `promise`, which is in no share, if `spare` bytes are left. If these are scarce: the part that
-    /// each would have if all connections that are not idle had the same and a quarter were left. The memory that is in use
-    /// for a moment would otherwise be as much as all that is left.
-    fn part(&self, promise: &Promise, spare: u64) -> u64 {
-        if spare >= self.total / SCARCE_DIVISOR {
-            return u64::MAX;
-        }
-        let others = match promise.has_sent {
-            true => self.active.connections(),
-            false => self.active.connections() + self.silent.connections(),
-        };
-        (self.total - self.total / RESERVE_DIVISOR) / 4 * 3 / (others + 1)
-    }
-
-    /// Returns how much memory must not be promised to anyone before a connection that got too little is considered again: one whose
-    /// window takes `window` bytes, and whose floor takes `floor`.
-    fn needs(&self, promise: &Promise, window: u64, floor: u64) -> u64 {
-        if promise.asked && window < floor {
-            return floor.saturating_sub(promise.memory);
-        }
-        let needs = (2 * floor).max(WORTHWHILE_FACTOR.saturating_mul(window));
-        needs.saturating_add(self.total / RESERVE_DIVISOR)
-    }
-
-    /// Enters a connection that got too little into the list, behind those that need the same. It is considered again when
-    /// `needs` bytes are not promised, and more than now.
-    fn enlist(&mut self, slot: u32, promise: &Promise, needs: u64) {
-        let needs = needs.max(self.unpromised_to(promise) + 1);
-        let number = self.next_turn;
-        self.next_turn += 1;
-        let turn = Turn { needs, number };
-        self.kind(promise).starved.set(slot, Some(turn));
-    }
-
-    /// Removes a connection from the list.
-    fn delist(&mut self, slot: u32, promise: &Promise) {
-        self.kind(promise).starved.set(slot, None);
-    }
-
-    /// Returns whether a connection of the list can have a worthwhile part of the memory.
-    fn any_due(&self) -> bool {
-        let is_due = |promises: &Promises, unpromised| {
-            let first = promises.starved.first();
-            first.is_some_and(|turn| turn <= Turn::up_to(unpromised))
-        };
-        is_due(&self.active, self.unpromised()) || is_due(&self.silent, self.unpromised_to_silent())
-    }
-
-    /// Removes the first such connection from the list, one whose peer has sent before others.
-    fn pop_due(&mut self) -> Option<u32> {
-        let due = Turn::up_to(self.unpromised());
-        if let Some(slot) = self.active.starved.pop_until(due) {
-            return Some(slot);
-        }
-        let due = Turn::up_to(self.unpromised_to_silent());
-        self.silent.starved.pop_until(due)
-    }
-
-    /// Returns the share that `promise` counts in; `None` if it is idle.
-    fn share_of(&mut self, promise: &Promise, period: u64) -> Option<&mut Share> {
-        self.kind(promise).share_of(promise.active_in, period)
-    }
-
-    /// Takes `promise` out of its share; returns its memory.
-    fn take(&mut self, promise: &mut Promise, period: u64) -> u64 {
-        let memory = std::mem::take(&mut promise.memory);
-        if std::mem::take(&mut promise.is_counted)
-            && let Some(share) = self.share_of(promise, period)
-        {
-            share.memory -= memory;
-            share.connections -= 1;
-        }
-        memory
-    }
-
-    /// Sets `memory` aside for `promise`, which is in no share.
-    fn put(&mut self, promise: &mut Promise, memory: u64, period: u64) {
-        promise.memory = memory;
-        if let Some(share) = self.share_of(promise, period) {
-            share.memory += memory;
-            share.connections += 1;
-            promise.is_counted = true;
-        }
-    }
-
-    /// Begins a new period; `passed` have passed since the last one began.
-    fn advance(&mut self, passed: u64) {
-        self.active.advance(passed);
-        self.silent.advance(passed);
-    }
-}
 
 /// The promises of all queues.
 #[derive(Debug)]
@@ -411,7 +105,7 @@ impl Windows {
     /// Sets the memory of `promise` aside again if it was idle.
     fn note_activity(&mut self, promise: &mut Promise) {
         let period = self.period;
-        let Some(queue) = self.queues.get_mut(promise.queue) else {
+        let Some(queue) = self.queues.get_mut(promise.queue.index()) else {
             return;
         };
         let memory = queue.take(promise, period);
@@ -419,89 +113,72 @@ impl Windows {
         queue.put(promise, memory, period);
     }
 
-    /// Returns a queue, which is added if it does not exist: queues may be added while the stack runs. There are
-    /// no more than 16 bits can number.
-    fn queue(&mut self, index: usize) -> Option<&mut QueuePromises> {
-        if index >= self.queues.len() && u16::try_from(index).is_ok() {
+    /// Returns a queue, which is added if it does not exist: queues may be added while the stack runs.
+    fn queue(&mut self, queue: RxQueueId) -> &mut QueuePromises {
+        let index = queue.index();
+        if index >= self.queues.len() {
             self.queues.resize_with(index + 1, QueuePromises::default);
         }
-        self.queues.get_mut(index)
+        &mut self.queues[index]
     }
 
     /// Returns the bytes of memory set aside for active connections on `queue` whose peers have sent.
-    pub(crate) fn promised(&self, queue: usize) -> u64 {
+    pub(crate) fn promised(&self, queue: RxQueueId) -> u64 {
         self.queues
-            .get(queue)
+            .get(queue.index())
             .map_or(0, |queue| queue.active.set_aside())
     }
 
     /// Returns how many bytes beyond those received the connection in `slot` may advertise, when the memory of its
-    /// queue can still take `free` bytes of payload.
+    /// queue can still take `free` bytes of payload. The memory is set aside at once, until the next call or
+    /// [`Windows::release`].
     ///
-    /// The memory is set aside at once, until the next call or [`Windows::release`]. An idle connection with a window,
-    /// or with a peer that has never sent anything, gets nothing new before the peer sends.
+    /// The first rule that applies says how much memory the window may take. *Left* is what is free and not promised to others, less the
+    /// reserve; the *floor* is the memory of four segments.
+    ///
+    /// | Connection | Window |
+    /// |---|---|
+    /// | idle, the peer has not asked, and has a segment of window or never sent | as it is; nothing is set aside |
+    /// | half of what is left, and its equal part if memory is scarce, are a floor or more | the smaller of the two |
+    /// | the peer has not asked since the last grant | nothing new |
+    /// | the peer has probed twice in vain while half of the memory is free | half of what is left with the NIC's reserve, at least a floor |
+    /// | the peer has asked | a floor, from the reserve, as far as it is not promised |
+    ///
+    /// It takes no more than it has earned ([`wanted`]) and can use, and never gives back what was advertised. An equal part ends where a
+    /// packet of the sender does. A connection that could use more is considered again at its turn.
     pub(crate) fn grant(&mut self, slot: u32, promise: &mut Promise, free: u64, ask: Ask) -> u64 {
         let period = self.period;
-        let Some(queue) = self.queues.get_mut(promise.queue) else {
+        let Some(queue) = self.queues.get_mut(promise.queue.index()) else {
             return ask.outstanding;
         };
-        // The peer does not use the window that it has, or has never sent anything. One that has used up its window
-        // gets more without asking: the program may have read, or given tokens back, after a long time.
-        let is_enough = ask.outstanding >= ask.mss.into() || ask.delivered == 0;
-        if promise.is_idle(period) && !promise.asked && is_enough {
+        if promise.is_at_rest(period, ask) {
             return ask.outstanding;
         }
         queue.take(promise, period);
-        if !promise.has_sent && (promise.asked || ask.delivered > 0) {
-            queue.delist(slot, promise);
-            promise.has_sent = true;
-        }
-        queue.seen_free = free;
-        queue.total = queue.total.max(free);
-        let unpromised = queue.unpromised_to(promise);
-        let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
+        queue.note_asking(slot, promise, ask, free);
+        let spare = queue.unpromised_to(promise).saturating_sub(queue.reserve());
         let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
-        let floor = FLOOR_SEGMENTS * promise.packing.memory_for(ask.mss.into());
-        let part = queue.part(promise, spare);
-        let fair = part.min(spare / 2);
-        let may = if fair >= floor {
-            promise.denied = 0;
-            fair
-        } else if !promise.asked {
-            0
-        } else if free >= queue.total / 2 && promise.is_shut_out() {
-            let with_slack = free.saturating_add(queue.total / SLACK_DIVISOR);
-            floor.max(with_slack.saturating_sub(queue.active.set_aside()) / 2)
-        } else {
-            floor.min(unpromised)
-        };
+        let Allowance {
+            memory: may,
+            floor,
+            is_equal_part,
+            may_grow,
+        } = queue.allowance(promise, spare, ask.mss);
         let allowed = promise.packing.payload_for(may);
-        let granted = match fair == part {
+        let granted = match is_equal_part {
             true => whole_packets(wanted.min(allowed), promise.longest, ask.mss),
             false => wanted.min(allowed),
         };
         let granted = granted.max(ask.outstanding);
-        promise.asked &= granted == ask.outstanding;
-        if granted > ask.outstanding || promise.active_in.is_none() {
-            promise.active_in = Some(period);
-        }
-        promise.revoked_until = promise.revoked_until.filter(|&until| ask.delivered < until);
-        // Small packets that wait can be moved together: their cost counts only as far as the connection has
-        // earned memory. Otherwise one byte per packet would take all memory from the others.
-        let earned = wanted.min(may).max(granted);
-        let window = promise.packing.memory_for(granted);
-        let memory = match promise.revoked_until {
-            Some(_) => window.min(earned).min(FLOOR_SEGMENTS * u64::from(ask.mss)),
-            None => window.min(earned),
-        };
+        promise.note_granted(granted, period, ask);
+        let memory = promise.memory_for(granted, wanted.min(may), ask.mss);
         queue.put(promise, memory, period);
-        // With an equal part, more memory for all would not change anything.
-        if allowed >= wanted || fair == part && part >= floor {
+        if allowed < wanted && may_grow {
+            let window = promise.packing.memory_for(granted);
+            queue.enlist(slot, promise, window, floor);
+        } else {
             queue.delist(slot, promise);
-            return granted;
         }
-        let needs = queue.needs(promise, window, floor);
-        queue.enlist(slot, promise, needs);
         granted
     }
 
@@ -517,25 +194,25 @@ impl Windows {
     /// Gives back the promise to a connection that ends or moves.
     pub(crate) fn release(&mut self, slot: u32, promise: &mut Promise) {
         let period = self.period;
-        let Some(queue) = self.queues.get_mut(promise.queue) else {
+        let Some(queue) = self.queues.get_mut(promise.queue.index()) else {
             return;
         };
         queue.delist(slot, promise);
         queue.take(promise, period);
+        promise.active_in = None;
     }
 
     /// Moves a promise to the queue on which packets of the connection arrive now.
     ///
     /// The peer keeps its window, even if the other queue has less room: until it is used up, more may be promised
     /// there than the memory can take.
-    pub(crate) fn migrate(&mut self, slot: u32, promise: &mut Promise, queue: usize) {
-        let memory = promise.memory;
+    pub(crate) fn migrate(&mut self, slot: u32, promise: &mut Promise, queue: RxQueueId) {
+        let (memory, active_in) = (promise.memory, promise.active_in);
         self.release(slot, promise);
         promise.queue = queue;
+        promise.active_in = active_in;
         let period = self.period;
-        if let Some(queue) = self.queue(queue) {
-            queue.put(promise, memory, period);
-        }
+        self.queue(queue).put(promise, memory, period);
     }
 
     /// Returns the window of the SYN-ACK to a new connection, if the memory of `queue` can still take `free` bytes
@@ -544,14 +221,18 @@ impl Windows {
     /// No memory is set aside for half-open connections, so all of them together are promised little. Beyond that
     /// limit the window is 0 until the handshake is done. The window should be enough for the first burst of slow
     /// start, ten segments.
-    pub(crate) fn newcomer(&mut self, queue: usize, free: u64, mss: u16, half_open: usize) -> u32 {
-        let Some(queue) = self.queue(queue) else {
-            return 0;
-        };
+    pub(crate) fn newcomer(
+        &mut self,
+        queue: RxQueueId,
+        free: u64,
+        mss: u16,
+        half_open: usize,
+    ) -> u32 {
+        let queue = self.queue(queue);
         queue.total = queue.total.max(free);
         let promised = queue.active.set_aside() + queue.silent.set_aside();
         let unpromised = free.saturating_sub(promised);
-        let spare = unpromised.saturating_sub(queue.total / RESERVE_DIVISOR);
+        let spare = unpromised.saturating_sub(queue.reserve());
         let floor = FLOOR_SEGMENTS * u64::from(mss);
         // The promise cannot be taken back after the handshake: not more than the first grant would be.
         let promise = (queue.total / HANDSHAKE_DIVISOR)
@@ -568,15 +249,15 @@ impl Windows {
     }
 
     /// Returns whether connections wait for more memory of `queue`.
-    pub(crate) fn has_starved(&self, queue: usize) -> bool {
-        self.queues.get(queue).is_some_and(|queue| {
+    pub(crate) fn has_starved(&self, queue: RxQueueId) -> bool {
+        self.queues.get(queue.index()).is_some_and(|queue| {
             !queue.active.starved.is_empty() || !queue.silent.starved.is_empty()
         })
     }
 
     /// Notes the free memory of `queue`.
-    pub(crate) fn note_free(&mut self, queue: usize, free: u64) {
-        if let Some(queue) = self.queues.get_mut(queue) {
+    pub(crate) fn note_free(&mut self, queue: RxQueueId, free: u64) {
+        if let Some(queue) = self.queues.get_mut(queue.index()) {
             queue.seen_free = free;
         }
     }
@@ -588,20 +269,20 @@ impl Windows {
 
     /// Removes the first connection of the list that can have a worthwhile part of `queue`. [`Windows::grant`] enters it
     /// again if it still gets too little.
-    pub(crate) fn next_starved(&mut self, queue: usize) -> Option<u32> {
-        self.queues.get_mut(queue)?.pop_due()
+    pub(crate) fn next_starved(&mut self, queue: RxQueueId) -> Option<u32> {
+        self.queues.get_mut(queue.index())?.pop_due()
     }
 
     /// Notes that `queue` has other memory now, of unknown size.
-    pub(crate) fn restarted(&mut self, queue: usize) {
-        if let Some(queue) = self.queues.get_mut(queue) {
+    pub(crate) fn restarted(&mut self, queue: RxQueueId) {
+        if let Some(queue) = self.queues.get_mut(queue.index()) {
             queue.total = 0;
         }
     }
 
-    /// Returns how many queues there are.
-    pub(crate) fn queues(&self) -> usize {
-        self.queues.len()
+    /// Returns the queues.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = RxQueueId> + use<> {
+        (0..self.queues.len() as u16).map(RxQueueId)
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant as Clock};
 
 use netmem::Payload;
 use tcp::{
-    AckKind, Config, ConnectionConfig, ConnectionOptions, Established, IncomingAck, LinkLimits,
-    Negotiated, Sender, SeqNum, TimestampClock,
+    AckKind, Config, ConnectionConfig, Context, DataSegment, Established, IncomingAck, LinkLimits,
+    Negotiated, Sender, SeqNum, Settings, TimestampClock,
 };
 use wire::{Instant, SackBlocks};
 
@@ -52,6 +52,8 @@ impl Payload for Length {
 /// A sender in the middle of a bulk transfer, and the clock and peer around it.
 struct Flow {
     sender: Sender<Length>,
+    config: ConnectionConfig,
+    settings: Settings,
     now: Instant,
     first: SeqNum,
     sack: SackBlocks,
@@ -59,19 +61,18 @@ struct Flow {
 
 impl Flow {
     fn new() -> Flow {
-        let options = ConnectionOptions {
+        let settings = Settings {
             snd_buf_max: 64 << 20,
-            ..ConnectionOptions::default()
+            ..Settings::default()
         };
         let shared = Config {
-            options,
             initial_cwnd: u16::MAX,
             ..Config::default()
         };
         let link = LinkLimits::new(MSS, LONGEST_SUPER_PAYLOAD);
         let config = ConnectionConfig::new(&Arc::new(shared), link);
         let now = Instant::from_millis(1000);
-        let mut sender = Sender::new(&config, SeqNum(0));
+        let mut sender = Sender::new(&config, &settings, SeqNum(0));
         let established = Established {
             negotiated: Negotiated {
                 snd_mss: MSS,
@@ -89,9 +90,11 @@ impl Flow {
             handshake_rtt: Some(Duration::from_millis(1)),
             handshake_timed_out: false,
         };
-        sender.on_established(&established, now);
+        sender.on_established(&established, &Context::new(&settings, &config, now));
         let mut flow = Flow {
             sender,
+            config,
+            settings,
             now,
             first: SeqNum(1),
             sack: SackBlocks::default(),
@@ -106,9 +109,14 @@ impl Flow {
     fn send(&mut self) {
         self.now = self.now + Duration::from_micros(5);
         self.sender.push(Length(SUPER_SEGMENT), false);
-        while let Some(segment) = self.sender.poll_data(self.now) {
+        while let Some(segment) = self.poll_data() {
             black_box(segment);
         }
+    }
+
+    fn poll_data(&mut self) -> Option<DataSegment<Length>> {
+        let cx = Context::new(&self.settings, &self.config, self.now);
+        self.sender.poll_data(&cx)
     }
 
     fn ack(&mut self, offset: u64) -> AckKind {
@@ -124,7 +132,8 @@ impl Flow {
             accecn: None,
             ts_progress: false,
         };
-        self.sender.on_ack(black_box(&ack), self.now).kind
+        let cx = Context::new(&self.settings, &self.config, self.now);
+        self.sender.on_ack(black_box(&ack), &cx)
     }
 }
 
@@ -177,7 +186,7 @@ fn main() {
                 let left = flow.first + packet as usize * usize::from(MSS);
                 flow.sack.push(left.0, (left + usize::from(MSS)).0);
                 let _ = flow.ack(0);
-                while let Some(segment) = flow.sender.poll_data(flow.now) {
+                while let Some(segment) = flow.poll_data() {
                     black_box(segment);
                 }
             }

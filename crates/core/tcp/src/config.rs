@@ -1,22 +1,19 @@
 //! Settings of TCP, and the constants behind their defaults, each with its source.
 //!
-//! [`Config`] is shared by all connections of a stack. [`ConnectionOptions`] are the options that a program may set for one
-//! connection. [`ConnectionConfig`] has both, and the limits of the path to one peer.
+//! [`Config`] is shared by all connections of a stack. [`ConnectionConfig`] adds the limits of the path to one peer. What a
+//! program may set for one connection is [`Settings`].
 
+mod connection;
 mod ecn;
-mod options;
 
 use core::time::Duration;
-use std::sync::Arc;
 
-use crate::fast_open::FastOpenConfig;
-use crate::policy::{OwnPolicy, Policy};
+use crate::fast_open::config::FastOpenConfig;
+use crate::settings::Settings;
+use crate::tuning::Tuning;
 
+pub use connection::ConnectionConfig;
 pub use ecn::{EcnConfig, EcnMode, EcnPolicy};
-pub use options::{
-    CongestionKind, ConnectionConfig, ConnectionOptions, Keepalive, LinkLimits, SuperPayload,
-    UnfitPayload,
-};
 
 /// Smallest MSS that a peer or a path can impose: with all options in use, 8 bytes of payload are left
 /// (linux include/net/tcp.h `TCP_MIN_SND_MSS`).
@@ -44,9 +41,6 @@ pub const RTO_MIN: Duration = Duration::from_millis(200);
 /// Largest retransmission timeout (linux `TCP_RTO_MAX`; RFC 6298 2.5 allows any of at least 60 s).
 pub const RTO_MAX: Duration = Duration::from_secs(120);
 
-/// How often a SYN is repeated with doubling intervals (linux `TCP_SYN_RETRIES`).
-pub const SYN_RETRIES: u8 = 6;
-
 /// How often a SYN is repeated before that, with equal intervals (linux `tcp_syn_linear_timeouts`: the last SYN is sent
 /// after 67 s, and the connection attempt fails after 131 s). Fewer retries end it when doubling intervals would.
 pub const SYN_LINEAR_TIMEOUTS: u8 = 4;
@@ -71,9 +65,6 @@ pub const QUICK_ACKS: u8 = 16;
 /// Time that a connection stays in TIME-WAIT: 2 MSL (linux `TCP_TIMEWAIT_LEN`).
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
-/// Time that a connection which its program has closed waits for the peer's FIN (linux `TCP_FIN_TIMEOUT`).
-pub const FIN_WAIT_2_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Time without progress after which a connection that its program has closed is given up, whether the peer is silent or
 /// keeps its window closed (linux `tcp_orphan_retries`: 8 timeouts; RFC 9293 3.8.3 asks for 100 s).
 pub const ORPHAN_TIMEOUT: Duration = Duration::from_secs(100);
@@ -93,10 +84,6 @@ pub const TSO_WIN_DIVISOR: u8 = 3;
 
 /// Age from which on TS.Recent no longer rejects segments (RFC 7323 5.5).
 pub const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 60 * 60);
-
-/// Send buffer, default: more than the receive window of a Linux host (`tcp_rmem`, 6 MiB), so that the sender can fill that
-/// window while the receiver pauses. Linux has 4 MiB (`tcp_wmem`), which hold copies; device memory is not copied.
-pub const SND_BUF_MAX: usize = 8 << 20;
 
 /// Most bytes between two ACKs of a bulk transfer without loss, default: a quarter of Linux' send buffer (`tcp_wmem`), which the
 /// sender fills in the meantime.
@@ -119,8 +106,11 @@ pub enum SynCookies {
 /// MPTCP and the urgent pointer are not supported and have no settings.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Initial options of connections.
-    pub options: ConnectionOptions,
+    /// Initial settings of sockets.
+    pub settings: Settings,
+    /// Unsent payload, in bytes, from which on nothing more is queued (linux `net.ipv4.tcp_notsent_lowat`), of sockets
+    /// without TCP_NOTSENT_LOWAT; `None`: no limit.
+    pub notsent_lowat: Option<u32>,
     /// Initial size of a receive buffer, in bytes (linux `tcp_rmem`, second number); only reported to programs.
     pub rcv_buf_start: u32,
     /// Offers window scaling (RFC 7323 2).
@@ -146,7 +136,7 @@ pub struct Config {
     /// Pacing: segments are spread over the round trip instead of sent as one burst.
     pub pacing: bool,
     /// Longest payload of one outgoing segment before the NIC cuts it, in bytes, where that is less than what the link takes
-    /// ([`SuperPayload::longest`]); `None`: what the link takes. 65,160 is better for programs that send 64 KiB at a time or
+    /// ([`SuperPayload::longest`](crate::link::SuperPayload::longest)); `None`: what the link takes. 65,160 is better for programs that send 64 KiB at a time or
     /// less.
     pub max_gso_payload: Option<u32>,
     /// Divisor: a super-segment of less than window / divisor waits for an ACK that is due soon; 0: it does not wait (linux
@@ -156,7 +146,17 @@ pub struct Config {
     /// (RFC 4821 7.7; linux `tcp_mtu_probing` = 1, which is not Linux's default).
     pub mtu_probing: bool,
     /// Choices that the RFCs leave open.
-    pub policy: Arc<dyn Policy>,
+    pub tuning: Tuning,
+}
+
+impl Config {
+    /// Returns the unsent bytes of a socket with `settings` from which on nothing more is queued; `None`: no limit.
+    #[must_use]
+    pub fn notsent_limit(&self, settings: &Settings) -> Option<u32> {
+        // u32::MAX means no limit (linux `tcp_notsent_lowat`).
+        let bytes = settings.notsent_lowat.or(self.notsent_lowat);
+        bytes.filter(|&bytes| bytes != u32::MAX)
+    }
 }
 
 /// When ACKs are sent.
@@ -219,7 +219,8 @@ impl Default for TimerConfig {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            options: ConnectionOptions::default(),
+            settings: Settings::default(),
+            notsent_lowat: None,
             rcv_buf_start: 128 << 10,
             window_scaling: true,
             timestamps: true,
@@ -235,7 +236,7 @@ impl Default for Config {
             max_gso_payload: None,
             tso_win_divisor: TSO_WIN_DIVISOR,
             mtu_probing: true,
-            policy: Arc::new(OwnPolicy),
+            tuning: Tuning::OWN,
         }
     }
 }

@@ -1,28 +1,36 @@
 //! One connection: its events (segments, timers, news from the network). The user's calls are in `calls.rs`.
 
 mod calls;
+mod early;
 
 use netmem::Payload;
 use thiserror::Error;
 use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::ConnectionConfig;
+use crate::context::Context;
+use crate::disposition::{Disposition, Next};
 use crate::error::{TcpError, Unreachable};
-use crate::fast_open::{ClientOpen, FastOpenStart, Learned, Opening};
+use crate::fast_open::start::{FastOpenStart, Learned};
 use crate::options::TimestampClock;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::sender::Sender;
 use crate::seqnum::SeqNum;
+use crate::settings::Settings;
 use crate::state::closing::TimeWait;
-use crate::state::established::{Context, Synchronized};
-use crate::state::syn::{EarlyClose, Handshake, SynSent, SynVerdict};
-use crate::state::{ConnectionState, Disposition, Next, SegmentDrop, StateKind};
+use crate::state::established::Synchronized;
+use crate::state::opening::Opening;
+use crate::state::syn::{EarlyClose, Handshake, SynReceived, SynSent, SynVerdict};
+use crate::state_kind::StateKind;
+use early::ClientOpen;
 
 /// One TCP connection. It takes segments, times and calls; it returns segments and [`Disposition`]s.
 ///
 /// It holds payload and never reads it. After each event the caller calls [`Connection::poll_send`] until it returns `None`,
-/// and [`Connection::on_timer`] at the time of [`Connection::next_timer`].
+/// and [`Connection::on_timer`] at the time of [`Connection::next_timer`]. The [`Settings`] are the socket's: those that count
+/// for a call are an argument of it.
 #[derive(Debug)]
 pub struct Connection<P> {
     state: ConnectionState<P>,
@@ -42,6 +50,21 @@ pub struct Connection<P> {
     early: Option<Box<ClientOpen<P>>>,
     /// A write waits until the connection is open.
     write_waits: bool,
+}
+
+/// State of a connection. Most connections spend most of their time in `Synchronized`, so its size wastes no memory.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an idle connection is Synchronized; a box would only add to it"
+)]
+enum ConnectionState<P> {
+    Closed,
+    SynSent(SynSent),
+    SynReceived(SynReceived),
+    /// ESTABLISHED, and the six states in which one or both sides have sent a FIN.
+    Synchronized(Synchronized<P>),
+    TimeWait(TimeWait),
 }
 
 /// A RST to be sent.
@@ -100,14 +123,6 @@ pub enum SendError<P> {
     /// This side has ended its half of the stream, or the connection is over (EPIPE).
     #[error("the connection sends no more")]
     Closed(P),
-    /// The send queue has less room (EAGAIN).
-    #[error("the send queue has room for {room} bytes only")]
-    NoRoom {
-        /// The payload.
-        payload: P,
-        /// How many bytes the queue takes.
-        room: usize,
-    },
 }
 
 impl<P: Payload> Connection<P> {
@@ -116,11 +131,14 @@ impl<P: Payload> Connection<P> {
     /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come
     /// from [`crate::IsnGenerator::timestamp_offset`].
     #[must_use]
-    pub fn connect(config: &ConnectionConfig, iss: SeqNum, now: Instant) -> Connection<P> {
-        Connection::new(
-            config,
-            ConnectionState::SynSent(SynSent::new(config, iss, now)),
-        )
+    pub fn connect(
+        config: &ConnectionConfig,
+        settings: &Settings,
+        iss: SeqNum,
+        now: Instant,
+    ) -> Connection<P> {
+        let cx = Context::new(settings, config, now);
+        Connection::new(config, ConnectionState::SynSent(SynSent::new(iss, &cx)))
     }
 
     /// As [`Connection::connect`], with Fast Open (RFC 7413): [`Connection::send`] takes as much payload as the SYN has room
@@ -128,14 +146,15 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn connect_early(
         config: &ConnectionConfig,
+        settings: &Settings,
         iss: SeqNum,
         start: FastOpenStart,
         now: Instant,
     ) -> Connection<P> {
-        let sender = Sender::new(config, iss);
+        let sender = Sender::new(config, settings, iss);
         Connection {
             early: Some(Box::new(ClientOpen::new(start, sender))),
-            ..Connection::connect(config, iss, now)
+            ..Connection::connect(config, settings, iss, now)
         }
     }
 
@@ -146,32 +165,27 @@ impl<P: Payload> Connection<P> {
 
     /// Returns the connection that a SYN with a valid Fast Open cookie opens; its payload is readable.
     pub(crate) fn open_early(
-        config: &ConnectionConfig,
         opening: Opening,
         mut syn: Segment<P>,
-        now: Instant,
+        cx: &Context<'_>,
     ) -> (Connection<P>, Disposition) {
         // The window of a SYN is never scaled (RFC 7323 2.2).
         let window = u32::from(syn.window);
-        let mut handshake = opening.half_open.handshake(window, syn.seq, now);
+        let mut handshake = opening.half_open.handshake(window, syn.seq, cx.now);
         handshake.receiver.extend(syn.payload.len());
-        let mut synchronized = Synchronized::new(config, &handshake, None, now);
+        let mut synchronized = Synchronized::new(&handshake, None, cx);
         let mut queue = RecvQueue::default();
         syn.control = Control::None;
         syn.seq += 1;
-        let mut cx = Context {
-            queue: &mut queue,
-            now,
-        };
-        let drop = synchronized.open_early(opening, syn, &mut cx);
+        let drop = synchronized.open_early(opening, syn, &mut queue);
         let disposition = Disposition {
             established: true,
-            readable: !queue.is_empty(),
             reply: true,
             drop,
             ..Disposition::default()
         };
-        let mut connection = Connection::new(config, ConnectionState::Synchronized(synchronized));
+        let mut connection =
+            Connection::new(cx.config, ConnectionState::Synchronized(synchronized));
         connection.opened_with_data = !queue.is_empty();
         connection.queue = queue;
         connection.segs_in = 1;
@@ -179,15 +193,9 @@ impl<P: Payload> Connection<P> {
     }
 
     /// Returns an established connection, after a listener's handshake.
-    pub(crate) fn from_handshake(
-        config: &ConnectionConfig,
-        handshake: &Handshake,
-        now: Instant,
-    ) -> Connection<P> {
-        Connection::new(
-            config,
-            ConnectionState::Synchronized(Synchronized::new(config, handshake, None, now)),
-        )
+    pub(crate) fn from_handshake(handshake: &Handshake, cx: &Context<'_>) -> Connection<P> {
+        let synchronized = Synchronized::new(handshake, None, cx);
+        Connection::new(cx.config, ConnectionState::Synchronized(synchronized))
     }
 
     fn new(config: &ConnectionConfig, state: ConnectionState<P>) -> Connection<P> {
@@ -208,23 +216,33 @@ impl<P: Payload> Connection<P> {
     }
 
     /// Processes a segment for this connection.
-    pub fn on_segment(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
+    pub fn on_segment(
+        &mut self,
+        segment: Segment<P>,
+        settings: &Settings,
+        now: Instant,
+    ) -> Disposition {
         self.segs_in += 1;
-        self.process(segment, now)
+        self.process(segment, settings, now)
     }
 
     /// Processes a segment whose payload was dropped for want of memory: `segment` has no payload.
     ///
     /// Its other fields count. The reply is an ACK; if the payload was the next in order, the window is 0 until
     /// [`Connection::restore_rcv_window`].
-    pub fn on_unplaced(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
+    pub fn on_unplaced(
+        &mut self,
+        segment: Segment<P>,
+        settings: &Settings,
+        now: Instant,
+    ) -> Disposition {
         let seq = segment.seq;
         // A FIN behind the missing payload is not in order yet.
         let control = match segment.control {
             Control::Fin => Control::None,
             control => control,
         };
-        let disposition = self.on_segment(Segment { control, ..segment }, now);
+        let disposition = self.on_segment(Segment { control, ..segment }, settings, now);
         let ConnectionState::Synchronized(synchronized) = &mut self.state else {
             return disposition;
         };
@@ -237,23 +255,20 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    fn process(&mut self, segment: Segment<P>, now: Instant) -> Disposition {
+    fn process(&mut self, segment: Segment<P>, settings: &Settings, now: Instant) -> Disposition {
+        let cx = Context::new(settings, &self.config, now);
         match &mut self.state {
             ConnectionState::Closed => Disposition::dropped(SegmentDrop::Closed),
             ConnectionState::SynSent(syn_sent) => {
-                let verdict = syn_sent.on_segment(&segment, &self.config, now);
-                self.on_syn_verdict(verdict, segment, now)
+                let verdict = syn_sent.on_segment(&segment, &cx);
+                self.on_syn_verdict(verdict, segment, settings, now)
             }
             ConnectionState::SynReceived(syn_received) => {
                 let verdict = syn_received.on_segment(&segment, now);
-                self.on_syn_verdict(verdict, segment, now)
+                self.on_syn_verdict(verdict, segment, settings, now)
             }
             ConnectionState::Synchronized(synchronized) => {
-                let mut cx = Context {
-                    queue: &mut self.queue,
-                    now,
-                };
-                let (disposition, next) = synchronized.on_segment(segment, &mut cx);
+                let (disposition, next) = synchronized.on_segment(segment, &mut self.queue, &cx);
                 self.follow(next, now);
                 disposition
             }
@@ -265,6 +280,7 @@ impl<P: Payload> Connection<P> {
         &mut self,
         verdict: SynVerdict,
         segment: Segment<P>,
+        settings: &Settings,
         now: Instant,
     ) -> Disposition {
         match verdict {
@@ -305,7 +321,9 @@ impl<P: Payload> Connection<P> {
                     ..Disposition::default()
                 }
             }
-            SynVerdict::Established(handshake) => self.establish(&handshake, segment, now),
+            SynVerdict::Established(handshake) => {
+                self.establish(&handshake, segment, settings, now)
+            }
         }
     }
 
@@ -315,21 +333,23 @@ impl<P: Payload> Connection<P> {
         &mut self,
         handshake: &Handshake,
         mut segment: Segment<P>,
+        settings: &Settings,
         now: Instant,
     ) -> Disposition {
         let (closing, has_crossed) = match &self.state {
             ConnectionState::SynReceived(syn_received) => (syn_received.closing, true),
             _ => (EarlyClose::No, false),
         };
-        let sender = self.end_early(handshake, &segment);
-        let mut synchronized = Synchronized::new(&self.config, handshake, sender, now);
+        let sender = self.end_early(handshake, &segment, settings);
+        let cx = Context::new(settings, &self.config, now);
+        let mut synchronized = Synchronized::new(handshake, sender, &cx);
         if segment.control == Control::Syn {
             // The peer waits for the ACK of its SYN.
             match self.write_waits && !has_crossed {
                 true => synchronized.receiver.on_awaited_open(now),
                 false => synchronized.receiver.request_ack(),
             }
-            if has_crossed && self.config.shared.policy.reports_crossed_syns() {
+            if has_crossed && self.config.shared.tuning.reports_crossed_syns {
                 let receiver = &mut synchronized.receiver;
                 receiver.note_duplicate(segment.seq, segment.seq + 1);
             }
@@ -344,39 +364,37 @@ impl<P: Payload> Connection<P> {
         self.close_early(closing);
         let opened = Disposition {
             established: true,
-            writable: true,
             reply: true,
             ..Disposition::default()
         };
         if !has_more {
             return opened;
         }
-        let more = self.process(segment, now);
+        let more = self.process(segment, settings, now);
         if more.closed {
             return more;
         }
         Disposition {
             established: true,
-            writable: true,
             reply: true,
             ..more
         }
     }
 
     /// Ends the handshake of an early open; returns the sender that has its payload.
-    fn end_early(&mut self, handshake: &Handshake, segment: &Segment<P>) -> Option<Sender<P>> {
+    fn end_early(
+        &mut self,
+        handshake: &Handshake,
+        segment: &Segment<P>,
+        settings: &Settings,
+    ) -> Option<Sender<P>> {
         let early = self.early.as_mut()?;
         if segment.control == Control::Syn {
             early.on_syn_ack(segment, handshake.early_acked, handshake.timed_out);
         }
         let mut sender = *early.sender.take()?;
         // The program may have changed them since.
-        let options = &self.config.options;
-        sender.set_congestion(options.congestion);
-        sender.set_nodelay(options.nodelay);
-        sender.set_cork(options.cork);
-        sender.set_snd_buf(options.snd_buf_max);
-        sender.set_user_timeout(options.user_timeout);
+        sender.on_settings(settings);
         Some(sender)
     }
 
@@ -457,24 +475,23 @@ impl<P: Payload> Connection<P> {
     ///
     /// A segment that is returned counts as sent; if it is lost, it is retransmitted as any other. A caller whose NIC is busy
     /// should not call this.
-    pub fn poll_send(&mut self, now: Instant) -> Option<Segment<P>> {
+    pub fn poll_send(&mut self, settings: &Settings, now: Instant) -> Option<Segment<P>> {
+        let cx = Context::new(settings, &self.config, now);
         let segment = match self.reset.take() {
             Some(reset) => Some(reset.segment(now)),
             None => match &mut self.state {
                 ConnectionState::Closed => None,
                 ConnectionState::SynSent(syn_sent) => {
-                    let mut syn = syn_sent.poll_send(&self.config, now);
+                    let mut syn = syn_sent.poll_send(&cx);
                     if let (Some(syn), Some(early)) = (&mut syn, &mut self.early) {
                         let len = early.decorate(syn);
                         syn_sent.note_early(len);
                     }
                     syn
                 }
-                ConnectionState::SynReceived(syn_received) => {
-                    syn_received.poll_send(&self.config, now)
-                }
+                ConnectionState::SynReceived(syn_received) => syn_received.poll_send(&cx),
                 ConnectionState::Synchronized(synchronized) => {
-                    synchronized.poll_send(&self.config, &self.queue, now)
+                    synchronized.poll_send(&self.queue, &cx)
                 }
                 ConnectionState::TimeWait(time_wait) => time_wait.poll_send(now),
             },
@@ -503,16 +520,15 @@ impl<P: Payload> Connection<P> {
     }
 
     /// Runs the timers that are due at `now`. An early call has no effect.
-    pub fn on_timer(&mut self, now: Instant) -> Disposition {
+    pub fn on_timer(&mut self, settings: &Settings, now: Instant) -> Disposition {
+        let cx = Context::new(settings, &self.config, now);
         let (disposition, next) = match &mut self.state {
             ConnectionState::Closed => return Disposition::default(),
-            ConnectionState::SynSent(syn_sent) => {
-                handshake_timer(syn_sent.on_timer(&self.config, now))
-            }
+            ConnectionState::SynSent(syn_sent) => handshake_timer(syn_sent.on_timer(&cx)),
             ConnectionState::SynReceived(syn_received) => {
-                handshake_timer(syn_received.on_timer(&self.config, now))
+                handshake_timer(syn_received.on_timer(&cx))
             }
-            ConnectionState::Synchronized(synchronized) => synchronized.on_timer(&self.config, now),
+            ConnectionState::Synchronized(synchronized) => synchronized.on_timer(&cx),
             ConnectionState::TimeWait(time_wait) if time_wait.deadline() <= now => (
                 Disposition {
                     closed: true,
@@ -540,14 +556,15 @@ impl<P: Payload> Connection<P> {
     /// that the message quotes.
     ///
     /// Returns false if no such packet is in flight: the message is forged, or late (RFC 5927 7).
-    pub fn on_mtu(&mut self, mss: u16, quoted: SeqNum, now: Instant) -> bool {
+    pub fn on_mtu(&mut self, mss: u16, quoted: SeqNum, settings: &Settings, now: Instant) -> bool {
         if !self.is_on_its_way(quoted) {
             return false;
         }
         let link = &mut self.config.link.mss;
         *link = mss.max(crate::config::MIN_MSS).min(*link);
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.on_mtu(mss, now);
+            let cx = Context::new(settings, &self.config, now);
+            synchronized.on_mtu(mss, &cx);
         }
         if let (ConnectionState::SynSent(syn_sent), Some(_)) = (&mut self.state, &self.early) {
             // Without payload it fits (linux `tcp_simple_retransmit`).

@@ -3,9 +3,9 @@
 use wire::{Instant, MAX_WINDOW_SCALE, TcpOptions, Timestamps};
 
 use crate::config::{
-    ACCECN_LEN, ConnectionConfig, DEFAULT_MSS, EcnConfig, EcnMode, MIN_MSS, TIMESTAMPS_LEN,
-    TS_RECENT_MAX_AGE,
+    ACCECN_LEN, DEFAULT_MSS, EcnConfig, EcnMode, MIN_MSS, TIMESTAMPS_LEN, TS_RECENT_MAX_AGE,
 };
+use crate::context::Context;
 use crate::window::window_scale_for;
 
 /// Negotiated options of a connection.
@@ -31,19 +31,20 @@ pub struct Negotiated {
 }
 
 impl Negotiated {
-    /// Returns what the options `theirs` of the peer's SYN and ours, sent under `config`, agree on.
+    /// Returns what the options `theirs` of the peer's SYN and ours, sent under `cx`, agree on.
     ///
     /// Window scaling, SACK and timestamps are used only if both SYNs have them; ECN is negotiated elsewhere, by flags.
     /// The MSS is at least [`MIN_MSS`], and a window shift above 14 counts as 14 (RFC 7323 2.3).
     #[must_use]
-    pub fn new(config: &ConnectionConfig, theirs: &TcpOptions) -> Negotiated {
-        let timestamps = config.shared.timestamps && theirs.timestamps.is_some();
+    pub fn new(cx: &Context<'_>, theirs: &TcpOptions) -> Negotiated {
+        let (shared, settings) = (cx.shared(), cx.settings);
+        let timestamps = shared.timestamps && theirs.timestamps.is_some();
         let packet_mss = theirs
             .mss
             .unwrap_or(DEFAULT_MSS)
-            .min(config.mss())
+            .min(cx.config.mss(settings))
             .max(MIN_MSS);
-        let snd_wscale = theirs.window_scale.filter(|_| config.shared.window_scaling);
+        let snd_wscale = theirs.window_scale.filter(|_| shared.window_scaling);
         Negotiated {
             snd_mss: if timestamps {
                 packet_mss - TIMESTAMPS_LEN
@@ -52,8 +53,8 @@ impl Negotiated {
             },
             window_scaling: snd_wscale.is_some(),
             snd_wscale: snd_wscale.map_or(0, |shift| shift.min(MAX_WINDOW_SCALE)),
-            rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(config.options.rcv_buf_max)),
-            sack: config.shared.sack && theirs.sack_permitted,
+            rcv_wscale: snd_wscale.map_or(0, |_| window_scale_for(settings.rcv_buf_max)),
+            sack: shared.sack && theirs.sack_permitted,
             timestamps,
             ecn: EcnMode::Off,
             accecn_option: false,
@@ -83,16 +84,16 @@ impl Negotiated {
     }
 }
 
-/// Returns the options of a SYN: all that `config` allows.
-pub(crate) fn syn_options(config: &ConnectionConfig, ts_value: u32) -> TcpOptions {
+/// Returns the options of a SYN: all that the settings allow.
+pub(crate) fn syn_options(cx: &Context<'_>, ts_value: u32) -> TcpOptions {
+    let shared = cx.shared();
     TcpOptions {
-        mss: Some(config.mss()),
-        window_scale: config
-            .shared
+        mss: Some(cx.config.mss(cx.settings)),
+        window_scale: shared
             .window_scaling
-            .then(|| window_scale_for(config.options.rcv_buf_max)),
-        sack_permitted: config.shared.sack,
-        timestamps: config.shared.timestamps.then_some(Timestamps {
+            .then(|| window_scale_for(cx.settings.rcv_buf_max)),
+        sack_permitted: shared.sack,
+        timestamps: shared.timestamps.then_some(Timestamps {
             value: ts_value,
             echo: 0,
         }),
@@ -100,15 +101,15 @@ pub(crate) fn syn_options(config: &ConnectionConfig, ts_value: u32) -> TcpOption
     }
 }
 
-/// Returns the options of a SYN-ACK: those that `config` allows and the SYN has, too.
+/// Returns the options of a SYN-ACK: those that the settings allow and the SYN has, too.
 pub(crate) fn syn_ack_options(
-    config: &ConnectionConfig,
+    cx: &Context<'_>,
     negotiated: &Negotiated,
     ts_recent: Option<TsRecent>,
     ts_value: u32,
 ) -> TcpOptions {
     TcpOptions {
-        mss: Some(config.mss()),
+        mss: Some(cx.config.mss(cx.settings)),
         window_scale: negotiated.window_scaling.then_some(negotiated.rcv_wscale),
         sack_permitted: negotiated.sack,
         timestamps: ts_recent.map(|recent| Timestamps {
@@ -191,6 +192,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
+    use crate::test_config::TestConfig;
 
     fn offer() -> TcpOptions {
         TcpOptions {
@@ -204,8 +206,8 @@ mod tests {
 
     #[test]
     fn options_offered_by_both_sides_are_used() {
-        let config = ConnectionConfig::default().with(|c| {
-            c.options.rcv_buf_max = 6 << 20;
+        let config = TestConfig::default().with(|c| {
+            c.settings.rcv_buf_max = 6 << 20;
         });
         let expected = Negotiated {
             snd_mss: 1448,
@@ -217,7 +219,10 @@ mod tests {
             ecn: EcnMode::Off,
             accecn_option: false,
         };
-        assert_eq!(Negotiated::new(&config, &offer()), expected);
+        assert_eq!(
+            Negotiated::new(&config.at(Instant::ZERO), &offer()),
+            expected
+        );
     }
 
     #[test]
@@ -233,10 +238,13 @@ mod tests {
             accecn_option: false,
         };
         assert_eq!(
-            Negotiated::new(&ConnectionConfig::default(), &TcpOptions::default()),
+            Negotiated::new(
+                &TestConfig::default().at(Instant::ZERO),
+                &TcpOptions::default()
+            ),
             expected
         );
-        let reply = syn_ack_options(&ConnectionConfig::default(), &expected, None, 5);
+        let reply = syn_ack_options(&TestConfig::default().at(Instant::ZERO), &expected, None, 5);
         assert_eq!(
             reply,
             TcpOptions {
@@ -248,12 +256,12 @@ mod tests {
 
     #[test]
     fn options_that_this_side_does_not_offer_are_not_used() {
-        let config = ConnectionConfig::default().with(|c| {
+        let config = TestConfig::default().with(|c| {
             c.shared_mut().window_scaling = false;
             c.shared_mut().timestamps = false;
             c.shared_mut().sack = false;
         });
-        let negotiated = Negotiated::new(&config, &offer());
+        let negotiated = Negotiated::new(&config.at(Instant::ZERO), &offer());
         assert_eq!((negotiated.snd_wscale, negotiated.rcv_wscale), (0, 0));
         assert!(!negotiated.sack && !negotiated.timestamps);
         assert_eq!(negotiated.snd_mss, 1460);
@@ -266,7 +274,7 @@ mod tests {
             window_scale: Some(200),
             ..offer()
         };
-        let negotiated = Negotiated::new(&ConnectionConfig::default(), &theirs);
+        let negotiated = Negotiated::new(&TestConfig::default().at(Instant::ZERO), &theirs);
         assert_eq!(negotiated.snd_mss, MIN_MSS - TIMESTAMPS_LEN);
         assert_eq!(negotiated.snd_wscale, 14);
     }

@@ -4,14 +4,15 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 
 use crate::ack_policy::{AckPolicy, Arrival};
-use crate::config::{ConnectionConfig, EcnMode};
-use crate::ecn::Echo;
+use crate::config::EcnMode;
+use crate::context::Context;
+use crate::ecn::echo::Echo;
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
-use crate::state::SegmentDrop;
 use crate::window::RecvWindow;
 
 /// Bytes of receive buffer for each segment that may be kept, however short: about the host memory of a segment beside its
@@ -31,7 +32,7 @@ pub(crate) struct Receiver<P> {
     reassembly: Reassembly<P>,
     max_segments: usize,
     kept: KeptPayload,
-    /// [`Policy::takes_beyond_window`](crate::policy::Policy::takes_beyond_window).
+    /// [`Tuning::takes_beyond_window`](crate::tuning::Tuning::takes_beyond_window).
     takes_beyond: bool,
     /// Sequence number of the peer's FIN, once it was seen, in order or not.
     fin: Option<SeqNum>,
@@ -102,7 +103,7 @@ impl ReceiverStart {
 
 impl<P: Payload> Receiver<P> {
     pub(crate) fn new(
-        config: &ConnectionConfig,
+        cx: &Context<'_>,
         negotiated: &Negotiated,
         start: ReceiverStart,
     ) -> Receiver<P> {
@@ -112,7 +113,7 @@ impl<P: Payload> Receiver<P> {
             space,
             ts_recent,
         } = start;
-        let max_segments = config.options.rcv_buf_max as usize / SEGMENT_CHARGE;
+        let max_segments = cx.settings.rcv_buf_max as usize / SEGMENT_CHARGE;
         let max_segments = max_segments.clamp(*MAX_SEGMENTS.start(), *MAX_SEGMENTS.end());
         Receiver {
             rcv_nxt,
@@ -121,20 +122,20 @@ impl<P: Payload> Receiver<P> {
                 rcv_nxt,
                 right_edge,
                 space,
-                config.mss(),
+                cx.config.mss(cx.settings),
                 negotiated.rcv_wscale,
             ),
             reassembly: Reassembly::new(max_segments),
             max_segments,
             kept: KeptPayload::All,
-            takes_beyond: config.shared.policy.takes_beyond_window(),
+            takes_beyond: cx.shared().tuning.takes_beyond_window,
             fin: None,
             fin_received: false,
             dsack: None,
             dsacks_out: 0,
             sack: negotiated.sack,
             ts_recent,
-            ack: AckPolicy::new(config),
+            ack: AckPolicy::new(cx),
             echo: Echo::new(negotiated.ecn == EcnMode::Classic),
         }
     }

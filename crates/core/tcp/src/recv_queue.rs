@@ -34,7 +34,7 @@ impl<P: Payload> RecvQueue<P> {
         self.bytes
     }
 
-    /// Returns whether there are no bytes, which is also so at the end of the stream ([`RecvQueue::is_eof`]).
+    /// Returns whether there are no bytes, which is also so at the end of the stream ([`RecvQueue::has_fin`]).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.payloads.is_empty()
@@ -46,22 +46,10 @@ impl<P: Payload> RecvQueue<P> {
         self.eof
     }
 
-    /// Returns whether everything was read, and the peer has ended its stream.
-    #[must_use]
-    pub fn is_eof(&self) -> bool {
-        self.eof && self.payloads.is_empty()
-    }
-
     /// Returns the number of payloads: the measure of the queue's host memory.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.payloads.len()
-    }
-
-    /// Returns the first payload, which is read next.
-    #[must_use]
-    pub fn front(&self) -> Option<&P> {
-        self.payloads.front()
     }
 
     /// Returns the payloads in order, without removing them.
@@ -138,7 +126,7 @@ mod tests {
         assert_eq!(queue.pop(100).unwrap().len(), 6);
         assert_eq!((queue.len(), queue.segments()), (5, 1));
         queue.unpop(part);
-        assert_eq!((queue.len(), queue.front().unwrap().len()), (9, 4));
+        assert_eq!((queue.len(), queue.iter().next().unwrap().len()), (9, 4));
     }
 
     #[test]
@@ -153,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn eof_shows_behind_the_last_byte() {
+    fn the_end_of_the_stream_stays_when_all_is_read() {
         let mut queue = RecvQueue::default();
         queue.push(Bytes::pattern(SeqNum(0), 1));
         queue.set_eof();
-        assert!(queue.has_fin() && !queue.is_eof());
+        assert!(queue.has_fin() && !queue.is_empty());
         let _ = queue.pop(1);
-        assert!(queue.is_eof() && queue.is_empty());
+        assert!(queue.has_fin() && queue.is_empty());
     }
 }

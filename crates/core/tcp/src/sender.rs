@@ -19,9 +19,10 @@
 
 mod ack;
 mod admission;
-mod chrono;
 mod counters;
+mod event;
 mod flight;
+mod incoming;
 mod output;
 mod packets;
 mod path;
@@ -29,6 +30,7 @@ mod prr;
 mod rate;
 mod recovery;
 mod repair;
+mod skbs;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -37,22 +39,22 @@ mod timers;
 mod writer;
 
 use core::time::Duration;
-use std::sync::Arc;
-
 use netmem::Payload;
-use wire::{AccEcn, Ecn, Instant, SackBlocks};
+use wire::{Ecn, Instant};
 
-use crate::accecn::Reports;
-use crate::config::{Config, CongestionKind, ConnectionConfig};
+use crate::config::{ConnectionConfig, ORPHAN_TIMEOUT};
+use crate::context::Context;
+use crate::ecn::accecn::Reports;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::pacing::Pacer;
 use crate::rtt::RttEstimator;
 use crate::seqnum::SeqNum;
-pub use chrono::{Busy, BusyTimes, Chrono};
+use crate::settings::Settings;
 use counters::Counters;
 use flight::Flight;
+pub use incoming::{AckKind, IncomingAck};
 pub(crate) use packets::Bundling;
 use packets::PacketSize;
 use path::PathMss;
@@ -61,56 +63,6 @@ use recovery::Recovery;
 use space::SendSpace;
 use timers::SendTimers;
 use writer::Writer;
-
-/// Fields of an incoming segment with the ACK flag, as far as the sender needs them.
-#[derive(Debug, Clone, Copy)]
-pub struct IncomingAck<'a> {
-    /// SEG.ACK.
-    pub ack: SeqNum,
-    /// SEG.SEQ, for the window update rule (SND.WL1).
-    pub seq: SeqNum,
-    /// SEG.WND, already scaled.
-    pub window: u32,
-    /// SACK blocks, D-SACK included.
-    pub sack: &'a SackBlocks,
-    /// TSecr, where timestamps were negotiated.
-    pub ts_echo: Option<u32>,
-    /// The segment takes sequence space (payload, SYN or FIN), so it is no duplicate ACK.
-    pub has_data: bool,
-    /// The ECE flag.
-    pub ece: bool,
-    /// The ACE field, where AccECN is used and it is a count.
-    pub ace: Option<u8>,
-    /// AccECN's option.
-    pub accecn: Option<&'a AccEcn>,
-    /// Its timestamp is newer than any before.
-    pub ts_progress: bool,
-}
-
-/// An acknowledgement number, compared with what was sent (RFC 9293 3.10.7.4, RFC 5961 5.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AckKind {
-    /// SND.UNA < SEG.ACK =< SND.NXT: it acknowledges something new.
-    New,
-    /// SEG.ACK = SND.UNA, or a little older: it acknowledges nothing new; its window and SACK blocks count.
-    Duplicate,
-    /// Older than SND.UNA by more than the largest window seen: a challenge ACK answers it.
-    TooOld,
-    /// It acknowledges what was never sent: an ACK answers it, and it is dropped.
-    Future,
-}
-
-/// Effects of an acknowledgement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub struct AckOutcome {
-    /// The acknowledgement number, compared with what was sent.
-    pub kind: AckKind,
-    /// Payload bytes that were released; [`Sender::acked_offset`] is the offset behind them.
-    pub newly_acked: usize,
-    /// The send queue was full, and has room now.
-    pub writable: bool,
-}
 
 /// A part of the send queue that may leave now, in packets of [`Sender::mss`].
 #[derive(Debug)]
@@ -174,18 +126,17 @@ pub struct Sender<P> {
     /// AccECN's reports about our packets.
     reports: Option<Box<Reports>>,
     counters: Counters,
-    shared: Arc<Config>,
+    /// No program is left: the time without progress is limited.
+    is_orphan: bool,
 }
 
 impl<P: Payload> Sender<P> {
     /// Returns a sender whose SYN takes `iss`; nothing is sent yet.
-    pub fn new(config: &ConnectionConfig, iss: SeqNum) -> Self {
-        let ConnectionConfig {
-            shared, options, ..
-        } = config;
+    pub fn new(config: &ConnectionConfig, settings: &Settings, iss: SeqNum) -> Self {
+        let shared = &config.shared;
         let path = PathMss::new(shared.mtu_probing);
-        let mut writer = Writer::new(options);
-        if shared.policy.fills_super_segments() {
+        let mut writer = Writer::new();
+        if shared.tuning.fills_super_segments {
             writer.note_pushes();
         }
         Sender {
@@ -194,20 +145,21 @@ impl<P: Payload> Sender<P> {
             packets: PacketSize::new(config.super_payload(), path),
             flight: Flight::new(RttEstimator::new(&shared.timers)),
             recovery: Recovery::default(),
-            rate: Rate::new(options.congestion, Pacer::new(shared.pacing)),
+            rate: Rate::new(settings.congestion, Pacer::new(shared.pacing)),
             timers: SendTimers::default(),
             reports: None,
             counters: Counters::default(),
-            shared: Arc::clone(shared),
+            is_orphan: false,
         }
     }
 
     /// Takes the results of the handshake: SND.UNA = ISS + 1.
-    pub fn on_established(&mut self, established: &Established, now: Instant) {
+    pub fn on_established(&mut self, established: &Established, cx: &Context<'_>) {
+        let now = cx.now;
         let negotiated = &established.negotiated;
         self.packets.open(negotiated.snd_mss);
         self.flight.open(negotiated.sack, established.clock);
-        if self.shared.policy.repeats_super_segments_apart() {
+        if cx.shared().tuning.repeats_super_segments_apart {
             self.flight.keep_apart();
         }
         self.space.open(established.window, established.seq);
@@ -222,7 +174,7 @@ impl<P: Payload> Sender<P> {
             self.flight.on_lost_syn();
             1
         } else {
-            self.shared.initial_cwnd
+            cx.shared().initial_cwnd
         };
         let cwnd = u64::from(segments) * u64::from(self.packets.path_mss());
         self.rate.open(cwnd, negotiated.ecn);
@@ -271,8 +223,8 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns how many bytes the send buffer still takes; [`Sender::push`] does not enforce it.
-    pub fn room(&self) -> usize {
-        self.writer.room()
+    pub fn room(&self, settings: &Settings) -> usize {
+        self.writer.room(settings.snd_buf_max)
     }
 
     /// Queues payload; `more`: the writer will add to it at once (MSG_MORE: no PSH, no small segment yet).
@@ -371,16 +323,6 @@ impl<P: Payload> Sender<P> {
         self.packets.set_bundling(bundling);
     }
 
-    /// Changes the congestion control; the congestion window stays.
-    pub fn set_congestion(&mut self, kind: CongestionKind) {
-        self.rate.change(kind);
-    }
-
-    /// Sends small segments at once, or gathers them while one is unacknowledged (RFC 9293 3.7.4).
-    pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.writer.set_nodelay(nodelay);
-    }
-
     /// Sends small segments that are held back, once, corked or not.
     pub fn flush(&mut self) {
         if self.packets.is_open() && self.unsent() > 0 {
@@ -388,32 +330,39 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    /// Holds small segments back, or lets them go (TCP_CORK).
-    pub fn set_cork(&mut self, corked: bool) {
-        self.writer.set_cork(corked);
+    /// Takes changes of the settings that have an effect at once: another congestion control, whose window stays, and
+    /// TCP_CORK, which is off again.
+    pub fn on_settings(&mut self, settings: &Settings) {
+        self.rate.change(settings.congestion);
+        if !settings.cork {
+            self.writer.forget_more();
+        }
     }
 
-    /// Sets how many bytes may be queued (SO_SNDBUF); bytes that are queued already stay.
-    pub fn set_snd_buf(&mut self, bytes: usize) {
-        self.writer.set_snd_buf(bytes);
+    /// Limits the time without progress: no program is left that could give up.
+    pub(crate) fn orphan(&mut self) {
+        self.is_orphan = true;
     }
 
-    /// Changes the time after which the connection is given up while nothing is acknowledged (RFC 5482).
+    /// Returns how long the connection waits while nothing is acknowledged (RFC 5482).
     ///
-    /// It also limits how long a closed window is probed. Without it, a peer that answers probes may keep its window closed
-    /// for ever (RFC 9293 3.8.6.1).
-    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.writer.set_user_timeout(timeout);
+    /// This also limits how long a closed window is probed. Without it, a peer that answers probes may keep its window
+    /// closed for ever (RFC 9293 3.8.6.1).
+    fn user_timeout(&self, settings: &Settings) -> Option<Duration> {
+        match (self.is_orphan, settings.user_timeout) {
+            (false, timeout) => timeout,
+            (true, timeout) => Some(timeout.map_or(ORPHAN_TIMEOUT, |it| it.min(ORPHAN_TIMEOUT))),
+        }
     }
 
     /// Adapts to a path that carries only packets with `mss` bytes of payload.
     ///
     /// Larger packets that are not acknowledged are sent again in smaller ones. The congestion window stays: the amount of
     /// data in the network does not grow (linux `tcp_simple_retransmit`).
-    pub fn on_mtu(&mut self, mss: u16, now: Instant) {
+    pub fn on_mtu(&mut self, mss: u16, cx: &Context<'_>) {
         if let Some(smaller) = self.packets.on_mtu(mss) {
             self.retransmit_larger_than(smaller);
-            self.schedule(now);
+            self.schedule(cx);
         }
     }
 
@@ -464,7 +413,7 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns the payload bytes that were never sent.
-    fn unsent(&self) -> u64 {
+    pub(crate) fn unsent(&self) -> u64 {
         self.writer.unsent(self.space.nxt())
     }
 

@@ -1,9 +1,15 @@
 //! Settings for tests.
 
+use core::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::Endpoints;
-use crate::config::{Config, ConnectionConfig, LinkLimits};
+use wire::Instant;
+
+use crate::config::{Config, ConnectionConfig};
+use crate::context::Context;
+use crate::isn::Endpoints;
+use crate::link::LinkLimits;
+use crate::settings::Settings;
 
 /// Longest payload of a super-segment in tests: eight times that of the longest IP packet, as some links take it.
 pub(crate) const LONGEST_SUPER_PAYLOAD: u32 = 8 * 65_535 - 80;
@@ -21,25 +27,54 @@ pub(crate) fn endpoints(port: u16) -> Endpoints {
     }
 }
 
-impl Default for ConnectionConfig {
+/// What a connection begins with, and the settings of its socket.
+#[derive(Debug, Clone)]
+pub(crate) struct TestConfig {
+    config: ConnectionConfig,
+    pub settings: Settings,
+}
+
+impl Default for TestConfig {
     /// A link of Ethernet's MTU, whose NIC cuts super-segments of any length.
-    fn default() -> ConnectionConfig {
-        ConnectionConfig::new(
-            &Arc::default(),
-            LinkLimits::new(1460, LONGEST_SUPER_PAYLOAD),
-        )
+    fn default() -> TestConfig {
+        TestConfig {
+            config: ConnectionConfig::new(
+                &Arc::default(),
+                LinkLimits::new(1460, LONGEST_SUPER_PAYLOAD),
+            ),
+            settings: Settings::default(),
+        }
     }
 }
 
-impl ConnectionConfig {
+impl TestConfig {
     /// Returns the shared settings, which become this connection's alone.
     pub(crate) fn shared_mut(&mut self) -> &mut Config {
-        Arc::make_mut(&mut self.shared)
+        Arc::make_mut(&mut self.config.shared)
     }
 
     /// Returns this with a change.
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut ConnectionConfig)) -> ConnectionConfig {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut TestConfig)) -> TestConfig {
         change(&mut self);
         self
+    }
+
+    /// Returns the circumstances of an event at `now`.
+    pub(crate) fn at(&self, now: Instant) -> Context<'_> {
+        Context::new(&self.settings, &self.config, now)
+    }
+}
+
+impl Deref for TestConfig {
+    type Target = ConnectionConfig;
+
+    fn deref(&self) -> &ConnectionConfig {
+        &self.config
+    }
+}
+
+impl DerefMut for TestConfig {
+    fn deref_mut(&mut self) -> &mut ConnectionConfig {
+        &mut self.config
     }
 }

@@ -5,8 +5,9 @@ use core::time::Duration;
 use wire::Instant;
 
 use crate::config::{
-    CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, INVALID_ACK_INTERVAL, Keepalive, TimerConfig,
+    CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, INVALID_ACK_INTERVAL, TimerConfig,
 };
+use crate::settings::{Keepalive, Settings};
 
 /// Returns the earlier of two times; `None` is never.
 pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
@@ -141,7 +142,6 @@ fn doubling_time(config: &TimerConfig, retries: u8) -> Duration {
 /// Timer for probes of a silent peer (RFC 9293 3.8.4).
 #[derive(Debug, Clone)]
 pub(crate) struct KeepaliveTimer {
-    config: Option<Keepalive>,
     heard: Instant,
     next: Option<Instant>,
     probes: u8,
@@ -157,10 +157,9 @@ pub(crate) enum KeepaliveVerdict {
 }
 
 impl KeepaliveTimer {
-    pub(crate) fn new(config: Option<Keepalive>, now: Instant) -> KeepaliveTimer {
-        let next = config.map(|keepalive| now + keepalive.idle);
+    pub(crate) fn new(setting: Option<Keepalive>, now: Instant) -> KeepaliveTimer {
+        let next = setting.map(|keepalive| now + keepalive.idle);
         KeepaliveTimer {
-            config,
             heard: now,
             next,
             probes: 0,
@@ -168,34 +167,28 @@ impl KeepaliveTimer {
         }
     }
 
-    pub(crate) fn configure(&mut self, config: Option<Keepalive>) {
+    /// Takes a change of the setting: the silence counts from what was heard last.
+    pub(crate) fn on_setting(&mut self, setting: Option<Keepalive>) {
         *self = KeepaliveTimer {
             probes: self.probes,
-            ..KeepaliveTimer::new(config, self.heard)
+            ..KeepaliveTimer::new(setting, self.heard)
         };
     }
 
     /// Notes a segment from the peer.
-    pub(crate) fn on_heard(&mut self, now: Instant) {
-        self.heard = now;
-        self.probes = 0;
-        self.due = false;
-        if let Some(keepalive) = self.config {
-            self.next = Some(now + keepalive.idle);
-        }
+    pub(crate) fn on_heard(&mut self, setting: Option<Keepalive>, now: Instant) {
+        *self = KeepaliveTimer::new(setting, now);
     }
 
     /// Runs the timer. With data in flight, the retransmission timer probes the peer instead.
     pub(crate) fn on_timer(
         &mut self,
         is_busy: bool,
-        user_timeout: Option<Duration>,
+        settings: &Settings,
         now: Instant,
     ) -> KeepaliveVerdict {
-        let Some(keepalive) = self
-            .config
-            .filter(|_| self.next.is_some_and(|next| next <= now))
-        else {
+        let is_over = self.next.is_some_and(|next| next <= now);
+        let Some(keepalive) = settings.keepalive.filter(|_| is_over) else {
             return KeepaliveVerdict::Nothing;
         };
         if is_busy {
@@ -203,7 +196,7 @@ impl KeepaliveTimer {
             return KeepaliveVerdict::Nothing;
         }
         // A user timeout replaces the count of probes (linux `tcp_keepalive_timer`).
-        let is_dead = match user_timeout {
+        let is_dead = match settings.user_timeout {
             Some(limit) => self.probes > 0 && now.saturating_since(self.heard) >= limit,
             None => self.probes >= keepalive.count,
         };
@@ -287,7 +280,7 @@ impl ReplyLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SYN_RETRIES;
+    use crate::settings::SYN_RETRIES;
 
     fn secs(s: u64) -> Instant {
         Instant::from_millis(1000 * s)
@@ -354,34 +347,42 @@ mod tests {
             interval: Duration::from_secs(2),
             count: 2,
         };
-        let mut timer = KeepaliveTimer::new(Some(keepalive), secs(0));
+        let settings = Settings {
+            keepalive: Some(keepalive),
+            ..Settings::default()
+        };
+        let mut timer = KeepaliveTimer::new(settings.keepalive, secs(0));
         assert_eq!(
-            timer.on_timer(false, None, secs(9)),
+            timer.on_timer(false, &settings, secs(9)),
             KeepaliveVerdict::Nothing
         );
         assert_eq!(
-            timer.on_timer(false, None, secs(10)),
+            timer.on_timer(false, &settings, secs(10)),
             KeepaliveVerdict::Probe
         );
         assert!(timer.poll_send() && !timer.poll_send());
         assert_eq!(timer.next_timer(), Some(secs(12)));
         assert_eq!(
-            timer.on_timer(false, None, secs(12)),
+            timer.on_timer(false, &settings, secs(12)),
             KeepaliveVerdict::Probe
         );
         assert_eq!(
-            timer.on_timer(false, None, secs(14)),
+            timer.on_timer(false, &settings, secs(14)),
             KeepaliveVerdict::Dead
         );
-        timer.on_heard(secs(14));
+        timer.on_heard(settings.keepalive, secs(14));
         assert_eq!((timer.probes(), timer.next_timer()), (0, Some(secs(24))));
     }
 
     #[test]
     fn keepalive_leaves_a_busy_connection_alone() {
-        let mut timer = KeepaliveTimer::new(Some(Keepalive::default()), secs(0));
+        let settings = Settings {
+            keepalive: Some(Keepalive::default()),
+            ..Settings::default()
+        };
+        let mut timer = KeepaliveTimer::new(settings.keepalive, secs(0));
         assert_eq!(
-            timer.on_timer(true, None, secs(7200)),
+            timer.on_timer(true, &settings, secs(7200)),
             KeepaliveVerdict::Nothing
         );
         assert_eq!(timer.next_timer(), Some(secs(14_400)));

@@ -10,6 +10,11 @@ pub use quoted::Quoted;
 pub use v4::Icmpv4;
 pub use v6::Icmpv6;
 
+use std::net::Ipv6Addr;
+
+use crate::checksum::Checksum;
+use crate::protocol;
+
 /// Reason to reject an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IcmpError {
@@ -77,9 +82,15 @@ impl<'a> Echo<'a> {
 }
 
 /// Computes and stores the checksum of a message; the checksum field must be 0.
-fn store_checksum(message: &mut [u8], mut pseudo: crate::Checksum) {
+fn store_checksum(message: &mut [u8], mut pseudo: Checksum) {
     pseudo.add_bytes(message);
     message[2..4].copy_from_slice(&pseudo.finish().to_be_bytes());
+}
+
+/// Returns the sum of the pseudo-header (RFC 4443 2.3); `len` fits 16 bits, as a payload length.
+fn pseudo_header(src: Ipv6Addr, dst: Ipv6Addr, len: usize) -> Checksum {
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    Checksum::pseudo_v6(src, dst, protocol::ICMPV6, len)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Bindings of memory.
 
-use devmem_uapi::DmabufId;
+use devmem_uapi::{DmabufId, Errno};
 
-use super::nic::Nic;
+use crate::error::{Error, ErrorKind, Remedy};
 use crate::net_iov_count::NetIovCount;
 use crate::{kernel, user};
 
@@ -51,13 +51,12 @@ impl Tx {
         each!(self, tx => tx.id())
     }
 
-    /// Returns whether the memory is bound to `nic`.
-    pub(crate) fn is_on(&self, nic: &Nic) -> bool {
-        match (self, nic) {
-            (Self::User(tx), Nic::User(nic)) => tx.is_on(nic),
-            (Self::Kernel(tx), Nic::Kernel(nic)) => tx.is_on(nic),
-            _ => false,
-        }
+    /// The error for a stream of another NIC.
+    pub(crate) fn is_elsewhere(&self) -> Error {
+        let id = self.id();
+        let reason = format!("dma-buf {id} is bound to another NIC than the stream's");
+        Error::new(ErrorKind::InvalidInput, Errno::ENODEV, reason)
+            .with_remedy(Remedy::BindToStreamsNic)
     }
 
     /// Returns the number of incomplete sends from the memory; 0 in a child of fork(2).
@@ -67,4 +66,11 @@ impl Tx {
             Err(_forked) => 0,
         }
     }
+}
+
+/// The refusal of a target by a NIC of the kernel.
+pub(super) fn kernel_places_nothing() -> Error {
+    let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
+    let refusal = Error::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
+    refusal.with_remedy(Remedy::GatherInstead)
 }

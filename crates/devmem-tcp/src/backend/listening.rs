@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::socket::Socket;
 use crate::driver::WaitLimit;
-use crate::error::{AcceptError, Forked};
+use crate::error::{Error, Forked};
 use crate::syn_data::EarlyCookie;
 use crate::{kernel, user};
 
@@ -34,7 +34,7 @@ impl Listening {
         }
     }
 
-    pub(crate) fn accept(&self, limit: WaitLimit) -> Result<(Socket, SocketAddr), AcceptError> {
+    pub(crate) fn accept(&self, limit: WaitLimit) -> Result<(Socket, SocketAddr), Error> {
         each!(self.here()?, listening => {
             let (socket, peer) = listening.accept(limit)?;
             Ok((socket.into(), peer))

@@ -5,20 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_uapi::Errno;
+use devmem_uapi::text::Printable;
 use netmem::{Dmabuf, NiovSize};
 use nic::LinkState;
 use stack::AddressConflict;
 use steer::RxQueueId;
 
-use super::binding::{Rx, Target, Tx};
+use super::binding::{Rx, Target, Tx, kernel_places_nothing};
 use super::listening::Listening;
 use super::prepared::Prepared;
 use super::socket::Socket;
 use crate::connect::ConnectOptions;
-use crate::error::{
-    BindError, BindTxError, ConnectError, ErrorKind, Forked, KernelNic, ListenError, NoSoftwareNic,
-    PlaceError, Refusal, SetupError,
-};
+use crate::error::{BindError, Error, Forked};
 use crate::flows::Flows;
 use crate::queue_stats::QueueStats;
 use crate::syn_data::SynData;
@@ -55,6 +53,15 @@ impl Nic {
         }
     }
 
+    /// Returns whether `tx` is bound to this NIC.
+    pub(crate) fn has(&self, tx: &Tx) -> bool {
+        match (self, tx) {
+            (Self::User(nic), Tx::User(tx)) => tx.is_on(nic),
+            (Self::Kernel(nic), Tx::Kernel(tx)) => tx.is_on(nic),
+            _ => false,
+        }
+    }
+
     /// Returns the name of the kernel's interface.
     pub(crate) fn interface(&self) -> Option<&str> {
         match self {
@@ -64,15 +71,10 @@ impl Nic {
     }
 
     /// Calls `call` with the software NIC, or that of the first shard.
-    pub(crate) fn with_nic<T>(
-        &self,
-        call: impl FnOnce(&mut nic::Nic) -> T,
-    ) -> Result<T, NoSoftwareNic> {
+    pub(crate) fn with_nic<T>(&self, call: impl FnOnce(&mut nic::Nic) -> T) -> Result<T, Error> {
         match self.here()? {
             Self::User(nic) => Ok(nic.with_nic(call)?),
-            Self::Kernel(nic) => Err(NoSoftwareNic::Kernel(KernelNic {
-                interface: nic.name().to_owned(),
-            })),
+            Self::Kernel(nic) => Err(not_software(nic.name())),
         }
     }
 
@@ -105,21 +107,21 @@ impl Nic {
         })
     }
 
-    pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<Tx, BindTxError> {
+    pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<Tx, Error> {
         Ok(match self.here()? {
             Self::User(nic) => Tx::User(nic.bind_tx(memory)?),
             Self::Kernel(nic) => Tx::Kernel(nic.bind_tx(memory)?),
         })
     }
 
-    pub(crate) fn bind_target(&self, memory: &Dmabuf) -> Result<Target, PlaceError> {
+    pub(crate) fn bind_target(&self, memory: &Dmabuf) -> Result<Target, Error> {
         match self.here()? {
             Self::User(nic) => nic.bind_target(memory),
-            Self::Kernel(_) => Err(kernel_places_nothing().into()),
+            Self::Kernel(_) => Err(kernel_places_nothing()),
         }
     }
 
-    pub(crate) fn listen(&self, address: SocketAddr) -> Result<Listening, ListenError> {
+    pub(crate) fn listen(&self, address: SocketAddr) -> Result<Listening, Error> {
         Ok(match self.here()? {
             Self::User(nic) => Listening::User(nic.listen(address, BACKLOG)?),
             Self::Kernel(nic) => Listening::Kernel(nic.listen(address, BACKLOG)?),
@@ -130,7 +132,7 @@ impl Nic {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Socket, ConnectError> {
+    ) -> Result<Socket, Error> {
         each!(self.here()?, nic => Ok(nic.begin_connect(address, options)?.into()))
     }
 
@@ -139,7 +141,7 @@ impl Nic {
         address: SocketAddr,
         options: &ConnectOptions,
         data: SynData<'_>,
-    ) -> Result<(Socket, usize), ConnectError> {
+    ) -> Result<(Socket, usize), Error> {
         each!(self.here()?, nic => {
             let (socket, taken) = nic.begin_with_data(address, options, data)?;
             Ok((socket.into(), taken))
@@ -150,7 +152,7 @@ impl Nic {
 /// Settings and counters.
 impl Nic {
     /// Returns the settings of a receiver: for an interface of the kernel as commands, else as text.
-    pub(crate) fn commands(&self, flows: &Flows, queues: u16) -> Result<Vec<String>, SetupError> {
+    pub(crate) fn commands(&self, flows: &Flows, queues: u16) -> Result<Vec<String>, Error> {
         match self.here()? {
             Self::User(_) => Ok(flows.settings(queues)),
             Self::Kernel(nic) => nic.commands(flows, queues),
@@ -161,7 +163,7 @@ impl Nic {
         &self,
         flows: &Flows,
         queues: u16,
-    ) -> Result<(Prepared, Vec<RxQueueId>), SetupError> {
+    ) -> Result<(Prepared, Vec<RxQueueId>), Error> {
         Ok(match self.here()? {
             Self::User(nic) => {
                 let (_prepared, queues) = nic.prepare(flows, queues)?;
@@ -229,9 +231,12 @@ impl Nic {
     }
 }
 
-/// The refusal of a target by a NIC of the kernel.
-pub(super) fn kernel_places_nothing() -> Refusal {
-    let reason = "a NIC of the kernel receives into the memory that is bound to its queues, and nowhere else";
-    let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
-    refusal.with_remedy("copy what was received with `RxBatch::gather_into`")
+/// The NIC is an interface of the kernel: there is no software NIC to read or change.
+fn not_software(interface: &str) -> Error {
+    let name = Printable(interface);
+    let reason =
+        format!("{name} is an interface of the kernel, not a software NIC of this process");
+    let remedy =
+        format!("use ethtool: `ethtool -g {name}`, `ethtool -x {name}`, `ethtool -n {name}`");
+    Error::of_errno(Errno::EOPNOTSUPP, reason).with_remedy(remedy)
 }

@@ -13,14 +13,10 @@ use netmem::Dmabuf;
 use stack::PlaceInUse;
 use steer::RxQueueId;
 
-use super::binding::{Target, Tx};
-use super::nic::kernel_places_nothing;
+use super::binding::{Target, Tx, kernel_places_nothing};
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::error::{
-    CompletionError, ConnectError, Forked, HeldMemory, PlaceError, RecvError, Refusal,
-    ReleaseError, SendError, ShutdownError,
-};
+use crate::error::{Error, Forked, HeldMemory, RecvError};
 use crate::frags::Frags;
 use crate::ranges::HowToSend;
 use crate::recv_request::RecvRequest;
@@ -67,7 +63,7 @@ impl Socket {
 /// Connecting.
 impl Socket {
     /// Returns the outcome of a connect, `None` while it is in progress. Never waits.
-    pub(crate) fn connected(&self) -> Option<Result<(), ConnectError>> {
+    pub(crate) fn connected(&self) -> Option<Result<(), Error>> {
         match self.here() {
             Ok(socket) => each!(socket, socket => socket.connected_now()),
             Err(forked) => Some(Err(forked.into())),
@@ -75,7 +71,7 @@ impl Socket {
     }
 
     /// Waits until the connection is established or TCP gives up, within the time of the options.
-    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), Error> {
         each!(self.here()?, socket => socket.await_connected(options))
     }
 }
@@ -88,8 +84,12 @@ impl Socket {
         received.map_err(|error| self.with_cause(error))
     }
 
-    /// Reads bytes that are in host memory.
-    pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
+    /// Reads bytes that are in host memory; `None` if the next ones are in device memory.
+    pub(crate) fn read(
+        &self,
+        out: &mut [u8],
+        limit: WaitLimit,
+    ) -> Result<Option<usize>, RecvError> {
         let read = each!(self.here()?, socket => socket.read(out, limit));
         read.map_err(|error| self.with_cause(error))
     }
@@ -110,7 +110,7 @@ impl Socket {
     }
 
     /// Returns the frags that this socket has lent, which are none then. Returns the number of frags freed.
-    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, ReleaseError> {
+    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, Error> {
         each!(self.here()?, socket => socket.release(frags))
     }
 
@@ -132,14 +132,10 @@ impl Socket {
     }
 
     /// Has the next bytes received in `ranges` of `target`.
-    pub(crate) fn place_next(
-        &self,
-        target: &Target,
-        ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    pub(crate) fn place_next(&self, target: &Target, ranges: &[Range<usize>]) -> Result<(), Error> {
         match self.here()? {
             Self::User(socket) => socket.place_next(target, ranges),
-            Self::Kernel(_) => Err(kernel_places_nothing().into()),
+            Self::Kernel(_) => Err(kernel_places_nothing()),
         }
     }
 
@@ -172,7 +168,7 @@ impl Socket {
 /// Sending, and completions of sends.
 impl Socket {
     /// Sends bytes of host memory, by a copy.
-    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, SendError> {
+    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, Error> {
         each!(self.here()?, socket => socket.write(bytes, limit))
     }
 
@@ -182,7 +178,7 @@ impl Socket {
         tx: &Tx,
         ranges: &[Range<usize>],
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         match (self.here()?, tx) {
             (Self::User(socket), Tx::User(tx)) if tx.is_at(socket.shard()) => {
                 socket.send(tx, ranges, how)
@@ -190,7 +186,7 @@ impl Socket {
             (Self::Kernel(socket), Tx::Kernel(tx)) if tx.is_on(socket.nic()) => {
                 socket.send(tx, ranges, how)
             }
-            _ => Err(SendError::OtherNetdev { dmabuf: tx.id() }),
+            _ => Err(tx.is_elsewhere()),
         }
     }
 
@@ -200,7 +196,7 @@ impl Socket {
         bytes: &Arc<[u8]>,
         range: &Range<usize>,
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         each!(self.here()?, socket => socket.send_host(bytes, range, how))
     }
 
@@ -219,22 +215,22 @@ impl Socket {
     }
 
     /// Reads the error queue; returns the number of sends that are complete without a gap.
-    pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
+    pub(crate) fn collect(&self) -> Result<u64, Error> {
         each!(self.here()?, socket => socket.collect())
     }
 
     /// Reads the error queue and returns the counts of the sends.
-    pub(crate) fn counts(&self) -> Result<SendCounts, CompletionError> {
+    pub(crate) fn counts(&self) -> Result<SendCounts, Error> {
         each!(self.here()?, socket => socket.counts())
     }
 
     /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), CompletionError> {
+    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
         each!(self.here()?, socket => socket.tell())
     }
 
     /// Waits until all sends before `end` are complete.
-    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), CompletionError> {
+    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), Error> {
         each!(self.here()?, socket => socket.wait_until(end, limit))
     }
 
@@ -261,13 +257,13 @@ impl Socket {
 
 /// Settings and state of the connection.
 impl Socket {
-    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         each!(self.here()?, socket => socket.shutdown(how))
     }
 
     /// Returns the pending error of the connection and clears it.
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        let taken: Option<Refusal> = each!(self.here()?, socket => socket.take_error())?;
+        let taken: Option<Error> = each!(self.here()?, socket => socket.take_error())?;
         Ok(taken.map(io::Error::from))
     }
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use devmem_uapi::{DmabufId, TokenRanges};
+use devmem_uapi::{DmabufId, Errno, TokenRanges};
 use netmem::{CopyError, CpuAccess, CpuView, DeviceGather, Dmabuf, Fence, RxClaim};
 
 use super::RxBatch;
-use crate::error::GatherError;
+use crate::error::Error;
 use crate::frags::Item;
 
 /// Copies of the frags of a batch to contiguous memory, by a GPU: see [`RxBatch::start_gather`]. Dropping it waits.
@@ -38,7 +38,7 @@ impl Gather<'_> {
     ///
     /// # Errors
     /// The GPU failed.
-    pub fn is_done(&mut self) -> Result<bool, GatherError> {
+    pub fn is_done(&mut self) -> Result<bool, Error> {
         for copies in &mut self.copies {
             if !copies.is_done().map_err(CopyError::Device)? {
                 return Ok(false);
@@ -48,7 +48,7 @@ impl Gather<'_> {
         Ok(true)
     }
 
-    /// Returns the points in the GPU's lane at which the bytes are in their place, for streams that shall wait for them.
+    /// Returns the points in the GPU's lane at which the bytes are in their place, for streams that have to wait for them.
     pub fn fences(&self) -> impl Iterator<Item = Fence> + '_ {
         self.copies.iter().filter_map(DeviceGather::fence)
     }
@@ -57,7 +57,7 @@ impl Gather<'_> {
     ///
     /// # Errors
     /// The GPU failed.
-    pub fn wait(self) -> Result<usize, GatherError> {
+    pub fn wait(self) -> Result<usize, Error> {
         for copies in self.copies {
             copies.wait().map_err(CopyError::Device)?;
         }
@@ -122,7 +122,7 @@ impl Run<'_> {
         batch: &RxBatch,
         target: &Dmabuf,
         to: &CpuView<'_>,
-    ) -> Result<Option<DeviceGather>, GatherError> {
+    ) -> Result<Option<DeviceGather>, Error> {
         let Some(memory) = &self.memory else {
             let mut at = self.at;
             for item in self.items {
@@ -154,10 +154,10 @@ impl RxBatch {
     /// in it are moved, also where both overlap.
     ///
     /// # Errors
-    /// [`GatherError::DoesNotFit`] if the bytes do not fit, [`GatherError::InUse`] if the copy would overwrite received bytes that
-    /// are still needed, [`GatherError::Gone`] if the memory of a frag is no longer bound: then nothing was copied.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the bytes do not fit, [`ErrorKind::InUse`](crate::ErrorKind::InUse) if the copy would overwrite received bytes that
+    /// are still needed, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the memory of a frag is no longer bound: then nothing was copied.
     /// After another error, the bytes before the failing frag may have been copied.
-    pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, GatherError> {
+    pub fn gather_into(&self, target: &Dmabuf, offset: usize) -> Result<usize, Error> {
         self.start_gather(target, offset)?.wait()
     }
 
@@ -166,14 +166,10 @@ impl RxBatch {
     ///
     /// # Errors
     /// As [`gather_into`](Self::gather_into).
-    pub fn start_gather(&self, target: &Dmabuf, offset: usize) -> Result<Gather<'_>, GatherError> {
+    pub fn start_gather(&self, target: &Dmabuf, offset: usize) -> Result<Gather<'_>, Error> {
         let needed = self.device_bytes() + self.linear_bytes();
         if target.size().saturating_sub(offset) < needed {
-            return Err(GatherError::DoesNotFit {
-                needed,
-                offset,
-                size: target.size(),
-            });
+            return Err(does_not_fit(needed, offset, target.size()));
         }
         let place = offset..offset + needed;
         let mut runs = self.runs(offset)?;
@@ -205,7 +201,7 @@ impl RxBatch {
     ///
     /// # Errors
     /// As [`gather_into`](Self::gather_into), except that everything fits.
-    pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, GatherError> {
+    pub fn copy_to(&self, out: &mut [u8]) -> Result<usize, Error> {
         let mut done = 0;
         for item in &self.frags.items {
             let Some(room) = out.get_mut(done..).filter(|room| !room.is_empty()) else {
@@ -225,15 +221,15 @@ impl RxBatch {
     /// Returns the memory of a binding of which the batch has frags, also after its unbinding.
     ///
     /// # Errors
-    /// [`GatherError::Gone`] if the batch has no frag of that binding, or holds none any more; the NIC belongs to another process.
-    pub fn memory_of(&self, dmabuf: DmabufId) -> Result<Dmabuf, GatherError> {
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the batch has no frag of that binding, or holds none any more; the NIC belongs to another process.
+    pub fn memory_of(&self, dmabuf: DmabufId) -> Result<Dmabuf, Error> {
         let owner = self.owner.as_ref();
         let memory = owner.map(|owner| owner.memory(dmabuf)).transpose()?;
-        memory.flatten().ok_or(GatherError::Gone { dmabuf })
+        memory.flatten().ok_or_else(|| gone(dmabuf))
     }
 
     /// Returns the runs of frags of the same memory; the first byte belongs at `offset`.
-    fn runs(&self, offset: usize) -> Result<Vec<Run<'_>>, GatherError> {
+    fn runs(&self, offset: usize) -> Result<Vec<Run<'_>>, Error> {
         let mut at = offset;
         let items = &self.frags.items;
         let runs = items.chunk_by(|one, next| one.dmabuf() == next.dmabuf());
@@ -253,18 +249,18 @@ impl RxBatch {
         target: &Dmabuf,
         place: &Range<usize>,
         runs: &[Run<'_>],
-    ) -> Result<(), GatherError> {
+    ) -> Result<(), Error> {
         let Range { start, end } = *place;
         if runs.iter().any(|run| run.is_in(target)) && RxClaim::is_bound(target) {
             let used = "are bound for receiving, and a NIC writes any packets there; gather into other memory";
-            return Err(GatherError::in_use(start..end, used));
+            return Err(in_use(start..end, used));
         }
         let Some(owner) = self.owner.as_ref().filter(|owner| owner.has_targets()) else {
             return Ok(());
         };
         let found = owner.place_in_use(target, place, &self.lent_tokens());
         found.map_or(Ok(()), |found| {
-            Err(GatherError::in_use(found.range, &found.used.to_string()))
+            Err(in_use(found.range, &found.used.to_string()))
         })
     }
 
@@ -278,4 +274,22 @@ impl RxBatch {
     fn lent_tokens(&self) -> TokenRanges {
         self.frags.tokens().collect()
     }
+}
+
+fn does_not_fit(needed: usize, offset: usize, size: usize) -> Error {
+    let reason = format!("{needed} bytes do not fit at offset {offset} of {size} bytes");
+    Error::invalid(reason).with_remedy("gather at a smaller offset or into larger memory")
+}
+
+/// The memory of a frag was freed: its token was returned without the library.
+fn gone(dmabuf: DmabufId) -> Error {
+    Error::invalid(format!("the memory bound as {dmabuf:?} is gone"))
+        .with_remedy("a frag's token was returned while the batch still held it")
+}
+
+/// The copy would overwrite received bytes that are still needed; `used` says for what.
+fn in_use(bytes: Range<usize>, used: &str) -> Error {
+    let Range { start, end } = bytes;
+    let message = format_args!("bytes {start} to {end} of the target {used}");
+    Error::of_stack(Errno::EBUSY, &message)
 }

@@ -1,16 +1,16 @@
 //! The return of the device memory of a batch.
 
 use super::{Kept, RxBatch, RxFrag};
-use crate::error::ReleaseError;
+use crate::error::Error;
 
 impl RxBatch {
     /// Returns the device memory of all frags with `SO_DEVMEM_DONTNEED`: tokens are merged into ranges, at most 128 ranges
     /// and 1,024 frags per call. Returns the number of frags freed.
     ///
     /// # Errors
-    /// [`ReleaseError::Missing`] if fewer frags were freed than the batch held: the program returned some of their tokens
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if fewer frags were freed than the batch held: the program returned some of their tokens
     /// without the library.
-    pub fn release(&mut self) -> Result<usize, ReleaseError> {
+    pub fn release(&mut self) -> Result<usize, Error> {
         let lent = self.device_frags();
         let freed = match self.owner.take() {
             Some(owner) => owner.release(&mut self.frags),
@@ -20,7 +20,11 @@ impl RxBatch {
         self.frags.clear();
         match freed? {
             freed if freed == lent => Ok(freed),
-            freed => Err(ReleaseError::Missing { lent, freed }),
+            freed => {
+                let reason = format!("only {freed} of {lent} frags could be returned");
+                Err(Error::invalid(reason)
+                    .with_remedy("their tokens were returned before, without the library"))
+            }
         }
     }
 }

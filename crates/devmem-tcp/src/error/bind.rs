@@ -1,161 +1,123 @@
-//! Errors of making and binding memory.
+//! Why memory could not be bound for receiving.
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 
-use netmem::{CopyError, DeviceError, DmabufError, InUse};
+use devmem_uapi::Errno;
+use netmem::InUse;
 
-#[cfg(any(feature = "cuda", feature = "hip"))]
-use super::device::GpuError;
-use super::{Forked, Refusal};
-use devmem_uapi::DmabufId;
+use super::{Error, ErrorKind, Forked, Remedy, into_io};
 
-/// Why device memory could not be created or imported.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceMemoryError {
-    /// The exporter of the kernel refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The descriptor is not a dma-buf.
-    #[error(
-        "the descriptor is not an open dma-buf: {0}\n  pass one that an exporter of the kernel or a GPU library returned"
-    )]
-    NotADmabuf(#[source] io::Error),
-    /// The dma-buf cannot be mapped for the CPU.
-    #[error(transparent)]
-    Map(#[from] DmabufError),
-    /// There is no such GPU or no driver for it, or the GPU refused.
-    #[cfg(any(feature = "cuda", feature = "hip"))]
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    /// There is no such Vulkan device or no driver for it, or the device refused.
-    #[cfg(feature = "vulkan")]
-    #[error(transparent)]
-    Vulkan(#[from] devmem_vulkan::VulkanError),
-}
-
-/// Why memory could not be bound.
-#[derive(thiserror::Error)]
+/// Why memory could not be bound for receiving.
 #[non_exhaustive]
 pub enum BindError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
-    #[error("{ANONYMOUS}")]
-    Anonymous,
-    /// A device did not export its memory as a dma-buf, which a NIC of the kernel needs, or would not see what the NIC writes.
-    #[error("the memory cannot be given to a NIC of the kernel: {0}")]
-    Export(#[from] DeviceError),
     /// The memory is bound for receiving already, or some of it is still lent from an earlier binding. The library refuses
     /// this with both backends, because the second binding would receive into memory that the first has lent. Linux itself
     /// allows it.
-    #[error(transparent)]
     InUse(InUse),
-    /// The stack or the kernel refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+    /// The NIC refused.
+    Failed(Error),
 }
 
-/// Reason and remedy for anonymous memory.
-const ANONYMOUS: &str = "anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel\n  make it with \
-                         `devmem_tcp::udmabuf`, `devmem_tcp::dma_heap` or `Dmabuf::memfd`";
+impl BindError {
+    /// Returns the kind, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InUse(_) => ErrorKind::InUse,
+            Self::Failed(error) => error.kind(),
+        }
+    }
+
+    /// Returns the errno that the kernel's call returns for it.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::InUse(_) => Errno::EBUSY,
+            Self::Failed(error) => error.errno(),
+        }
+    }
+
+    /// Returns the reason.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::InUse(in_use) => in_use.to_string(),
+            Self::Failed(error) => error.reason().to_owned(),
+        }
+    }
+
+    /// Returns the remedy: what to change or type next.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            // The reason has it.
+            Self::InUse(_) => None,
+            Self::Failed(error) => error.remedy(),
+        }
+    }
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse(in_use) => fmt::Display::fmt(in_use, f),
+            Self::Failed(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+/// As of [`Error`]: the text, and with `{:#?}` the fields.
+impl fmt::Debug for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            error if !f.alternate() => fmt::Display::fmt(error, f),
+            Self::InUse(in_use) => f.debug_tuple("InUse").field(in_use).finish(),
+            Self::Failed(error) => f.debug_tuple("Failed").field(error).finish(),
+        }
+    }
+}
+
+impl StdError for BindError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::InUse(_) => None,
+            Self::Failed(error) => error.source(),
+        }
+    }
+}
+
+/// Keeps the error as the inner error.
+impl From<BindError> for io::Error {
+    fn from(error: BindError) -> Self {
+        into_io(error.kind(), error)
+    }
+}
+
+impl From<BindError> for Error {
+    fn from(error: BindError) -> Self {
+        match error {
+            BindError::InUse(in_use) => Self::of_errno(Errno::EBUSY, in_use.to_string()),
+            BindError::Failed(error) => error,
+        }
+    }
+}
+
+impl From<Error> for BindError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Forked> for BindError {
+    fn from(forked: Forked) -> Self {
+        Self::Failed(forked.into())
+    }
+}
 
 #[doc(hidden)]
 impl From<stack::BindRxError> for BindError {
     fn from(error: stack::BindRxError) -> Self {
         match error {
             stack::BindRxError::InUse(in_use) => Self::InUse(in_use),
-            error => Self::Refused(error.into()),
+            error => Self::Failed(error.into()),
         }
-    }
-}
-
-/// Why memory could not be bound for sending.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum BindTxError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// Anonymous memory has no file descriptor, which a NIC of the kernel needs.
-    #[error("{ANONYMOUS}")]
-    Anonymous,
-    /// A device did not export its memory as a dma-buf, which a NIC of the kernel needs, or would not see what the NIC writes.
-    #[error("the memory cannot be given to a NIC of the kernel: {0}")]
-    Export(#[from] DeviceError),
-    /// The stack or the kernel refused.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-}
-
-/// Why received bytes cannot be placed directly.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum PlaceError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The stack refused; or the NIC is one of the kernel, which cannot.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-}
-
-/// Why a batch could not be gathered, or read by the CPU.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GatherError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The target is too small.
-    #[error(
-        "{needed} bytes do not fit at offset {offset} of {size} bytes\n  gather at a smaller offset or into larger memory"
-    )]
-    DoesNotFit {
-        /// Bytes of the batch.
-        needed: usize,
-        /// Offset in the target.
-        offset: usize,
-        /// Size of the target.
-        size: usize,
-    },
-    /// The memory of a frag was freed: its token was returned without the library.
-    #[error(
-        "the memory bound as {dmabuf:?} is gone\n  a frag's token was returned while the batch still held it"
-    )]
-    Gone {
-        /// The binding.
-        dmabuf: DmabufId,
-    },
-    /// The copy would overwrite received bytes that are still needed.
-    #[error("bytes {start} to {end} of the target {used}")]
-    InUse {
-        /// First of these bytes.
-        start: usize,
-        /// End of these bytes.
-        end: usize,
-        /// What they are needed for, and a remedy.
-        used: String,
-    },
-    /// A range is outside its memory, or the memory cannot be synchronised for CPU access.
-    #[error(transparent)]
-    Copy(#[from] CopyError),
-}
-
-impl GatherError {
-    /// `used` says what the bytes are needed for, and behind a semicolon what to do.
-    pub(crate) fn in_use(bytes: std::ops::Range<usize>, used: &str) -> Self {
-        Self::InUse {
-            start: bytes.start,
-            end: bytes.end,
-            used: used.replacen("; ", "\n  ", 1),
-        }
-    }
-}
-
-impl From<netmem::OutOfBounds> for GatherError {
-    fn from(error: netmem::OutOfBounds) -> Self {
-        Self::Copy(error.into())
     }
 }

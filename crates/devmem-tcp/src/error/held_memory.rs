@@ -52,10 +52,6 @@ impl HeldMemory {
     }
 }
 
-/// What to do about it.
-pub(super) const REMEDY: &str = "release the batches, or drop the frags and tensors, that the program holds, or bind more memory: until \
-                                 then the peer may not send more";
-
 impl fmt::Display for HeldMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -87,14 +83,5 @@ impl fmt::Display for HeldMemory {
             write!(f, "; {unread} hold bytes that it has not received")?;
         }
         Ok(())
-    }
-}
-
-/// Returns the text of a receive that timed out.
-pub(super) fn timed_out(held: Option<&HeldMemory>) -> String {
-    let text = "no data arrived within the timeout";
-    match held {
-        None => text.to_owned(),
-        Some(held) => format!("{text}: {held}\n  {REMEDY}"),
     }
 }

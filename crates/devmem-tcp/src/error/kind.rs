@@ -98,6 +98,21 @@ impl ErrorKind {
         }
     }
 
+    /// Returns the errno that stands for the kind of an I/O error without one.
+    pub(super) fn errno(self) -> Errno {
+        match self {
+            Self::WouldBlock => Errno::EAGAIN,
+            Self::TimedOut => Errno::ETIMEDOUT,
+            Self::InvalidInput => Errno::EINVAL,
+            Self::NotFound => Errno::ENOENT,
+            Self::PermissionDenied => Errno::EPERM,
+            Self::OutOfResources => Errno::ENOMEM,
+            Self::Unsupported => Errno::EOPNOTSUPP,
+            Self::NotConnected => Errno::ENOTCONN,
+            _ => Errno::EIO,
+        }
+    }
+
     /// Returns the kind of an I/O error.
     pub(crate) fn of_io(error: &io::Error) -> Self {
         match error.raw_os_error() {
@@ -107,6 +122,8 @@ impl ErrorKind {
                 io::ErrorKind::NotFound => Self::NotFound,
                 io::ErrorKind::PermissionDenied => Self::PermissionDenied,
                 io::ErrorKind::TimedOut => Self::TimedOut,
+                io::ErrorKind::WouldBlock => Self::WouldBlock,
+                io::ErrorKind::NotConnected => Self::NotConnected,
                 io::ErrorKind::OutOfMemory => Self::OutOfResources,
                 io::ErrorKind::Unsupported => Self::Unsupported,
                 _ => Self::Other,

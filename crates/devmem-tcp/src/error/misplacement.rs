@@ -2,6 +2,8 @@
 
 use devmem_uapi::DmabufId;
 
+use super::Remedy;
+
 /// Why bytes are in host memory although device memory is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misplacement {
@@ -15,24 +17,25 @@ pub struct Misplacement {
     pub hint: String,
 }
 
-pub(super) fn words(bytes: usize, cause: Option<&Misplacement>) -> String {
+/// Returns the reason of a receive that met such bytes.
+pub(super) fn reason(bytes: usize, cause: Option<&Misplacement>) -> String {
     let Some(cause) = cause else {
-        return format!(
-            "{bytes} bytes arrived in host memory, not in device memory\n  the flow is not steered to a bound queue, or \
-             the NIC left payload with the headers; `set_placement(Placement::Mixed)` delivers them"
-        );
+        return format!("{bytes} bytes arrived in host memory, not in device memory");
     };
     let Misplacement {
-        interface,
-        dmabuf,
-        reason,
-        hint,
+        interface, dmabuf, ..
     } = cause;
     let memory = match dmabuf {
         Some(dmabuf) => format!("dma-buf {dmabuf}"),
         None => "device memory".to_owned(),
     };
-    format!(
-        "recv on {interface}: {bytes} bytes arrived in host memory, not in {memory}\n  {reason}\n  {hint}"
-    )
+    format!("recv on {interface}: {bytes} bytes arrived in host memory, not in {memory}")
+}
+
+/// Returns the cause, and what to do about it.
+pub(super) fn remedy(cause: Option<&Misplacement>) -> Remedy {
+    match cause {
+        None => Remedy::AcceptHostMemory,
+        Some(Misplacement { reason, hint, .. }) => format!("{reason}\n{hint}").into(),
+    }
 }

@@ -1,414 +1,370 @@
-//! One error type per operation. Fields hold the facts; the message has the reason in its first line, then the remedy.
+//! Why calls fail: [`Error`], and the errors of receiving and binding, whose variants programs act on.
 //!
-//! Every error has `kind()` for programs, `remedy()` for people, `errno()`, and becomes an `io::Error` by `?`.
+//! All of them have a kind for programs, the errno of the same refusal by Linux, a reason and a remedy for people, and become an
+//! [`io::Error`] by `?`.
 
 mod bind;
-mod device;
 mod held_memory;
 mod kind;
 mod misplacement;
-mod refusal;
-mod verdict;
+mod of_kernel;
+mod of_memory;
+mod of_stack;
+mod recv;
+mod remedy;
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::io;
-use std::net::IpAddr;
 
-use devmem_uapi::DmabufId;
-use devmem_uapi::text::Printable;
+use devmem_uapi::Errno;
+use devmem_uapi::text::printable_lines;
+use steer::RxQueueId;
 
-pub use bind::{BindError, BindTxError, DeviceMemoryError, GatherError, PlaceError};
+pub use bind::BindError;
 pub use held_memory::{HeldMemory, HeldUnit};
 pub use kind::ErrorKind;
 pub use misplacement::Misplacement;
-pub use refusal::Refusal;
+pub use recv::RecvError;
+pub use remedy::Remedy;
 
 use crate::driver::NotReady;
-use crate::link_spec::LinkSpecError;
 
-/// Why a NIC could not be opened.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The text is not a link.
-    #[error(transparent)]
-    Link(#[from] LinkSpecError),
-    /// The text is not an address with a prefix length.
-    #[error(
-        "'{}' is not an address with a prefix length\n  write it as 10.77.0.2/24 or fd77::2/64",
-        Printable(.text)
-    )]
-    Address {
-        /// The text.
-        text: String,
-    },
-    /// The kernel has no such interface.
-    #[error(
-        "there is no interface {}: {source}\n  `ip link` lists those of this network namespace",
-        Printable(.name)
-    )]
-    NoInterface {
-        /// The name.
-        name: String,
-        /// The error of the kernel.
-        source: io::Error,
-    },
-    /// The kernel has no route to an address.
-    #[error("there is no route to {peer}: {source}\n  `ip route get {peer}` asks for the same one")]
-    NoRoute {
-        /// The address.
-        peer: IpAddr,
-        /// The error of the kernel.
-        source: io::Error,
-    },
-    /// The builder of the NIC has no address.
-    #[error("the NIC has no address\n  give it one, as in `.address(\"10.77.0.2/24\")`")]
-    NoAddress,
-    /// Nothing listens at the other end of a UNIX wire, or its hello is invalid.
-    #[error(
-        "the wire at {}: {source}\n  start its other end first, which takes one peer at a time: a NIC with the link unix-listen:PATH, or devmem-tcp nic --wire unix-listen:PATH", Printable(.path.display())
-    )]
-    Unix {
-        /// The path of the socket.
-        path: std::path::PathBuf,
-        /// The error of the socket.
-        source: io::Error,
-    },
-    /// The listening end of a UNIX wire carries super-packets and payload by reference, and an impaired end does not.
-    #[error(
-        "the wire at {}: the listening end refuses this one, which takes no super-packets because of its impairment\n  let the impaired end listen (unix-listen:PATH) and the other one connect, or impair both", Printable(.path.display())
-    )]
-    UnixRefused {
-        /// The path of the socket.
-        path: std::path::PathBuf,
-    },
-    /// The socket of a UNIX wire cannot be made.
-    #[error(
-        "cannot listen at {}: {source}\n  if another process listens there, choose another path, or connect to it with unix:PATH", Printable(.path.display())
-    )]
-    UnixListen {
-        /// The path of the socket.
-        path: std::path::PathBuf,
-        /// The error of the socket.
-        source: io::Error,
-    },
-    /// Two NICs are on this wire already.
-    #[error(
-        "the in-memory wire '{}' already joins two NICs\n  choose another name, or drop one of its NICs",
-        Printable(.name)
-    )]
-    WireTaken {
-        /// The name of the wire.
-        name: String,
-    },
-    /// The TAP cannot be opened or set up, or the NIC or its stack refused an option.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// A system call failed, usually for lack of a resource.
-    #[error(
-        "{call} failed: {source}\n  the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`"
-    )]
-    System {
-        /// The name of the call.
-        call: &'static str,
-        /// Its error.
-        source: io::Error,
-    },
+/// Why a call failed.
+///
+/// `Display` prints the reason, then the remedy on further lines; both may have names and messages from outside, in which what a
+/// terminal obeys is escaped. `{:?}` prints the same, for a `main` that returns the error, and `{:#?}` the fields.
+///
+/// The same refusal has the same kind and the same errno on both backends.
+pub struct Error {
+    kind: ErrorKind,
+    errno: Errno,
+    why: Why,
 }
 
-/// The NIC is an interface of the kernel: there is no software NIC to read or change.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0} is an interface of the kernel, not a software NIC of this process\n  use ethtool: `ethtool -g {0}`, `ethtool -x {0}`, `ethtool -n {0}`",
-    Printable(.interface)
-)]
-pub struct KernelNic {
-    /// The interface.
-    pub interface: String,
+enum Why {
+    /// A reason without more, for calls that are repeated: it allocates nothing.
+    Brief(&'static str),
+    /// Boxed, because results with large errors are slow to return.
+    Facts(Box<Facts>),
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    reason: String,
+    remedy: Option<Remedy>,
+    interface: Option<String>,
+    queue: Option<RxQueueId>,
+    kernel_message: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// Returns the kind, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Returns the errno that the kernel's call returns for it.
+    pub fn errno(&self) -> Errno {
+        self.errno
+    }
+
+    /// Returns the reason, usually one line.
+    pub fn reason(&self) -> &str {
+        match &self.why {
+            Why::Brief(reason) => reason,
+            Why::Facts(facts) => &facts.reason,
+        }
+    }
+
+    /// Returns the remedy: what to change or type next.
+    pub fn remedy(&self) -> Option<Remedy> {
+        self.facts()?.remedy.clone()
+    }
+
+    /// Returns the interface of the kernel; `None` for a user-space NIC.
+    pub fn interface(&self) -> Option<&str> {
+        self.facts()?.interface.as_deref()
+    }
+
+    /// Returns the RX queue that was refused, the first one of several.
+    pub fn queue(&self) -> Option<RxQueueId> {
+        self.facts()?.queue
+    }
+
+    /// Returns the message of the kernel's extended acknowledgement, if it sent one.
+    pub fn kernel_message(&self) -> Option<&str> {
+        self.facts()?.kernel_message.as_deref()
+    }
+
+    fn facts(&self) -> Option<&Facts> {
+        match &self.why {
+            Why::Brief(_) => None,
+            Why::Facts(facts) => Some(facts),
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, errno: Errno, reason: impl Into<String>) -> Self {
+        let facts = Facts {
+            reason: printable_lines(reason.into()),
+            ..Facts::default()
+        };
+        Self {
+            kind,
+            errno,
+            why: Why::Facts(Box::new(facts)),
+        }
+    }
+
+    /// An argument is invalid.
+    pub(crate) fn invalid(reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+    }
+
+    /// An error with the kind that `errno` stands for.
+    pub(crate) fn of_errno(errno: Errno, reason: impl Into<String>) -> Self {
+        Self::new(ErrorKind::of_errno(errno), errno, reason)
+    }
+
+    /// Too many queues or none: queue 0 always uses host memory, so at most `channels - 1` can use device memory.
+    pub(crate) fn no_such_queues(wanted: u16, channels: u16) -> Self {
+        let most = channels.saturating_sub(1);
+        Self::invalid(format!(
+            "{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0"
+        ))
+        .with_remedy(format!(
+            "ask for 1 to {most}, or open the NIC with more queues"
+        ))
+    }
+
+    fn brief(kind: ErrorKind, errno: Errno, reason: &'static str) -> Self {
+        let why = Why::Brief(reason);
+        Self { kind, errno, why }
+    }
+
+    /// A system call failed, usually for lack of a resource.
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| {
+            let source = source.into();
+            let remedy = "the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`";
+            Self::of_io(format!("{call} failed: {source}"), source).with_remedy(remedy)
+        }
+    }
+
+    /// An I/O error, which becomes the source.
+    pub(crate) fn of_io(reason: impl Into<String>, source: io::Error) -> Self {
+        let (kind, errno) = verdict_of_io(&source);
+        Self::new(kind, errno, reason).caused_by(source)
+    }
+
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<Remedy>) -> Self {
+        let remedy = remedy.into();
+        if !remedy.is_empty() {
+            self.facts_mut().remedy = Some(remedy);
+        }
+        self
+    }
+
+    pub(crate) fn on(mut self, interface: &str) -> Self {
+        self.facts_mut().interface = Some(interface.to_owned());
+        self
+    }
+
+    fn on_queue(mut self, queue: RxQueueId) -> Self {
+        self.facts_mut().queue = Some(queue);
+        self
+    }
+
+    pub(crate) fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.facts_mut().source = Some(Box::new(source));
+        self
+    }
+
+    fn of_kind(self, kind: ErrorKind) -> Self {
+        Self { kind, ..self }
+    }
+
+    fn facts_mut(&mut self) -> &mut Facts {
+        if let Why::Brief(reason) = self.why {
+            let facts = Facts {
+                reason: reason.to_owned(),
+                ..Facts::default()
+            };
+            self.why = Why::Facts(Box::new(facts));
+        }
+        match &mut self.why {
+            Why::Facts(facts) => facts,
+            Why::Brief(_) => unreachable!("it has facts since the line above"),
+        }
+    }
+}
+
+/// Calls that have to wait. The errno is EAGAIN for a timeout, too, as for a socket with SO_RCVTIMEO.
+impl Error {
+    /// A send found no room.
+    pub(crate) fn no_room(reason: NotReady) -> Self {
+        let timed_out = "the send queue stayed full until the timeout";
+        Self::not_ready(reason, "the send queue is full", timed_out)
+    }
+
+    /// A send is not complete.
+    pub(crate) fn not_complete(reason: NotReady) -> Self {
+        let timed_out = "the send did not complete within the timeout";
+        Self::not_ready(reason, "the send is not complete yet", timed_out)
+    }
+
+    /// No connection waits to be accepted.
+    pub(crate) fn no_connection(reason: NotReady) -> Self {
+        let timed_out = "no connection arrived within the timeout";
+        Self::not_ready(reason, "no connection is pending", timed_out)
+    }
+
+    fn not_ready(reason: NotReady, would_block: &'static str, timed_out: &'static str) -> Self {
+        match reason {
+            NotReady::WouldBlock => Self::brief(ErrorKind::WouldBlock, Errno::EAGAIN, would_block),
+            NotReady::TimedOut => Self::brief(ErrorKind::TimedOut, Errno::EAGAIN, timed_out),
+            NotReady::Forked(forked) => forked.into(),
+        }
+    }
+
+    /// The peer has not answered a SYN in time.
+    pub(crate) fn no_answer() -> Self {
+        let reason = "the peer did not answer";
+        Self::of_errno(Errno::ETIMEDOUT, reason).with_remedy(of_stack::NO_ANSWER)
+    }
 }
 
 /// The NIC and everything made from it belong to the process that this one was forked from. The call did nothing.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the NIC belongs to process {owner}, of which this one is a fork\n  open a NIC in this process, or fork before opening it"
-)]
-pub struct Forked {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forked {
     /// The process that opened the NIC.
-    pub owner: u32,
+    pub(crate) owner: u32,
 }
 
-/// Why there is no software NIC to read or change.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoSoftwareNic {
-    /// The NIC is an interface of the kernel.
-    #[error(transparent)]
-    Kernel(#[from] KernelNic),
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
+impl From<Forked> for Error {
+    fn from(Forked { owner }: Forked) -> Self {
+        let reason = format!("the NIC belongs to process {owner}, of which this one is a fork");
+        // No socket call of the kernel returns EOWNERDEAD, so it cannot be confused with an error of a connection or of a closed
+        // handle.
+        Self::of_errno(Errno::EOWNERDEAD, reason)
+            .with_remedy("open a NIC in this process, or fork before opening it")
+    }
 }
 
-/// Why a receiver's settings could not be applied. The NIC has its previous settings.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum SetupError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// Too many queues or none: queue 0 always uses host memory, so at most `channels - 1` can use device memory.
-    #[error("{wanted} queues cannot take device memory: the NIC has {channels} and keeps queue 0\n  ask for 1 to {}, or open the NIC with more queues", channels.saturating_sub(1))]
-    Queues {
-        /// Queues requested.
-        wanted: u16,
-        /// RX queues of the NIC.
-        channels: u16,
-    },
-    /// The NIC refused a setting. The ones made before it were restored.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+impl From<Forked> for io::Error {
+    fn from(forked: Forked) -> Self {
+        Error::from(forked).into()
+    }
 }
 
-/// Why a connection could not be shut down.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum ShutdownError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The stack or the kernel refused the call.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+fn verdict_of_io(error: &io::Error) -> (ErrorKind, Errno) {
+    let errno = error.raw_os_error().map(Errno);
+    let kind = ErrorKind::of_io(error);
+    (kind, errno.unwrap_or_else(|| kind.errno()))
 }
 
-/// Why a socket could not listen.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The text cannot be resolved to an address.
-    #[error("not an address: {0}\n  write it as 10.77.0.2:5201 or [fd77::2]:5201")]
-    Address(#[source] io::Error),
-    /// The stack or the kernel refused the call.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+/// Writes a reason, and a remedy below it.
+fn write(f: &mut fmt::Formatter<'_>, reason: &str, remedy: Option<&Remedy>) -> fmt::Result {
+    f.write_str(reason)?;
+    let remedy = remedy.map(Remedy::to_string).unwrap_or_default();
+    remedy.lines().try_for_each(|line| write!(f, "\n  {line}"))
 }
 
-/// Why a connection could not be established.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The text cannot be resolved to an address.
-    #[error("not an address: {0}\n  write it as 10.77.0.1:5201 or [fd77::1]:5201")]
-    Address(#[source] io::Error),
-    /// The stack or the kernel refused to begin: no route, no free port.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The attempt ended: refused, reset, unreachable or timed out.
-    #[error(transparent)]
-    Ended(Refusal),
-    /// The peer did not answer.
-    #[error(
-        "the peer did not answer\n  check that the peer runs and that packets reach it: ping, and a capture on the link"
-    )]
-    TimedOut,
-    /// The fd that a task waits on cannot be created.
-    #[error(
-        "cannot wait for the connection: {0}\n  the process may be out of file descriptors: see `ulimit -n`"
-    )]
-    System(#[source] io::Error),
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remedy = self.facts().and_then(|facts| facts.remedy.as_ref());
+        write(f, self.reason(), remedy)
+    }
 }
 
-/// Why no connection could be accepted.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum AcceptError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// No connection is pending, and the listener is non-blocking.
-    #[error("no connection is pending")]
-    WouldBlock,
-    /// No connection arrived within the timeout.
-    #[error("no connection arrived within the timeout")]
-    TimedOut,
-    /// The fd that a task waits on cannot be created. The accepted connection was closed.
-    #[error(
-        "cannot wait for data of the accepted connection: {0}\n  the process may be out of file descriptors: see `ulimit -n`"
-    )]
-    System(#[source] io::Error),
-    /// The stack or the kernel refused the call.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        let mut error = f.debug_struct("Error");
+        error.field("kind", &self.kind).field("errno", &self.errno);
+        match &self.why {
+            Why::Brief(reason) => error.field("reason", reason),
+            Why::Facts(facts) => error
+                .field("reason", &facts.reason)
+                .field("remedy", &facts.remedy)
+                .field("interface", &facts.interface)
+                .field("queue", &facts.queue)
+                .field("kernel_message", &facts.kernel_message)
+                .field("source", &facts.source),
+        };
+        error.finish()
+    }
 }
 
-/// Why nothing was received.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum RecvError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// No data is queued, and the stream is non-blocking.
-    #[error("no data to receive yet")]
-    WouldBlock,
-    /// No data arrived within the timeout.
-    #[error("{}", held_memory::timed_out(.held.as_deref()))]
-    TimedOut {
-        /// Who holds the memory that the connection receives into, if little of it is free: then the peer may not send more.
-        held: Option<Box<HeldMemory>>,
-    },
-    /// Under [`Placement::Strict`](crate::Placement::Strict): the next bytes are in host memory. They are still
-    /// queued.
-    #[error("{}", misplacement::words(*.bytes, .cause.as_deref()))]
-    Misplaced {
-        /// Length in bytes of the first contiguous piece of them.
-        bytes: usize,
-        /// The cause, found from the kernel's settings; always `None` with the user-space stack.
-        cause: Option<Box<Misplacement>>,
-    },
-    /// The connection has ended, or the stack or the kernel refused the call.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The earlier frags of the batch could not be released.
-    #[error(transparent)]
-    Release(#[from] ReleaseError),
-    /// The kernel's control messages do not match the byte count: some bytes are lost, and the connection is unusable.
-    #[error("recv on {}: {problem}\n  close the connection; its bytes are not complete", Printable(.interface))]
-    Lost {
-        /// The interface.
-        interface: String,
-        /// The mismatch.
-        problem: String,
-    },
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let source = self.facts()?.source.as_deref()?;
+        Some(source)
+    }
 }
 
-/// Why nothing was sent.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum SendError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The send queue is full, and the stream is non-blocking.
-    #[error("the send queue is full")]
-    WouldBlock,
-    /// The send queue stayed full until the timeout.
-    #[error("the send queue stayed full until the timeout")]
-    TimedOut,
-    /// The memory is bound to another NIC than the stream's.
-    #[error(
-        "dma-buf {dmabuf} is bound to another NIC than the stream's\n  bind the memory to the stream's NIC, too, with its `bind_tx`, and send from that binding"
-    )]
-    OtherNetdev {
-        /// The binding.
-        dmabuf: DmabufId,
-    },
-    /// The connection has ended, or the stack or the kernel refused the call.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+/// Keeps the error as the inner error, except for "would block", which is only a kind.
+fn into_io(kind: ErrorKind, error: impl StdError + Send + Sync + 'static) -> io::Error {
+    match kind {
+        ErrorKind::WouldBlock => io::ErrorKind::WouldBlock.into(),
+        kind => io::Error::new(kind.into(), error),
+    }
 }
 
-/// Why a completion could not be awaited or read.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum CompletionError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// The send is not complete, and the stream is non-blocking.
-    #[error("the send is not complete yet")]
-    WouldBlock,
-    /// The send did not complete within the timeout.
-    #[error("the send did not complete within the timeout")]
-    TimedOut,
-    /// The error queue of the socket cannot be read.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+/// Keeps the error as the inner error, except for "would block", which is only a kind.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        into_io(error.kind(), error)
+    }
 }
 
-/// Why the frags of a batch could not all be returned.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum ReleaseError {
-    /// The NIC belongs to another process.
-    #[error(transparent)]
-    Forked(#[from] Forked),
-    /// Fewer frags were freed than the batch held: the program returned some tokens without the library.
-    #[error(
-        "only {freed} of {lent} frags could be returned\n  their tokens were returned before, without the library"
-    )]
-    Missing {
-        /// Frags of the batch.
-        lent: usize,
-        /// Frags that were freed.
-        freed: usize,
-    },
-    /// The stack or the kernel refused the call.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-}
-
-impl From<GatherError> for RecvError {
-    fn from(error: GatherError) -> Self {
-        match error {
-            GatherError::Forked(forked) => Self::Forked(forked),
-            error => Self::Refused(Refusal::new(error.kind(), error.errno(), error.to_string())),
+/// Takes an error of this library back out; another I/O error becomes the source.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        let error = match error.downcast::<Self>() {
+            Ok(error) => return error,
+            Err(error) => error,
+        };
+        let error = match error.downcast::<RecvError>() {
+            Ok(error) => return error.into(),
+            Err(error) => error,
+        };
+        match error.downcast::<BindError>() {
+            Ok(error) => error.into(),
+            Err(error) => Self::of_io(error.to_string(), error),
         }
     }
 }
 
-macro_rules! from_not_ready {
-    ($($error:ty),*) => {$(
-        impl From<NotReady> for $error {
-            fn from(reason: NotReady) -> Self {
-                match reason {
-                    NotReady::WouldBlock => Self::WouldBlock,
-                    NotReady::TimedOut => Self::TimedOut,
-                    NotReady::Forked(forked) => Self::Forked(forked),
-                }
-            }
+impl ErrorKind {
+    /// Returns the kind of an error of this library behind `dyn Error`, for programs that keep errors in a box; `None` for other
+    /// errors. It does not look at sources.
+    ///
+    /// ```
+    /// use devmem_tcp::{ErrorKind, Netdev};
+    ///
+    /// fn open() -> Result<Netdev, Box<dyn std::error::Error>> {
+    ///     Ok(Netdev::kernel("nosuch0")?)
+    /// }
+    ///
+    /// let error = open().unwrap_err();
+    /// assert_eq!(ErrorKind::of(&*error), Some(ErrorKind::NotFound));
+    /// ```
+    pub fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
+        if let Some(error) = error.downcast_ref::<Error>() {
+            return Some(error.kind());
         }
-    )*};
-}
-
-from_not_ready!(AcceptError, CompletionError, SendError);
-
-/// A timeout without its cause, which the socket finds.
-impl From<NotReady> for RecvError {
-    fn from(reason: NotReady) -> Self {
-        match reason {
-            NotReady::WouldBlock => Self::WouldBlock,
-            NotReady::TimedOut => Self::TimedOut { held: None },
-            NotReady::Forked(forked) => Self::Forked(forked),
+        if let Some(error) = error.downcast_ref::<RecvError>() {
+            return Some(error.kind());
         }
+        if let Some(error) = error.downcast_ref::<BindError>() {
+            return Some(error.kind());
+        }
+        of_memory::kind_of(error)
     }
-}
-
-macro_rules! from_stack {
-    ($($error:ident: $($inner:ident),*;)*) => {$($(
-        #[doc(hidden)]
-        impl From<stack::$inner> for $error {
-            fn from(error: stack::$inner) -> Self {
-                Self::Refused(error.into())
-            }
-        }
-    )*)*};
-}
-
-from_stack! {
-    AcceptError: AcceptError;
-    BindTxError: BindTxError;
-    CompletionError: RecvError;
-    ConnectError: ConnectError;
-    ListenError: ListenError;
-    PlaceError: BindTargetError, PlaceError;
-    RecvError: RecvError;
-    ReleaseError: DontneedError;
-    SendError: SendError;
-    ShutdownError: ShutdownError;
 }

@@ -11,8 +11,8 @@ use steer::RxQueueId;
 
 use super::exporters::dmabuf_of;
 use super::nic::Nic;
-use super::setup::Prepared;
-use crate::error::{BindError, BindTxError, Forked, Refusal};
+use super::prepared::Prepared;
+use crate::error::{BindError, Error, Forked, Remedy};
 use crate::net_iov_count::NetIovCount;
 
 /// Memory bound to RX queues. The fields are dropped in this order: unbind the queues, allow binding the memory again, restore
@@ -33,9 +33,10 @@ impl Nic {
         queues: &[RxQueueId],
         size: Option<NiovSize>,
     ) -> Result<(Rx, NiovSize), BindError> {
-        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
-        let dmabuf = dmabuf.ok_or(BindError::Anonymous)?;
-        let fd = dmabuf.as_dmabuf()?.ok_or(BindError::Anonymous)?;
+        let dmabuf = dmabuf_of(memory).map_err(Error::from)?;
+        let dmabuf = dmabuf.ok_or_else(anonymous)?;
+        let fd = dmabuf.as_dmabuf().map_err(Error::not_exported)?;
+        let fd = fd.ok_or_else(anonymous)?;
         let queues: Vec<_> = queues
             .iter()
             .map(|id| KernelRxQueueId(id.0.into()))
@@ -50,16 +51,16 @@ impl Nic {
         };
         let mut netdev = self
             .netdev()
-            .map_err(|error| Refusal::no_family(self.name(), "bind-rx", &error))?;
+            .map_err(|error| Error::no_family(self.name(), "bind-rx", &error))?;
         let claim = RxClaim::take(memory, size, holder(self, &queues));
         // What the kernel has against the queues comes before our refusal of the memory, as in user space.
         let claim = claim.map_err(|in_use| match netdev.refusal_of_queues(&queues) {
-            Some(refused) => Refusal::from(refused).into(),
+            Some(refused) => BindError::Failed(refused.into()),
             None => BindError::InUse(in_use),
         })?;
         let binding = netdev
             .bind_rx_sized(fd, &queues, wanted)
-            .map_err(Refusal::from)?;
+            .map_err(Error::from)?;
         let net_iovs = NetIovs {
             nic: Arc::clone(self),
             id: binding.id(),
@@ -87,14 +88,15 @@ impl Nic {
     }
 
     /// Binds for sending.
-    pub(crate) fn bind_tx(self: &Arc<Self>, memory: &Dmabuf) -> Result<Tx, BindTxError> {
-        let dmabuf = dmabuf_of(memory).map_err(Refusal::from)?;
-        let dmabuf = dmabuf.ok_or(BindTxError::Anonymous)?;
-        let fd = dmabuf.as_dmabuf()?.ok_or(BindTxError::Anonymous)?;
+    pub(crate) fn bind_tx(self: &Arc<Self>, memory: &Dmabuf) -> Result<Tx, Error> {
+        let dmabuf = dmabuf_of(memory).map_err(Error::from)?;
+        let dmabuf = dmabuf.ok_or_else(anonymous)?;
+        let fd = dmabuf.as_dmabuf().map_err(Error::not_exported)?;
+        let fd = fd.ok_or_else(anonymous)?;
         let mut netdev = self
             .netdev()
-            .map_err(|error| Refusal::no_family(self.name(), "bind-tx", &error))?;
-        let binding = netdev.bind_tx(fd).map_err(Refusal::from)?;
+            .map_err(|error| Error::no_family(self.name(), "bind-tx", &error))?;
+        let binding = netdev.bind_tx(fd).map_err(Error::from)?;
         Ok(Tx {
             binding,
             nic: Arc::clone(self),
@@ -113,6 +115,12 @@ impl Rx {
     pub(crate) fn net_iovs(&self) -> NetIovs {
         self.net_iovs.clone()
     }
+}
+
+/// Anonymous memory has no file descriptor. The errno is the kernel's for a descriptor that is not a dma-buf.
+fn anonymous() -> Error {
+    Error::invalid("anonymous memory is not a dma-buf and cannot be bound to a NIC of the kernel")
+        .with_remedy(Remedy::ExportableMemory)
 }
 
 /// Returns the names of the queues, for the refusal of a second binding of the same memory.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use devmem_linux::dmabuf::{self, DmabufFd, ExportError};
 use netmem::{CpuAccess, Dmabuf, Exporter};
 
-use crate::error::{DeviceMemoryError, Refusal};
+use crate::error::Error;
 
 /// A dma-buf of the kernel; CPU accesses are announced with `DMA_BUF_IOCTL_SYNC`.
 struct KernelDmabuf(DmabufFd);
@@ -44,8 +44,8 @@ fn kind(access: CpuAccess) -> dmabuf::CpuAccess {
 /// # Errors
 /// There is no /dev/udmabuf, or `size` exceeds its limit (64 MiB by default). The error contains the command that
 /// loads the module or raises the limit.
-pub fn udmabuf(size: usize) -> Result<Dmabuf, DeviceMemoryError> {
-    mapped(DmabufFd::udmabuf(size).map_err(Refusal::from)?)
+pub fn udmabuf(size: usize) -> Result<Dmabuf, Error> {
+    mapped(DmabufFd::udmabuf(size).map_err(Error::from)?)
 }
 
 /// Allocates device memory of `size` bytes (rounded up to whole pages) from the dma-heap `name`. The common heap is
@@ -53,19 +53,25 @@ pub fn udmabuf(size: usize) -> Result<Dmabuf, DeviceMemoryError> {
 ///
 /// # Errors
 /// There is no such heap, or it does not have enough memory.
-pub fn dma_heap(name: &str, size: usize) -> Result<Dmabuf, DeviceMemoryError> {
-    mapped(DmabufFd::heap(name, size).map_err(Refusal::from)?)
+pub fn dma_heap(name: &str, size: usize) -> Result<Dmabuf, Error> {
+    mapped(DmabufFd::heap(name, size).map_err(Error::from)?)
 }
 
 /// Imports a dma-buf exported by another driver. The exporter must allow mapping it for the CPU.
 ///
 /// # Errors
 /// The descriptor is not a dma-buf, or its exporter does not allow mapping it.
-pub fn import(fd: OwnedFd) -> Result<Dmabuf, DeviceMemoryError> {
-    mapped(DmabufFd::import(fd).map_err(DeviceMemoryError::NotADmabuf)?)
+pub fn import(fd: OwnedFd) -> Result<Dmabuf, Error> {
+    mapped(DmabufFd::import(fd).map_err(not_a_dmabuf)?)
 }
 
-fn mapped(dmabuf: DmabufFd) -> Result<Dmabuf, DeviceMemoryError> {
+fn not_a_dmabuf(error: std::io::Error) -> Error {
+    Error::invalid(format!("the descriptor is not an open dma-buf: {error}"))
+        .with_remedy("pass one that an exporter of the kernel or a GPU library returned")
+        .caused_by(error)
+}
+
+fn mapped(dmabuf: DmabufFd) -> Result<Dmabuf, Error> {
     Ok(Dmabuf::exported(Arc::new(KernelDmabuf(dmabuf)))?)
 }
 

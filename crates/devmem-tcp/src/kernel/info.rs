@@ -1,6 +1,5 @@
 //! `TCP_INFO` of the kernel, converted to the type of the library.
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use devmem_linux::socket::TcpInfo as KernelInfo;
@@ -12,7 +11,7 @@ use crate::tcp_info::{TcpInfo, TcpState};
 impl Socket {
     /// Returns the state and measurements of the connection; fields that the kernel does not report are 0.
     pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
-        let kernel = KernelInfo::of(self.fd.as_fd()).ok()?;
+        let kernel = KernelInfo::of(self.fd()).ok()?;
         let options = TcpiOptions::from_bits_retain(kernel.options());
         let micros = |value: u32| Duration::from_micros(value.into());
         let mss = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);

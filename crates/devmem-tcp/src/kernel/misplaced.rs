@@ -1,7 +1,5 @@
 //! Why bytes arrived in host memory although device memory is bound.
 
-use std::os::fd::AsFd;
-
 use devmem_linux::netdev::QueueKind;
 use devmem_linux::socket::incoming_napi;
 use steer::RxQueueId;
@@ -67,7 +65,7 @@ impl Socket {
 
     /// Returns the kernel's number of that queue.
     pub(super) fn queue_id(&self) -> Option<u32> {
-        let napi = incoming_napi(self.fd.as_fd())?;
+        let napi = incoming_napi(self.fd())?;
         let queues = self.nic.netdev().ok()?.queues().ok()?;
         let ours = queues
             .iter()

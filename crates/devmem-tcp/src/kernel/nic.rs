@@ -11,10 +11,9 @@ use devmem_uapi::{DmabufId, IfIndex};
 use netmem::{Dmabuf, MemoryObserver};
 use nic::LinkState;
 
-use super::send::Leaving;
-use super::setup::Prepared;
-use super::socket::Socket;
-use crate::error::{Forked, OpenError};
+use super::ledger::{Leaving, Ledger};
+use super::prepared::Prepared;
+use crate::error::{Error, Forked};
 use crate::home::Home;
 use crate::queue_stats::QueueStats;
 
@@ -37,20 +36,20 @@ pub(super) struct Known {
     /// Number of net_iovs of each RX binding.
     pub(super) net_iovs: HashMap<DmabufId, usize>,
     /// Sockets that have lent frags.
-    pub(super) lenders: Vec<Weak<Socket>>,
+    pub(super) lenders: Vec<Weak<Ledger>>,
     /// Set-ups that are not restored yet.
     pub(super) prepared: Vec<Weak<Prepared>>,
     /// Sockets that have made zero-copy sends.
-    pub(super) senders: Vec<Weak<Socket>>,
+    pub(super) senders: Vec<Weak<Ledger>>,
     /// Dropped sockets with incomplete sends.
     pub(super) leaving: Vec<Leaving>,
 }
 
 impl Nic {
     /// Finds the interface `name`.
-    pub(crate) fn by_name(name: &str) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn by_name(name: &str) -> Result<Arc<Self>, Error> {
         let found = netif::Interface::by_name(name);
-        let found = found.map_err(|error| OpenError::no_interface(name, error))?;
+        let found = found.map_err(|error| Error::no_interface(name, error))?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),
@@ -82,6 +81,31 @@ impl Nic {
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         // Each operation leaves it consistent, so a panic of another thread does not matter.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a socket that makes zero-copy sends.
+    pub(super) fn note_sender(&self, ledger: &Arc<Ledger>) {
+        self.reap();
+        self.known().senders.push(Arc::downgrade(ledger));
+    }
+
+    /// Closes the leaving sockets whose sends are complete.
+    fn reap(&self) {
+        self.known().leaving.retain(Leaving::is_needed);
+    }
+
+    /// Reads the error queues of all sockets with incomplete sends.
+    pub(super) fn collect_all(&self) {
+        let senders: Vec<_> = {
+            let senders = &mut self.known().senders;
+            senders.retain(|sender| sender.strong_count() > 0);
+            senders.iter().filter_map(Weak::upgrade).collect()
+        };
+        for sender in senders {
+            // An error of a connection is reported by the calls of its stream.
+            let _ = sender.collect();
+        }
+        self.reap();
     }
 
     /// Returns the memory of a binding, if it has not been freed.

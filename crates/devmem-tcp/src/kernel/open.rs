@@ -20,7 +20,7 @@ use super::socket::{Socket, end_of_connection, refused};
 use super::wait::Deadline;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
-use crate::error::{AcceptError, ConnectError, ErrorKind, Forked, ListenError, Refusal};
+use crate::error::{Error, ErrorKind, Forked};
 use crate::syn_data::{EarlyCookie, SynData};
 
 /// Descriptors are non-blocking: calls wait in poll(2), within the limit of their stream.
@@ -45,7 +45,7 @@ impl Nic {
         self: &Arc<Self>,
         address: SocketAddr,
         backlog: usize,
-    ) -> Result<Arc<Listening>, ListenError> {
+    ) -> Result<Arc<Listening>, Error> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         let open = || {
             let fd = tcp_socket(address.ip())?;
@@ -58,7 +58,7 @@ impl Nic {
         let fd = opened.map_err(|errno| match Errno(errno.raw_os_error()) {
             Errno::EADDRINUSE => stack::ListenError::AddrInUse(address).into(),
             Errno::EADDRNOTAVAIL => stack::ListenError::AddrNotAvailable(address.ip()).into(),
-            errno => ListenError::Refused(refused(self, "listen", Operation::Socket, errno)),
+            errno => refused(self, "listen", Operation::Socket, errno),
         })?;
         Ok(Arc::new(Listening {
             fd,
@@ -71,7 +71,7 @@ impl Nic {
         self: &Arc<Self>,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Socket>, ConnectError> {
+    ) -> Result<Arc<Socket>, Error> {
         let fd = unconnected(self, address, options)?;
         match connect(&fd, &address) {
             // An interrupted connect continues in the background (connect(2)).
@@ -87,13 +87,13 @@ impl Nic {
         address: SocketAddr,
         options: &ConnectOptions,
         data: SynData<'_>,
-    ) -> Result<(Arc<Socket>, usize), ConnectError> {
+    ) -> Result<(Arc<Socket>, usize), Error> {
         let SynData::Host(bytes) = data else {
             return Ok((self.begin_connect(address, options)?, 0));
         };
         let fd = unconnected(self, address, options)?;
         if options.cookie == EarlyCookie::NotNeeded {
-            set_early_cookie(self, fd.as_fd(), options.cookie).map_err(ConnectError::Refused)?;
+            set_early_cookie(self, fd.as_fd(), options.cookie)?;
         }
         let flags =
             SendFlags::from_bits_retain(MSG_FASTOPEN) | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -101,7 +101,7 @@ impl Nic {
             Ok(taken) => taken,
             // The SYN asks for a cookie.
             Err(RawErrno::INPROGRESS | RawErrno::INTR) => 0,
-            Err(RawErrno::OPNOTSUPP) => return Err(ConnectError::Refused(no_fast_open(self))),
+            Err(RawErrno::OPNOTSUPP) => return Err(no_fast_open(self)),
             Err(errno) => return Err(connect_error(self, errno)),
         };
         Ok((Socket::new(fd, self), taken))
@@ -114,10 +114,7 @@ impl Listening {
         self.nic.check()
     }
 
-    pub(crate) fn accept(
-        &self,
-        limit: WaitLimit,
-    ) -> Result<(Arc<Socket>, SocketAddr), AcceptError> {
+    pub(crate) fn accept(&self, limit: WaitLimit) -> Result<(Arc<Socket>, SocketAddr), Error> {
         let deadline = Deadline::of(limit);
         loop {
             match acceptfrom_with(&self.fd, FLAGS) {
@@ -130,13 +127,15 @@ impl Listening {
                     }
                 }
                 Err(RawErrno::AGAIN) => {
-                    deadline.wait(self.fd.as_fd(), PollFlags::IN)?;
+                    deadline
+                        .wait(self.fd.as_fd(), PollFlags::IN)
+                        .map_err(Error::no_connection)?;
                 }
                 Err(errno) if concerns_one_connection(errno) => {}
                 Err(errno) => {
                     let errno = Errno(errno.raw_os_error());
                     let refused = refused(&self.nic, "accept", Operation::Socket, errno);
-                    return Err(AcceptError::Refused(refused));
+                    return Err(refused);
                 }
             }
         }
@@ -178,7 +177,7 @@ fn server_modes() -> Option<u32> {
 }
 
 /// Sets TCP_FASTOPEN_NO_COOKIE.
-fn set_early_cookie(nic: &Nic, fd: BorrowedFd<'_>, cookie: EarlyCookie) -> Result<(), Refusal> {
+fn set_early_cookie(nic: &Nic, fd: BorrowedFd<'_>, cookie: EarlyCookie) -> Result<(), Error> {
     let set = match cookie {
         EarlyCookie::Needed => devmem_linux::socket::demand_fast_open_cookie(fd),
         EarlyCookie::NotNeeded => devmem_linux::socket::allow_fast_open_without_cookie(fd),
@@ -187,9 +186,9 @@ fn set_early_cookie(nic: &Nic, fd: BorrowedFd<'_>, cookie: EarlyCookie) -> Resul
 }
 
 /// The kernel's settings forbid TCP Fast Open.
-fn no_fast_open(nic: &Nic) -> Refusal {
+fn no_fast_open(nic: &Nic) -> Error {
     let name = nic.name();
-    Refusal::new(
+    Error::new(
         ErrorKind::Unsupported,
         Errno::EOPNOTSUPP,
         format!("TCP Fast Open on {name} is switched off: net.ipv4.tcp_fastopen"),
@@ -216,25 +215,25 @@ fn concerns_one_connection(errno: RawErrno) -> bool {
 
 impl Socket {
     /// Waits until the connection is established or TCP gives up.
-    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), Error> {
         let deadline = Deadline::of(WaitLimit::within(options.timeout));
-        let waited = deadline.wait(self.fd.as_fd(), PollFlags::OUT);
-        waited.map_err(|_| ConnectError::TimedOut)?;
+        let waited = deadline.wait(self.fd(), PollFlags::OUT);
+        waited.map_err(|_| Error::no_answer())?;
         self.connect_result()
     }
 
     /// Returns the outcome of a completed connect.
-    fn connect_result(&self) -> Result<(), ConnectError> {
-        match sockopt::socket_error(&*self.fd) {
+    fn connect_result(&self) -> Result<(), Error> {
+        match sockopt::socket_error(&self.ledger.fd) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(errno)) | Err(errno) => Err(connect_error(&self.nic, errno)),
         }
     }
 
     /// Returns the outcome of a connect, `None` while it is in progress.
-    pub(crate) fn connected_now(&self) -> Option<Result<(), ConnectError>> {
+    pub(crate) fn connected_now(&self) -> Option<Result<(), Error>> {
         use rustix::event::{PollFd, Timespec, poll};
-        let mut fds = [PollFd::new(&*self.fd, PollFlags::OUT)];
+        let mut fds = [PollFd::new(&self.ledger.fd, PollFlags::OUT)];
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -247,11 +246,7 @@ impl Socket {
 }
 
 /// Returns a socket that connects through the interface.
-fn unconnected(
-    nic: &Nic,
-    address: SocketAddr,
-    options: &ConnectOptions,
-) -> Result<OwnedFd, ConnectError> {
+fn unconnected(nic: &Nic, address: SocketAddr, options: &ConnectOptions) -> Result<OwnedFd, Error> {
     let ended = |errno| connect_error(nic, errno);
     let fd = tcp_socket(address.ip()).map_err(ended)?;
     // Device memory can be sent only through the interface that it is bound to.
@@ -260,7 +255,7 @@ fn unconnected(
         Ok(()) | Err(Errno::EPERM) => {}
         Err(errno) => {
             let refused = refused(nic, "connect", Operation::Socket, errno);
-            return Err(ConnectError::Refused(refused));
+            return Err(refused);
         }
     }
     if let Some(source) = options.source {
@@ -269,11 +264,11 @@ fn unconnected(
     Ok(fd)
 }
 
-fn connect_error(nic: &Nic, errno: RawErrno) -> ConnectError {
+fn connect_error(nic: &Nic, errno: RawErrno) -> Error {
     let errno = Errno(errno.raw_os_error());
     match end_of_connection(errno) {
-        Some(end) => ConnectError::Ended(Refusal::ended(end)),
-        None => ConnectError::Refused(refused(nic, "connect", Operation::Socket, errno)),
+        Some(end) => Error::ended(end),
+        None => refused(nic, "connect", Operation::Socket, errno),
     }
 }
 

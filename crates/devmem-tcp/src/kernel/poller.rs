@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use runtime::fds::{clear, set};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
@@ -14,7 +15,6 @@ use super::nic::Nic;
 use super::open::Listening;
 use super::socket::Socket;
 use super::wait::poll_for;
-use crate::driver::{clear, set};
 use crate::error::Forked;
 use crate::interest::{Interest, READY_MAX};
 

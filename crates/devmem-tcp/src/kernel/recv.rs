@@ -1,8 +1,6 @@
 //! Receiving from a socket of the kernel.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
-use std::sync::Arc;
 
 use devmem_linux::errors::Operation;
 use devmem_linux::socket::{Content, HostRoom, RecvError as LinuxError, RxFrag, recv_into};
@@ -13,17 +11,13 @@ use rustix::net::RecvFlags;
 use super::socket::Socket;
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
-use crate::error::{RecvError, Refusal};
+use crate::error::{Error, RecvError};
 use crate::frags::{Device, Frags, HOST_BYTES, Item};
 use crate::recv_request::{Placement, RecvRequest};
 
 impl Socket {
     /// Receives queued data into `frags`, which is empty; waits if there is none.
-    pub(crate) fn recv(
-        self: &Arc<Self>,
-        frags: &mut Frags,
-        request: RecvRequest,
-    ) -> Result<usize, RecvError> {
+    pub(crate) fn recv(&self, frags: &mut Frags, request: RecvRequest) -> Result<usize, RecvError> {
         let received = self.receive(frags, request);
         self.count_lent(frags.devices().count());
         received
@@ -57,7 +51,7 @@ impl Socket {
             Placement::Strict => HostRoom::None { max_bytes },
         };
         let flags = request.flags | MsgFlags::DONTWAIT;
-        let received = recv_into(self.fd.as_fd(), room, buffers.control, flags)?;
+        let received = recv_into(self.fd(), room, buffers.control, flags)?;
         let mut linear = 0;
         match received.content {
             Content::End => {}
@@ -79,21 +73,23 @@ impl Socket {
         Ok(bytes)
     }
 
-    /// Reads bytes that are in host memory.
-    pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
+    /// Reads bytes that are in host memory; `None` if the next ones are in device memory.
+    pub(crate) fn read(
+        &self,
+        out: &mut [u8],
+        limit: WaitLimit,
+    ) -> Result<Option<usize>, RecvError> {
         let deadline = Deadline::of(limit);
         loop {
-            match rustix::net::recv(&*self.fd, &mut *out, RecvFlags::DONTWAIT) {
-                Ok((bytes, _)) => return Ok(bytes),
+            match rustix::net::recv(&self.ledger.fd, &mut *out, RecvFlags::DONTWAIT) {
+                Ok((bytes, _)) => return Ok(Some(bytes)),
                 Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::IN)?,
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::FAULT) => {
-                    return Err(RecvError::Refused(Refusal::in_device_memory()));
-                }
+                Err(rustix::io::Errno::FAULT) => return Ok(None),
                 Err(errno) => {
                     let errno = Errno(errno.raw_os_error());
                     let refused = self.refused("read", Operation::Recv, errno);
-                    return Err(RecvError::Refused(refused));
+                    return Err(RecvError::Failed(refused));
                 }
             }
         }
@@ -103,15 +99,15 @@ impl Socket {
         match error {
             LinuxError::WouldBlock | LinuxError::Interrupted => RecvError::WouldBlock,
             LinuxError::Refused { errno, .. } => {
-                RecvError::Refused(self.refused("recv", Operation::Recv, errno))
+                RecvError::Failed(self.refused("recv", Operation::Recv, errno))
             }
             LinuxError::Control { problem, tokens } => {
                 // The bytes are lost to the application, but their memory can still be returned.
                 let _ = self.give_back(tokens.into_iter());
-                RecvError::Lost {
-                    interface: self.nic.name().to_owned(),
-                    problem: problem.to_string(),
-                }
+                let name = self.nic.name();
+                let lost = Error::of_errno(Errno::EPROTO, format!("recv on {name}: {problem}"));
+                let remedy = "close the connection; its bytes are not complete";
+                RecvError::Failed(lost.with_remedy(remedy).on(name))
             }
         }
     }
@@ -121,7 +117,7 @@ impl Socket {
         let buffers = room(frags, true);
         let flags = MsgFlags::DONTWAIT | MsgFlags::PEEK;
         let room = HostRoom::Buffer(buffers.host);
-        let (bytes, split) = match recv_into(self.fd.as_fd(), room, buffers.control, flags) {
+        let (bytes, split) = match recv_into(self.fd(), room, buffers.control, flags) {
             Ok(received) => match received.content {
                 Content::Devmem(frags) => {
                     let mut linear = 0;

@@ -1,142 +1,23 @@
-//! Zero-copy sends of a socket of the kernel, and what is kept until they are complete.
+//! Zero-copy sends of a socket of the kernel.
 
-use std::collections::VecDeque;
-use std::mem;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use devmem_linux::errors::Operation;
-use devmem_linux::socket::{self as linux, ErrorQueue, enable_zerocopy, send_dmabuf};
+use devmem_linux::socket::{self as linux, enable_zerocopy, send_dmabuf};
 use devmem_uapi::{Errno, MsgFlags};
 use rustix::event::PollFlags;
 use rustix::net::{SendFlags, send};
 
 use super::bind::Tx;
-use super::completions::CompletionSet;
-use super::nic::Nic;
 use super::pieces::Pieces;
+use super::sends::{InFlight, Kept, Sends};
 use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
-use crate::error::{CompletionError, Refusal, SendError};
+use crate::error::Error;
 use crate::ranges::{HowToSend, check_ranges, send_ranges};
 use crate::send_id::{SendCounts, SendId};
-
-/// The zero-copy sends of one socket.
-#[derive(Debug, Default)]
-pub(crate) struct Sends {
-    /// SO_ZEROCOPY is set.
-    enabled: bool,
-    set: CompletionSet,
-    /// The pieces of the packet that is being filled.
-    pieces: Pieces,
-    /// Number of complete sends returned by `Completions::try_next`.
-    told: u64,
-    /// Number of complete sends that were copied.
-    copied: u64,
-    /// What is kept for incomplete sends, by their numbers.
-    kept: VecDeque<(u64, Kept)>,
-}
-
-/// What is kept until a send is complete.
-#[derive(Debug)]
-enum Kept {
-    /// A count in the incomplete sends of a binding.
-    Counted { _in_flight: InFlight },
-    /// The bytes themselves.
-    Bytes { _bytes: Arc<[u8]> },
-}
-
-/// Guard that counts one incomplete send.
-#[derive(Debug)]
-struct InFlight(Arc<AtomicUsize>);
-
-impl InFlight {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Sends {
-    /// Adds the completions read from an error queue.
-    fn note(&mut self, queue: &ErrorQueue) {
-        for range in &queue.completions {
-            let complete = self.set.note(*range);
-            self.copied += if range.copied { complete } else { 0 };
-        }
-        let set = &self.set;
-        while let Some((number, _)) = self.kept.front()
-            && set.contains(*number)
-        {
-            self.kept.pop_front();
-        }
-        // Out-of-order completions are rare.
-        if set.complete() != set.through() {
-            self.kept.retain(|(number, _)| !set.contains(*number));
-        }
-    }
-
-    fn collect(&mut self, fd: &OwnedFd) -> Result<(), linux::CompletionError> {
-        let mut queue = ErrorQueue::default();
-        let drained = queue.drain(fd.as_fd());
-        self.note(&queue);
-        drained.map(drop)
-    }
-}
-
-/// A dropped socket, kept open until its sends are complete, because only its error queue reports that the memory is free.
-#[derive(Debug)]
-pub(super) struct Leaving {
-    fd: Arc<OwnedFd>,
-    sends: Sends,
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        // The completion of these bytes can no longer be read, so they are leaked.
-        for (_, kept) in self.sends.kept.drain(..) {
-            if let Kept::Bytes { .. } = kept {
-                mem::forget(kept);
-            }
-        }
-    }
-}
-
-impl Nic {
-    /// Closes the leaving sockets whose sends are complete.
-    fn reap(&self) {
-        self.known().leaving.retain_mut(|leaving| {
-            // If the queue cannot be read, the connection is dead and no completion will arrive.
-            leaving.sends.collect(&leaving.fd).is_ok() && !leaving.sends.kept.is_empty()
-        });
-    }
-
-    /// Reads the error queues of all sockets with incomplete sends.
-    pub(super) fn collect_all(&self) {
-        let senders: Vec<_> = {
-            let senders = &mut self.known().senders;
-            senders.retain(|sender| sender.strong_count() > 0);
-            senders
-                .iter()
-                .filter_map(std::sync::Weak::upgrade)
-                .collect()
-        };
-        for sender in senders {
-            // An error of a connection is reported by the calls of its stream.
-            let _ = sender.collect();
-        }
-        self.reap();
-    }
-}
 
 /// What to wait for before a send that queued nothing can be retried.
 enum NotYet {
@@ -144,13 +25,12 @@ enum NotYet {
     Room,
     /// Completions: there are too many unreported sends.
     Reports,
-    Never(SendError),
+    Never(Error),
 }
 
 impl Socket {
     fn sends(&self) -> MutexGuard<'_, Sends> {
-        // Each operation leaves it consistent, so a panic of another thread does not matter.
-        self.sends.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.sends()
     }
 
     /// Returns the number of zero-copy sends so far.
@@ -159,26 +39,25 @@ impl Socket {
     }
 
     /// Sets SO_ZEROCOPY, once.
-    fn enable_zerocopy(self: &Arc<Self>) -> Result<(), SendError> {
+    fn enable_zerocopy(&self) -> Result<(), Error> {
         let mut sends = self.sends();
         if sends.enabled {
             return Ok(());
         }
-        enable_zerocopy(self.fd.as_fd()).map_err(|errno| self.send_error(errno))?;
+        enable_zerocopy(self.fd()).map_err(|errno| self.send_error(errno))?;
         sends.enabled = true;
         drop(sends);
-        self.nic.reap();
-        self.nic.known().senders.push(Arc::downgrade(self));
+        self.nic.note_sender(&self.ledger);
         Ok(())
     }
 
     /// Sends ranges of bound memory, without a copy.
     pub(crate) fn send(
-        self: &Arc<Self>,
+        &self,
         tx: &Tx,
         ranges: &[Range<usize>],
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         check_ranges(tx.id(), tx.size(), ranges)?;
         self.enable_zerocopy()?;
         let sent = || self.sent();
@@ -189,11 +68,11 @@ impl Socket {
 
     /// Sends bytes of host memory without a copy. Keeps them until the send is complete.
     pub(crate) fn send_host(
-        self: &Arc<Self>,
+        &self,
         bytes: &Arc<[u8]>,
         range: &Range<usize>,
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.enable_zerocopy()?;
         let sent = || self.sent();
         send_ranges(std::slice::from_ref(range), how, sent, |now, limit| {
@@ -202,12 +81,7 @@ impl Socket {
     }
 
     /// Queues as many bytes of `ranges` as there is room for, at least one. Uses at most the first 1,024 ranges.
-    fn send_device(
-        &self,
-        tx: &Tx,
-        all: &[Range<usize>],
-        limit: WaitLimit,
-    ) -> Result<usize, SendError> {
+    fn send_device(&self, tx: &Tx, all: &[Range<usize>], limit: WaitLimit) -> Result<usize, Error> {
         let ranges: Vec<Range<u64>> = all
             .iter()
             .map(|range| range.start as u64..range.end as u64)
@@ -222,7 +96,7 @@ impl Socket {
                 MsgFlags::empty()
             };
             let flags = MsgFlags::DONTWAIT | record;
-            let sent = send_dmabuf(socket.fd.as_fd(), tx.source(), now, flags);
+            let sent = send_dmabuf(socket.fd(), tx.source(), now, flags);
             let taken = sent.map_err(|error| socket.device_error(error))?;
             let whole = now.iter().map(|range| range.end - range.start).sum::<u64>();
             pieces.sent(share, taken as u64 == whole);
@@ -237,11 +111,11 @@ impl Socket {
         bytes: &Arc<[u8]>,
         range: Range<usize>,
         limit: WaitLimit,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, Error> {
         let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
         let flags = zerocopy | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         self.send_counted(limit, |socket, _| {
-            let taken = send(&*socket.fd, &bytes[range.clone()], flags)
+            let taken = send(&socket.ledger.fd, &bytes[range.clone()], flags)
                 .map_err(|errno| socket.not_yet(Errno(errno.raw_os_error())))?;
             let _bytes = Arc::clone(bytes);
             Ok((taken, Kept::Bytes { _bytes }))
@@ -254,7 +128,7 @@ impl Socket {
         &self,
         limit: WaitLimit,
         attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Kept), NotYet>,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, Error> {
         let deadline = Deadline::of(limit);
         loop {
             let mut sends = self.sends();
@@ -272,12 +146,15 @@ impl Socket {
             drop(sends);
             match not_yet {
                 NotYet::Never(error) => return Err(error),
-                NotYet::Room => self.wait(deadline, PollFlags::OUT)?,
+                NotYet::Room => self
+                    .wait(deadline, PollFlags::OUT)
+                    .map_err(Error::no_room)?,
                 NotYet::Reports => {
                     // Reading reported completions makes room at once; if there are none, later ones will.
                     let _ = self.collect();
                     if self.sends().set.complete() == unread {
-                        self.wait_for_completions(deadline, unread)?;
+                        self.wait_for_completions(deadline, unread)
+                            .map_err(Error::no_room)?;
                     }
                 }
             }
@@ -300,8 +177,8 @@ impl Socket {
                 if errno != Errno::ENOBUFS && end_of_connection(errno).is_none() =>
             {
                 let name = self.nic.name();
-                let refusal = Refusal::of_kernel(&format!("send on {name}"), errno, &cause);
-                NotYet::Never(SendError::Refused(refusal.on(name)))
+                let refusal = Error::of_kernel(&format!("send on {name}"), errno, &cause);
+                NotYet::Never(refusal.on(name))
             }
             other => self.not_yet(other.errno()),
         }
@@ -313,37 +190,27 @@ impl Socket {
         deadline: Deadline,
         known: u64,
     ) -> Result<(), crate::driver::NotReady> {
-        let got = deadline.wait(self.fd.as_fd(), PollFlags::empty())?;
+        let got = deadline.wait(self.fd(), PollFlags::empty())?;
         if got.contains(PollFlags::ERR) {
             let _ = self.collect();
             return Ok(());
         }
         // The connection has hung up, but completions are still missing.
-        deadline.wait_for_news(self.fd.as_fd(), || {
+        deadline.wait_for_news(self.fd(), || {
             let _ = self.collect();
             self.sends().set.complete() != known
         })
     }
 
     /// Reads the error queue until it is empty. Returns the number of sends that are complete without a gap.
-    pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
-        let mut sends = self.sends();
-        #[cfg(feature = "tokio")]
-        let before = sends.set.complete();
-        let collected = sends.collect(&self.fd);
-        #[cfg(feature = "tokio")]
-        if sends.set.complete() > before {
-            self.collected.notify_waiters();
-        }
-        collected.map_err(|error| {
-            let refused = self.refused("read completions", Operation::Socket, error.errno);
-            CompletionError::Refused(refused)
-        })?;
-        Ok(sends.set.through())
+    pub(crate) fn collect(&self) -> Result<u64, Error> {
+        self.ledger
+            .collect()
+            .map_err(|error| self.refused("read completions", Operation::Socket, error.errno))
     }
 
     /// Reads the error queue and returns the counts of the sends.
-    pub(crate) fn counts(&self) -> Result<SendCounts, CompletionError> {
+    pub(crate) fn counts(&self) -> Result<SendCounts, Error> {
         self.collect()?;
         let sends = self.sends();
         Ok(SendCounts {
@@ -354,7 +221,7 @@ impl Socket {
     }
 
     /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), CompletionError> {
+    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
         let end = self.collect()?;
         let mut sends = self.sends();
         let first = sends.told;
@@ -363,23 +230,13 @@ impl Socket {
     }
 
     /// Waits until all sends before `end` are complete.
-    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), CompletionError> {
+    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), Error> {
         let deadline = Deadline::of(limit);
         while self.collect()? < end {
             let known = self.sends().set.complete();
-            self.wait_for_completions(deadline, known)?;
+            self.wait_for_completions(deadline, known)
+                .map_err(Error::not_complete)?;
         }
         Ok(())
-    }
-
-    /// Passes the socket to the NIC if it has incomplete sends.
-    pub(super) fn leave(&mut self) {
-        let _ = self.collect();
-        let sends = mem::take(&mut *self.sends());
-        if sends.kept.is_empty() {
-            return;
-        }
-        let fd = Arc::clone(&self.fd);
-        self.nic.known().leaving.push(Leaving { fd, sends });
     }
 }

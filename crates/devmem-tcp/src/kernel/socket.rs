@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use rustix::event::epoll;
 use rustix::net::{SendFlags, getpeername, getsockname, send, shutdown, sockopt};
 use tcp::TcpError;
 
+use super::ledger::{Leaving, Ledger};
 use super::nic::Nic;
-use super::send::Sends;
 use super::wait::Deadline;
 use crate::driver::{NotReady, WaitLimit};
-use crate::error::{Forked, Refusal, ReleaseError, SendError, ShutdownError};
+use crate::error::{Error, Forked};
 use crate::frags::Frags;
 use crate::signals::TaskSignal;
 use crate::tcp_options::Keepalive;
@@ -29,39 +29,26 @@ use crate::tcp_options::Keepalive;
 /// socket frees all frags that it lent.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// Shared only with [`Leaving`](super::send::Leaving).
-    pub(super) fd: Arc<OwnedFd>,
+    /// Shared with the NIC.
+    pub(super) ledger: Arc<Ledger>,
     pub(super) nic: Arc<Nic>,
-    /// Frags lent to the program so far, and those that it has returned.
-    lent: AtomicU64,
-    returned: AtomicU64,
     /// Tokens to return; the list is kept to reuse its allocation. Locked last.
     returns: Mutex<FragReturns>,
-    /// Locked before [`Nic::known`], never the other way round.
-    pub(super) sends: Mutex<Sends>,
     /// Closing it resets the connection.
     aborts: AtomicBool,
     /// No more sends will follow: the sending half was dropped.
     send_ended: AtomicBool,
-    /// Wakes tasks when any caller has read completions from the error queue, and when the sending half is dropped.
-    #[cfg(feature = "tokio")]
-    pub(super) collected: ::tokio::sync::Notify,
 }
 
 impl Socket {
     /// Creates it from a connected, non-blocking socket.
     pub(super) fn new(fd: OwnedFd, nic: &Arc<Nic>) -> Arc<Self> {
         Arc::new(Self {
-            fd: Arc::new(fd),
+            ledger: Ledger::new(fd),
             nic: Arc::clone(nic),
-            lent: AtomicU64::new(0),
-            returned: AtomicU64::new(0),
             returns: Mutex::default(),
-            sends: Mutex::default(),
             aborts: AtomicBool::new(false),
             send_ended: AtomicBool::new(false),
-            #[cfg(feature = "tokio")]
-            collected: ::tokio::sync::Notify::new(),
         })
     }
 
@@ -82,7 +69,7 @@ impl Socket {
 
     /// Returns frags to the kernel, merged into ranges, in as few calls as its limits allow. Returns the number of frags that it
     /// freed.
-    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, ReleaseError> {
+    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, Error> {
         self.release_tokens(frags.items.drain(..).filter_map(|item| item.token()))
     }
 
@@ -92,24 +79,21 @@ impl Socket {
         let _ = self.release_tokens(std::iter::once(token));
     }
 
-    fn release_tokens(
-        &self,
-        tokens: impl Iterator<Item = FragToken>,
-    ) -> Result<usize, ReleaseError> {
+    fn release_tokens(&self, tokens: impl Iterator<Item = FragToken>) -> Result<usize, Error> {
         let freed = self.give_back(tokens);
         let count = match &freed {
             Ok(freed) => freed.freed,
             Err(error) => error.freed.freed,
         };
-        self.returned.fetch_add(count, Ordering::Relaxed);
+        self.ledger.count_returned(count);
         match freed {
             // Fits: not more than the number of tokens, which are in memory.
             Ok(freed) => Ok(usize::try_from(freed.freed).unwrap_or(usize::MAX)),
             Err(error) => {
                 let name = self.nic.name();
                 let operation = format!("give frags back on {name}");
-                let refusal = Refusal::of_kernel(&operation, error.errno, &error.cause);
-                Err(ReleaseError::Refused(refusal.on(name)))
+                let refusal = Error::of_kernel(&operation, error.errno, &error.cause);
+                Err(refusal.on(name))
             }
         }
     }
@@ -121,36 +105,37 @@ impl Socket {
     ) -> Result<Freed, DontneedError> {
         let mut returns = self.returns.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.for_each(|token| returns.push(token));
-        returns.flush(self.fd.as_fd())
+        returns.flush(self.fd())
     }
 
     /// Returns the number of frags returned so far.
     pub(crate) fn returned(&self) -> u64 {
-        self.returned.load(Ordering::Relaxed)
+        self.ledger.returned()
     }
 
     /// Counts frags that were lent to the program.
-    pub(super) fn count_lent(self: &Arc<Self>, frags: usize) {
-        if frags > 0 && self.lent.fetch_add(frags as u64, Ordering::Relaxed) == 0 {
-            self.nic.known().lenders.push(Arc::downgrade(self));
+    pub(super) fn count_lent(&self, frags: usize) {
+        if self.ledger.count_lent(frags) {
+            self.nic.known().lenders.push(Arc::downgrade(&self.ledger));
         }
     }
 
     /// Returns the number of frags that the program has and has not returned.
     pub(super) fn outstanding(&self) -> u64 {
-        let returned = self.returned();
-        self.lent.load(Ordering::Relaxed).saturating_sub(returned)
+        self.ledger.outstanding()
     }
 
     /// Sends bytes of host memory; the kernel copies them.
-    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, SendError> {
+    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, Error> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let deadline = Deadline::of(limit);
         loop {
-            match send(&*self.fd, bytes, flags) {
+            match send(&self.ledger.fd, bytes, flags) {
                 Ok(taken) => return Ok(taken),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::OUT)?,
+                Err(rustix::io::Errno::AGAIN) => self
+                    .wait(deadline, PollFlags::OUT)
+                    .map_err(Error::no_room)?,
                 Err(errno) => return Err(self.send_error(Errno(errno.raw_os_error()))),
             }
         }
@@ -158,7 +143,7 @@ impl Socket {
 
     /// Waits for `events`. Reads completions that arrive meanwhile, because their POLLERR would end every later poll at once.
     pub(super) fn wait(&self, deadline: Deadline, events: PollFlags) -> Result<(), NotReady> {
-        let got = deadline.wait(self.fd.as_fd(), events)?;
+        let got = deadline.wait(self.fd(), events)?;
         if got.contains(PollFlags::ERR) {
             // An error of the connection itself is returned by the call that follows.
             let _ = self.collect();
@@ -166,30 +151,30 @@ impl Socket {
         Ok(())
     }
 
-    pub(super) fn send_error(&self, errno: Errno) -> SendError {
-        SendError::Refused(self.refused("send", Operation::Send, errno))
+    pub(super) fn send_error(&self, errno: Errno) -> Error {
+        self.refused("send", Operation::Send, errno)
     }
 
     /// Returns the error for a refused operation, with its cause; for the end of the connection that of both backends.
-    pub(super) fn refused(&self, what: &str, operation: Operation, errno: Errno) -> Refusal {
+    pub(super) fn refused(&self, what: &str, operation: Operation, errno: Errno) -> Error {
         refused(&self.nic, what, operation, errno)
     }
 
-    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         let how = match how {
             Shutdown::Read => rustix::net::Shutdown::Read,
             Shutdown::Write => rustix::net::Shutdown::Write,
             Shutdown::Both => rustix::net::Shutdown::Both,
         };
-        shutdown(&*self.fd, how).map_err(|errno| {
+        shutdown(&self.ledger.fd, how).map_err(|errno| {
             let errno = Errno(errno.raw_os_error());
-            ShutdownError::Refused(self.refused("shut down", Operation::Socket, errno))
+            self.refused("shut down", Operation::Socket, errno)
         })
     }
 
     /// Returns the pending error of the connection and clears it.
-    pub(crate) fn take_error(&self) -> io::Result<Option<Refusal>> {
-        let pending = sockopt::socket_error(&*self.fd)?.err();
+    pub(crate) fn take_error(&self) -> io::Result<Option<Error>> {
+        let pending = sockopt::socket_error(&self.ledger.fd)?.err();
         let refused = |errno: rustix::io::Errno| {
             self.refused("connection", Operation::Socket, Errno(errno.raw_os_error()))
         };
@@ -197,24 +182,24 @@ impl Socket {
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let address = getpeername(&*self.fd)?.ok_or(io::ErrorKind::NotConnected)?;
+        let address = getpeername(&self.ledger.fd)?.ok_or(io::ErrorKind::NotConnected)?;
         Ok(SocketAddr::try_from(address)?)
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(SocketAddr::try_from(getsockname(&*self.fd)?)?)
+        Ok(SocketAddr::try_from(getsockname(&self.ledger.fd)?)?)
     }
 
     pub(crate) fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        Ok(sockopt::set_tcp_nodelay(&*self.fd, nodelay)?)
+        Ok(sockopt::set_tcp_nodelay(&self.ledger.fd, nodelay)?)
     }
 
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
-        Ok(sockopt::tcp_nodelay(&*self.fd)?)
+        Ok(sockopt::tcp_nodelay(&self.ledger.fd)?)
     }
 
     pub(crate) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
-        let fd = &*self.fd;
+        let fd = &self.ledger.fd;
         if let Some(Keepalive {
             idle,
             interval,
@@ -229,7 +214,7 @@ impl Socket {
     }
 
     pub(crate) fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        sockopt::set_socket_linger(&*self.fd, linger)?;
+        sockopt::set_socket_linger(&self.ledger.fd, linger)?;
         let aborts = linger == Some(Duration::ZERO);
         self.aborts.store(aborts, Ordering::Relaxed);
         Ok(())
@@ -260,25 +245,30 @@ impl Socket {
     fn edges(&self, events: epoll::EventFlags) -> rustix::io::Result<OwnedFd> {
         let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&edges, &*self.fd, data, events | epoll::EventFlags::ET)?;
+        epoll::add(
+            &edges,
+            &self.ledger.fd,
+            data,
+            events | epoll::EventFlags::ET,
+        )?;
         Ok(edges)
     }
 
     #[cfg(feature = "tokio")]
     pub(crate) fn collected(&self) -> &::tokio::sync::Notify {
-        &self.collected
+        &self.ledger.collected
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.ledger.fd.as_fd()
     }
 }
 
 /// As [`Socket::refused`], before there is a socket.
-pub(super) fn refused(nic: &Nic, what: &str, operation: Operation, errno: Errno) -> Refusal {
+pub(super) fn refused(nic: &Nic, what: &str, operation: Operation, errno: Errno) -> Error {
     match end_of_connection(errno) {
-        Some(end) => Refusal::ended(end),
-        None => Refusal::of_call(nic.name(), what, operation, errno),
+        Some(end) => Error::ended(end),
+        None => Error::of_call(nic.name(), what, operation, errno),
     }
 }
 
@@ -299,8 +289,10 @@ pub(super) fn end_of_connection(errno: Errno) -> Option<TcpError> {
 impl Drop for Socket {
     fn drop(&mut self) {
         // In a child of fork(2) the sends belong to the parent, and only the copy of the descriptor is closed.
-        if self.nic.check().is_ok() {
-            self.leave();
+        if self.nic.check().is_ok()
+            && let Some(leaving) = Leaving::of(&self.ledger)
+        {
+            self.nic.known().leaving.push(leaving);
         }
     }
 }

@@ -1,15 +1,13 @@
 //! The address `auto` of a NIC that is opened: addresses from a DHCP server and from routers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_uapi::Errno;
-use lease::{Acquired, Families, LeaseKeeper, LeasePort, News, Outcome, OwnAddresses};
+use lease::{Acquired, Families, LeasePort, Outcome, OwnAddresses};
 
 use super::claim::own_addresses;
 use super::{NetdevBuilder, invalid, random_bytes};
-use crate::driver::{Driver, StackIndex};
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 
 /// How long an open waits for addresses: three messages of a client, of which the network may lose some.
@@ -17,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl NetdevBuilder {
     /// Refuses the address `auto` where there is no DHCP server, or the address is that of the kernel.
-    pub(super) fn check_auto(&self) -> Result<(), OpenError> {
+    pub(super) fn check_auto(&self) -> Result<(), Error> {
         let has_lan = matches!(self.link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_));
         let reason = match self.auto {
             true if !has_lan => {
@@ -28,11 +26,11 @@ impl NetdevBuilder {
             }
             _ => return Ok(()),
         };
-        Err(invalid(reason).into())
+        Err(invalid(reason))
     }
 
     /// Waits for addresses on `port`.
-    pub(super) fn acquire(&self, port: Option<LeasePort>) -> Result<Option<Acquired>, OpenError> {
+    pub(super) fn acquire(&self, port: Option<LeasePort>) -> Result<Option<Acquired>, Error> {
         let Some(port) = port else {
             return Ok(None);
         };
@@ -49,14 +47,14 @@ impl NetdevBuilder {
             Some(others.map(|(_, ip)| ip).collect())
         });
         let outcome = lease::acquire(port, own, families, random, PATIENCE);
-        match outcome.map_err(OpenError::system("poll"))? {
+        match outcome.map_err(Error::system("poll"))? {
             Outcome::Acquired(acquired) => Ok(Some(*acquired)),
-            Outcome::Nothing(offered) => Err(self.no_address(&offered).into()),
+            Outcome::Nothing(offered) => Err(self.no_address(&offered)),
         }
     }
 
     /// Returns the error of an open that got no address; `offered` tells what was not usable.
-    fn no_address(&self, offered: &[String]) -> Refusal {
+    fn no_address(&self, offered: &[String]) -> Error {
         let seconds = PATIENCE.as_secs();
         let mut reason = format!(
             "no DHCP server and no router gave an address on {} within {seconds} s",
@@ -73,27 +71,6 @@ impl NetdevBuilder {
         let remedy = format!(
             "give a free address of the network with its prefix length, such as 10.0.0.77/24, or {check}"
         );
-        Refusal::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
+        Error::new(ErrorKind::TimedOut, Errno::ETIMEDOUT, reason).with_remedy(remedy)
     }
-}
-
-/// Starts to renew the addresses of a NIC, and changes those of the stacks of its shards with them.
-pub(super) fn keep(acquired: Acquired, shards: Vec<Arc<Driver>>) -> std::io::Result<LeaseKeeper> {
-    LeaseKeeper::start(acquired, move |news| {
-        shards.iter().for_each(|shard| tell(news, shard));
-    })
-}
-
-/// Changes an address of the stack of a shard.
-fn tell(news: &News, shard: &Driver) {
-    let told = shard.with(StackIndex(0), |stack, now| match news {
-        News::Has(address) => stack.add_address(address, now),
-        News::Lost(address) => {
-            stack.remove_address(*address, now);
-            Ok(())
-        }
-    });
-    // The clients accept only addresses of hosts, and routers on the link. The other error is that of a child of fork(2), which
-    // has no threads.
-    debug_assert!(!matches!(told, Ok(Err(_))), "{news:?}");
 }

@@ -7,13 +7,13 @@ use devmem_linux::netif;
 use devmem_linux::netlink::NetlinkError;
 use devmem_uapi::Errno;
 use nic::LinkState;
+use runtime::Clock;
+use runtime::fds::sleep_until_readable;
 use rustix::event::{PollFd, PollFlags};
 use stack::{AddressCheck, AddressConflict, ConflictOutcome, PROBE_WAIT, PROBES};
 
 use super::{MacvtapMode, NetdevBuilder, QueueStack, invalid};
-use crate::clock::Clock;
-use crate::driver::sleep_until_readable;
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 
 /// Longest wait for the answers of other stations: a flood of frames delays the questions.
@@ -38,13 +38,11 @@ impl NetdevBuilder {
 
     /// Refuses addresses that this machine has itself, on links to networks that it is in: its packets to them do not leave it, and
     /// it does not answer questions of its own. A wire to one other program is a network of its own.
-    pub(super) fn check_own_addresses(&self) -> Result<(), OpenError> {
+    pub(super) fn check_own_addresses(&self) -> Result<(), Error> {
         let taken = |(ip, _): &&(IpAddr, u8)| self.peers.iter().any(|(peer, _)| peer == ip);
         if let Some((ip, _)) = self.addresses.iter().find(taken) {
             let reason = format!("both ends of {} would have the address {ip}", self.link);
-            return Err(invalid(reason)
-                .with_remedy("give them two addresses of one network")
-                .into());
+            return Err(invalid(reason).with_remedy("give them two addresses of one network"));
         }
         match &self.link {
             LinkSpec::Packet(_) if self.ports.is_some() => return Ok(()),
@@ -55,7 +53,7 @@ impl NetdevBuilder {
             let is_replaced = self.replaced_interface() == Some(&interface);
             let is_taken = self.addresses.iter().any(|(ours, _)| *ours == ip);
             if is_taken && !is_replaced {
-                return Err(self.own_address(ip, &interface).into());
+                return Err(self.own_address(ip, &interface));
             }
         }
         Ok(())
@@ -69,7 +67,7 @@ impl NetdevBuilder {
         }
     }
 
-    fn own_address(&self, ip: IpAddr, interface: &str) -> Refusal {
+    fn own_address(&self, ip: IpAddr, interface: &str) -> Error {
         let reason = format!(
             "{ip} is an address of this machine, on {interface}, and the NIC on {} is another station",
             self.link
@@ -83,7 +81,7 @@ impl NetdevBuilder {
             ),
             _ => "give another address of the network".to_owned(),
         };
-        Refusal::new(ErrorKind::AddrInUse, Errno::EADDRINUSE, reason).with_remedy(remedy)
+        Error::new(ErrorKind::AddrInUse, Errno::EADDRINUSE, reason).with_remedy(remedy)
     }
 
     /// Waits until the stacks of the shards have asked whether another station has their addresses. Not while the link is down:
@@ -95,7 +93,7 @@ impl NetdevBuilder {
         &self,
         stacks: &mut [QueueStack],
         clock: &Clock,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), Error> {
         let start = clock.now();
         while stacks
             .iter()
@@ -114,7 +112,7 @@ impl NetdevBuilder {
                 .iter()
                 .find(|it| it.outcome != ConflictOutcome::Defended)
             {
-                return Err(self.taken(conflict).into());
+                return Err(self.taken(conflict));
             }
             let is_late = now.saturating_since(start) >= PATIENCE;
             if is_late || first.nic().link_state() != LinkState::Up {
@@ -128,7 +126,7 @@ impl NetdevBuilder {
         Ok(())
     }
 
-    fn taken(&self, conflict: &AddressConflict) -> Refusal {
+    fn taken(&self, conflict: &AddressConflict) -> Error {
         let AddressConflict { ip, by, .. } = conflict;
         let reason = format!(
             "another station of {} has the address {ip}: {by}",
@@ -140,7 +138,7 @@ impl NetdevBuilder {
             }
             _ => "give a free address of the network",
         };
-        Refusal::new(ErrorKind::AddrInUse, Errno::EADDRINUSE, reason).with_remedy(remedy)
+        Error::new(ErrorKind::AddrInUse, Errno::EADDRINUSE, reason).with_remedy(remedy)
     }
 }
 
@@ -156,12 +154,12 @@ fn sleep(stacks: &[QueueStack], clock: &Clock) {
 }
 
 /// Returns the addresses of this network namespace, each with the name of its interface.
-pub(super) fn own_addresses() -> Result<Vec<(String, IpAddr)>, OpenError> {
+pub(super) fn own_addresses() -> Result<Vec<(String, IpAddr)>, Error> {
     let read =
         || -> Result<_, NetlinkError> { Ok((netif::all_addresses()?, netif::interfaces()?)) };
     let (addresses, interfaces) = read().map_err(|error| {
         let errno = Errno(error.errno.raw_os_error());
-        Refusal::new(ErrorKind::of_errno(errno), errno, error.to_string())
+        Error::new(ErrorKind::of_errno(errno), errno, error.to_string())
     })?;
     let named = |(index, ip): (u32, IpAddr)| {
         let name = interfaces.iter().find(|(of, _, _)| *of == index);

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use devmem_linux::netif::Interface;
@@ -15,8 +14,9 @@ use wire::MacAddr;
 
 use super::macvtap::{self, MacvtapSettings};
 use super::packet::{self, Sharing};
+use super::queues::of_shards;
 use super::{DEFAULT_MTU, NetdevBuilder, memory, unix};
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 
 /// An open link.
@@ -31,7 +31,7 @@ pub(super) struct OpenedLinks {
 
 impl NetdevBuilder {
     /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard.
-    pub(super) fn open_links(&mut self, mac: MacAddr) -> Result<OpenedLinks, OpenError> {
+    pub(super) fn open_links(&mut self, mac: MacAddr) -> Result<OpenedLinks, Error> {
         let offloads = self.impairment.is_none();
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
         self.check_auto()?;
@@ -103,7 +103,7 @@ impl NetdevBuilder {
         name: &str,
         mtu: u16,
         offloads: bool,
-    ) -> Result<(Vec<TapLink>, bool), OpenError> {
+    ) -> Result<(Vec<TapLink>, bool), Error> {
         // Without segmentation offload no packet is longer than the MTU.
         let big_tcp = offloads && Interface::kernel_has_big_tcp().unwrap_or(false);
         let tap = TapOptions {
@@ -114,7 +114,7 @@ impl NetdevBuilder {
             ..TapOptions::new(name)
         }
         .open()
-        .map_err(Refusal::from)?;
+        .map_err(Error::from)?;
         let set_up = self.set_up_interface(&tap, mtu);
         let set_up = Arc::new(set_up.map_err(|error| refused_set_up(name, error))?);
         let options = nic::TapOptions {
@@ -134,7 +134,7 @@ impl NetdevBuilder {
             .map(|queues| TapLink::new(queues, options));
         let links = links.map(|link| link.map(|link| link.keeping(Arc::clone(&set_up))));
         let links = links.collect::<Result<_, _>>();
-        Ok((links.map_err(OpenError::system("epoll"))?, created))
+        Ok((links.map_err(Error::system("epoll"))?, created))
     }
 
     /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.
@@ -185,14 +185,6 @@ fn boxed<L: Link + 'static>(links: impl IntoIterator<Item = L>) -> Vec<Box<dyn L
     links.into_iter().map(boxed).collect()
 }
 
-/// Divides the queues of an interface: one shard has all of them, each of several has one.
-pub(super) fn of_shards(queues: Vec<OwnedFd>, shards: u16) -> Vec<Vec<OwnedFd>> {
-    match shards {
-        1 => vec![queues],
-        _ => queues.into_iter().map(|queue| vec![queue]).collect(),
-    }
-}
-
 fn tap_offloads(offloads: bool) -> TapOffloads {
     match offloads {
         true => TapOffloads::Segmentation,
@@ -227,12 +219,12 @@ fn neighbour_of(ours: IpAddr) -> IpAddr {
 }
 
 /// The kernel's end of a TAP could not be set up.
-fn refused_set_up(name: &str, error: NetlinkError) -> Refusal {
+fn refused_set_up(name: &str, error: NetlinkError) -> Error {
     let errno = Errno(error.errno.raw_os_error());
     let remedy =
         "this needs CAP_NET_ADMIN in its network namespace: run as root, or inside `unshare -rn`";
     let reason = format!("cannot set up {name}: {error}");
-    Refusal::new(ErrorKind::of_errno(errno), errno, reason)
+    Error::new(ErrorKind::of_errno(errno), errno, reason)
         .with_remedy(remedy)
         .on(name)
         .caused_by(io::Error::from(error.errno))

@@ -14,9 +14,9 @@ use nic::{
 };
 use wire::MacAddr;
 
-use super::link::of_shards;
 use super::packet;
-use crate::error::{ErrorKind, OpenError, Refusal};
+use super::queues::of_shards;
+use crate::error::{Error, ErrorKind};
 
 /// Which other stations of this machine a NIC on a macvtap link reaches, beside the network of its interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ pub enum MacvtapMode {
 
 impl MacvtapMode {
     /// Parses the value of the option `mode`.
-    pub(super) fn parse(text: &str) -> Result<Self, OpenError> {
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
         match text {
             "bridge" => Ok(Self::Bridge),
             "private" => Ok(Self::Private),
@@ -43,9 +43,8 @@ impl MacvtapMode {
             "passthru" => Ok(Self::Passthru),
             _ => {
                 let reason = format!("'{text}' is not a mode of a macvtap interface");
-                Err(Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                    .with_remedy("write mode=bridge, mode=private, mode=vepa or mode=passthru")
-                    .into())
+                Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
+                    .with_remedy("write mode=bridge, mode=private, mode=vepa or mode=passthru"))
             }
         }
     }
@@ -91,7 +90,7 @@ pub(super) fn open(
     name: &str,
     settings: MacvtapSettings,
     addresses: &[(std::net::IpAddr, u8)],
-) -> Result<OpenMacvtap, OpenError> {
+) -> Result<OpenMacvtap, Error> {
     let MacvtapSettings {
         mode,
         mac,
@@ -131,9 +130,9 @@ pub(super) fn open(
         .zip(opened.watches)
         .zip(counts)
     {
-        let tap = TapLink::new(queues, options).map_err(OpenError::system("epoll"))?;
-        let reports = reports(watch, dropped).map_err(OpenError::system("dup"))?;
-        let link = MacvtapLink::new(tap, reports).map_err(OpenError::system("epoll"))?;
+        let tap = TapLink::new(queues, options).map_err(Error::system("epoll"))?;
+        let reports = reports(watch, dropped).map_err(Error::system("dup"))?;
+        let link = MacvtapLink::new(tap, reports).map_err(Error::system("epoll"))?;
         links.push(link.keeping(Arc::clone(&hold)));
     }
     Ok(OpenMacvtap {
@@ -179,7 +178,7 @@ fn reports(mut watch: InterfaceWatch, counted: Dropped) -> io::Result<InterfaceR
     })
 }
 
-fn refused(name: &str, error: MacvtapError) -> OpenError {
+fn refused(name: &str, error: MacvtapError) -> Error {
     let error = match error {
         MacvtapError::Interface(error) => return packet::refused(name, error),
         error => error,
@@ -189,9 +188,8 @@ fn refused(name: &str, error: MacvtapError) -> OpenError {
         true => ErrorKind::Unsupported,
         false => ErrorKind::of_errno(errno),
     };
-    Refusal::new(kind, errno, error.to_string())
+    Error::new(kind, errno, error.to_string())
         .with_remedy(error.remedy().unwrap_or_default())
         .on(name)
         .caused_by(io::Error::from(error.errno()))
-        .into()
 }

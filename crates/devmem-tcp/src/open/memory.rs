@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use devmem_uapi::Errno;
 use netmem::PerProcess;
 use nic::{CablePlug, WireLink, WireOptions};
 
 use super::invalid;
-use crate::error::OpenError;
+use crate::error::{Error, Remedy};
 
 /// A named in-memory wire.
 struct NamedWire {
@@ -27,22 +28,21 @@ pub(super) fn links(
     queues: u16,
     mtu: u16,
     offload: bool,
-) -> Result<Vec<WireLink>, OpenError> {
+) -> Result<Vec<WireLink>, Error> {
     let mut wires = WIRES.get().lock().unwrap_or_else(PoisonError::into_inner);
     wires.retain(|_, wire| !wire.cable.is_ended());
     if let Some(wire) = wires.get_mut(name) {
         let Some(second) = wire.second.as_ref() else {
-            return Err(OpenError::WireTaken {
-                name: name.to_owned(),
-            });
+            let reason = format!("the in-memory wire '{name}' already joins two NICs");
+            let taken = Error::of_errno(Errno::EBUSY, reason);
+            return Err(taken.with_remedy(Remedy::OtherWire));
         };
         let theirs = second.len();
         if theirs != usize::from(queues) {
             let reason = format!(
                 "the NIC at the other end of the in-memory wire '{name}' has {theirs} shards, this one {queues}"
             );
-            let remedy = "open both with the same `NetdevBuilder::shards`";
-            return Err(invalid(reason).with_remedy(remedy).into());
+            return Err(invalid(reason).with_remedy(Remedy::SameShards));
         }
         return Ok(wire.second.take().unwrap_or_default());
     }
@@ -54,10 +54,8 @@ pub(super) fn links(
     };
     let pair = |_| WireLink::pair(options);
     let pairs: std::io::Result<Vec<_>> = (0..queues).map(pair).collect();
-    let (ours, theirs): (Vec<_>, Vec<_>) = pairs
-        .map_err(OpenError::system("eventfd"))?
-        .into_iter()
-        .unzip();
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        pairs.map_err(Error::system("eventfd"))?.into_iter().unzip();
     if let Some(first) = ours.first() {
         let wire = NamedWire {
             cable: first.cable(),

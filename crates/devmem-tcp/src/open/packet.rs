@@ -14,7 +14,7 @@ use lease::LeasePort;
 use nic::{InterfaceStatus, LinkState, PacketLink, PacketLinkOptions};
 use wire::MacAddr;
 
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::{Error, ErrorKind};
 
 /// The addresses of a NIC on a packet link.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub(super) fn open(
     sharing: &Sharing,
     addresses: &[(IpAddr, u8)],
     shards: u16,
-) -> Result<(Vec<PacketLink>, MacAddr), OpenError> {
+) -> Result<(Vec<PacketLink>, MacAddr), Error> {
     let options = PacketOptions {
         interface: name.to_owned(),
         station: match sharing {
@@ -63,12 +63,12 @@ pub(super) fn open(
         Ok(link.keeping(Arc::clone(&held)))
     };
     let links: io::Result<Vec<_>> = opened.sockets.into_iter().map(link).collect();
-    let links = links.map_err(OpenError::system("epoll"))?;
+    let links = links.map_err(Error::system("epoll"))?;
     Ok((links, MacAddr(opened.mac)))
 }
 
 /// Opens the socket by which the station `mac` beside the interface gets its addresses.
-pub(super) fn open_auto(name: &str, mac: MacAddr) -> Result<LeasePort, OpenError> {
+pub(super) fn open_auto(name: &str, mac: MacAddr) -> Result<LeasePort, Error> {
     let options = PacketOptions {
         interface: name.to_owned(),
         station: Station::Auto { mac: mac.0 },
@@ -114,10 +114,10 @@ pub(super) fn link_state(presence: Presence) -> LinkState {
     }
 }
 
-pub(super) fn refused(name: &str, error: PacketError) -> OpenError {
+pub(super) fn refused(name: &str, error: PacketError) -> Error {
     let errno = Errno(error.errno().raw_os_error());
     let kind = match error {
-        PacketError::NoInterface { source, .. } => return OpenError::no_interface(name, source),
+        PacketError::NoInterface { source, .. } => return Error::no_interface(name, source),
         PacketError::NotRaw { .. } => ErrorKind::PermissionDenied,
         PacketError::Unsupported { .. } => ErrorKind::Unsupported,
         PacketError::NotHidden(_) if ErrorKind::of_errno(errno) != ErrorKind::PermissionDenied => {
@@ -133,9 +133,8 @@ pub(super) fn refused(name: &str, error: PacketError) -> OpenError {
         | PacketError::Netlink(_)
         | PacketError::Call { .. } => ErrorKind::of_errno(errno),
     };
-    Refusal::new(kind, errno, error.to_string())
+    Error::new(kind, errno, error.to_string())
         .with_remedy(error.remedy().unwrap_or_default())
         .on(name)
         .caused_by(io::Error::from(error.errno()))
-        .into()
 }

@@ -3,14 +3,18 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use devmem_uapi::Errno;
+use devmem_uapi::text::Printable;
 
-use crate::error::{ErrorKind, OpenError, Refusal};
+use crate::error::Error;
 
 /// Parses an address with its prefix length.
-pub(super) fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
-    let refuse = || OpenError::Address {
-        text: text.to_owned(),
+pub(super) fn parse_prefix(text: &str) -> Result<(IpAddr, u8), Error> {
+    let refuse = || {
+        Error::invalid(format!(
+            "'{}' is not an address with a prefix length",
+            Printable(text)
+        ))
+        .with_remedy("write it as 10.77.0.2/24 or fd77::2/64")
     };
     let (address, prefix) = text.split_once('/').ok_or_else(refuse)?;
     let address: IpAddr = address.parse().map_err(|_| refuse())?;
@@ -24,7 +28,7 @@ pub(super) fn parse_prefix(text: &str) -> Result<(IpAddr, u8), OpenError> {
 }
 
 /// Parses a MAC address: six bytes in hexadecimal, with colons between them.
-pub(super) fn parse_mac(text: &str) -> Result<[u8; 6], OpenError> {
+pub(super) fn parse_mac(text: &str) -> Result<[u8; 6], Error> {
     let byte = |part: &str| match part.len() {
         1 | 2 => u8::from_str_radix(part, 16).ok(),
         _ => None,
@@ -33,14 +37,12 @@ pub(super) fn parse_mac(text: &str) -> Result<[u8; 6], OpenError> {
     let mac = bytes.and_then(|bytes| bytes.try_into().ok());
     mac.ok_or_else(|| {
         let reason = format!("'{text}' is not a MAC address");
-        Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-            .with_remedy("write it as 02:00:00:00:00:02")
-            .into()
+        Error::invalid(reason).with_remedy("write it as 02:00:00:00:00:02")
     })
 }
 
 /// Parses a range of ports: one number, or two with a hyphen between them, the lower one first.
-pub(super) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, OpenError> {
+pub(super) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, Error> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (reason, remedy) = match (first.parse::<u16>(), last.parse::<u16>()) {
         (Ok(0), Ok(_)) => (
@@ -57,8 +59,8 @@ pub(super) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, OpenError> 
             "write it as 5201-5210".to_owned(),
         ),
     };
-    let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-    Err(refusal.with_remedy(remedy).into())
+    let refusal = Error::invalid(reason);
+    Err(refusal.with_remedy(remedy))
 }
 
 #[cfg(test)]

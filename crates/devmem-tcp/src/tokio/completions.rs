@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use ::tokio::sync::Notify;
 
 use super::signal::{Signal, Try};
-use crate::error::CompletionError;
+use crate::error::{Error, ErrorKind};
 use crate::send_id::{Completion, SendId};
 use crate::signals::TaskSignal;
 
@@ -32,8 +32,8 @@ impl Completions {
     /// Waits until `id` and every earlier send are complete. Cancel-safe.
     ///
     /// # Errors
-    /// The error queue of the socket cannot be read. [`CompletionError::WouldBlock`] if the runtime is shutting down.
-    pub async fn wait(&self, id: SendId) -> Result<(), CompletionError> {
+    /// The error queue of the socket cannot be read. [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if the runtime is shutting down.
+    pub async fn wait(&self, id: SendId) -> Result<(), Error> {
         self.until(|completions| completions.wait(id)).await
     }
 
@@ -41,7 +41,7 @@ impl Completions {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub async fn wait_all(&self) -> Result<(), CompletionError> {
+    pub async fn wait_all(&self) -> Result<(), Error> {
         self.until(crate::Completions::wait_all).await
     }
 
@@ -56,7 +56,7 @@ impl Completions {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub async fn next(&self) -> Result<Option<Completion>, CompletionError> {
+    pub async fn next(&self) -> Result<Option<Completion>, Error> {
         let attempt = |which| {
             self.arm_again(which);
             // Read before the queue, so that no send of a half that is dropped meanwhile is missed.
@@ -74,7 +74,8 @@ impl Completions {
                 result => Some(result),
             }
         };
-        self.signal.wait(self.collected(), attempt).await?
+        let next = self.signal.wait(self.collected(), attempt).await;
+        next.map_err(Error::not_complete)?
     }
 
     /// Returns the reports of [`next`](Self::next) as a stream, for the combinators of the crates `futures` and
@@ -87,16 +88,17 @@ impl Completions {
 
     async fn until(
         &self,
-        call: impl Fn(&crate::Completions) -> Result<(), CompletionError>,
-    ) -> Result<(), CompletionError> {
+        call: impl Fn(&crate::Completions) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let attempt = |which| {
             self.arm_again(which);
             match call(&self.completions) {
-                Err(CompletionError::WouldBlock) => None,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                 result => Some(result),
             }
         };
-        self.signal.wait(self.collected(), attempt).await?
+        let done = self.signal.wait(self.collected(), attempt).await;
+        done.map_err(Error::not_complete)?
     }
 
     /// Arms the signal before the attempt after which a task waits.
@@ -114,7 +116,7 @@ impl Completions {
 }
 
 /// Next report, and the handle for the one after it.
-type Report = (Completions, Result<Option<Completion>, CompletionError>);
+type Report = (Completions, Result<Option<Completion>, Error>);
 
 async fn next_of(completions: Completions) -> Report {
     let next = completions.next().await;
@@ -133,7 +135,7 @@ impl std::fmt::Debug for CompletionStream {
 }
 
 impl futures_core::Stream for CompletionStream {
-    type Item = Result<Completion, CompletionError>;
+    type Item = Result<Completion, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let (completions, next) = ready!(self.next.as_mut().poll(cx));

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use ::tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::error::ConnectError;
+use crate::error::Error;
 use crate::resolve::{ATTEMPT_DELAY, no_address};
 
 /// Returns the first connection that `connect` makes to one of `addresses`, and gives up the other attempts.
@@ -17,9 +17,9 @@ use crate::resolve::{ATTEMPT_DELAY, no_address};
 pub(super) async fn first_of<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
-) -> Result<T, ConnectError>
+) -> Result<T, Error>
 where
-    F: Future<Output = Result<T, ConnectError>>,
+    F: Future<Output = Result<T, Error>>,
 {
     match addresses[..] {
         [] => return Err(no_address()),
@@ -40,17 +40,17 @@ struct Race<F> {
     /// Not tried yet.
     addresses: std::vec::IntoIter<SocketAddr>,
     attempts: Vec<Pin<Box<F>>>,
-    failed: Option<ConnectError>,
+    failed: Option<Error>,
 }
 
-impl<T, F: Future<Output = Result<T, ConnectError>>> Race<F> {
+impl<T, F: Future<Output = Result<T, Error>>> Race<F> {
     /// Polls the attempts; begins the next one when `next` is over, or when one has failed.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         mut next: Pin<&mut Sleep>,
         connect: &impl Fn(SocketAddr) -> F,
-    ) -> Poll<Result<T, ConnectError>> {
+    ) -> Poll<Result<T, Error>> {
         loop {
             let before = self.attempts.len();
             if let Some(connected) = self.poll_attempts(cx) {
@@ -99,6 +99,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::error::ErrorKind;
 
     fn addresses(ports: &[u16]) -> Vec<SocketAddr> {
         ports
@@ -115,7 +116,7 @@ mod tests {
             async move {
                 match to.port() {
                     1 => pending().await,
-                    2 => Err(ConnectError::TimedOut),
+                    2 => Err(Error::no_answer()),
                     port => Ok(port),
                 }
             }
@@ -127,10 +128,10 @@ mod tests {
 
     #[::tokio::test]
     async fn without_a_connection_the_last_failure_is_the_error() {
-        let refuse = |_| async { Err::<(), _>(ConnectError::TimedOut) };
+        let refuse = |_| async { Err::<(), _>(Error::no_answer()) };
         let failed = first_of(addresses(&[1, 2]), refuse).await;
-        assert!(matches!(failed, Err(ConnectError::TimedOut)));
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::TimedOut);
         let failed = first_of(Vec::new(), refuse).await;
-        assert!(matches!(failed, Err(ConnectError::Address(_))));
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 }

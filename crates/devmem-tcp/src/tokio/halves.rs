@@ -17,7 +17,7 @@ use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::driver::{NotReady, WaitLimit};
 use crate::early::EarlyData;
-use crate::error::{ConnectError, HeldMemory, PlaceError, RecvError, SendError, ShutdownError};
+use crate::error::{Error, ErrorKind, HeldMemory, RecvError};
 use crate::ranges::{advance, length};
 use crate::recv_half::StreamStats;
 use crate::recv_request::Placement;
@@ -73,7 +73,7 @@ impl RecvHalf {
         &mut self,
         target: &BoundTarget,
         ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), Error> {
         self.half.place_next(target, ranges)
     }
 
@@ -157,12 +157,8 @@ impl SendHalf {
     /// [`completions`](Self::completions) reports that the send is complete. Cancel-safe.
     ///
     /// # Errors
-    /// As [`SendHalf::send`](crate::SendHalf::send). [`SendError::WouldBlock`] if the runtime is shutting down.
-    pub async fn send(
-        &mut self,
-        tx: &BoundTx,
-        ranges: &[Range<usize>],
-    ) -> Result<SendId, SendError> {
+    /// As [`SendHalf::send`](crate::SendHalf::send). [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if the runtime is shutting down.
+    pub async fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         poll_fn(|cx| self.poll_send(cx, tx, ranges)).await
     }
 
@@ -175,12 +171,13 @@ impl SendHalf {
         cx: &mut Context<'_>,
         tx: &BoundTx,
         ranges: &[Range<usize>],
-    ) -> Poll<Result<SendId, SendError>> {
+    ) -> Poll<Result<SendId, Error>> {
         let attempt = |half: &mut crate::SendHalf| match half.send(tx, ranges) {
-            Err(SendError::WouldBlock) => None,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
             result => Some(result),
         };
-        Poll::Ready(ready!(self.poll_with(cx, attempt))?)
+        let sent = ready!(self.poll_with(cx, attempt));
+        Poll::Ready(sent.map_err(Error::no_room)?)
     }
 
     /// Sends a range of bytes of host memory as [`SendHalf::send_host`](crate::SendHalf::send_host) does: as many as can be queued,
@@ -192,19 +189,20 @@ impl SendHalf {
         &mut self,
         bytes: &Arc<[u8]>,
         range: Range<usize>,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         let attempt = |half: &mut crate::SendHalf| match half.send_host(bytes, range.clone()) {
-            Err(SendError::WouldBlock) => None,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
             result => Some(result),
         };
-        poll_fn(|cx| self.poll_with(cx, attempt)).await?
+        let sent = poll_fn(|cx| self.poll_with(cx, attempt)).await;
+        sent.map_err(Error::no_room)?
     }
 
     /// Sends as [`send_host`](Self::send_host) does, until all bytes are queued. Not cancel-safe, as [`send_all`](Self::send_all).
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub async fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+    pub async fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, Error> {
         let mut id = self.send_host(bytes, 0..bytes.len()).await?;
         while id.bytes() < bytes.len() {
             let rest = id.bytes()..bytes.len();
@@ -222,7 +220,7 @@ impl SendHalf {
         &mut self,
         tx: &BoundTx,
         ranges: &[Range<usize>],
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         let mut id = self.send(tx, ranges).await?;
         let total = length(ranges);
         if id.bytes() < total {
@@ -252,7 +250,7 @@ impl SendHalf {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+    pub fn shutdown_write(&self) -> Result<(), Error> {
         self.half.shutdown_write()
     }
 
@@ -262,11 +260,11 @@ impl SendHalf {
     }
 
     /// Waits until the connection is established or TCP gives up.
-    pub(super) async fn connected(&mut self) -> Result<(), ConnectError> {
+    pub(super) async fn connected(&mut self) -> Result<(), Error> {
         let connected = |half: &mut crate::SendHalf| half.socket.connected();
         let connected = poll_fn(|cx| self.poll_with(cx, connected));
         // An error here means that the runtime is shutting down.
-        connected.await.map_err(|_| ConnectError::TimedOut)?
+        connected.await.map_err(|_| Error::no_answer())?
     }
 
     /// Queues the bytes of `data` behind the first `taken`, which the SYN had. Returns the id of all.
@@ -274,7 +272,7 @@ impl SendHalf {
         &mut self,
         data: EarlyData<'_>,
         taken: usize,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         let begun = data.begun(taken);
         match data {
             EarlyData::Host(bytes) => {
@@ -284,10 +282,11 @@ impl SendHalf {
                         .socket
                         .write(rest, WaitLimit::Never)
                     {
-                        Err(SendError::WouldBlock) => None,
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                         result => Some(result),
                     };
-                    queued += poll_fn(|cx| self.poll_with(cx, attempt)).await??;
+                    let written = poll_fn(|cx| self.poll_with(cx, attempt)).await;
+                    queued += written.map_err(Error::no_room)??;
                 }
                 Ok(begun.with_bytes(queued))
             }

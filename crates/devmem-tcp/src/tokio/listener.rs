@@ -7,7 +7,7 @@ use ::tokio::sync::Notify;
 
 use super::Stream;
 use super::signal::{Signal, Try};
-use crate::error::AcceptError;
+use crate::error::{Error, ErrorKind};
 use crate::syn_data::EarlyCookie;
 
 /// A listening socket. Dropping it closes it: further connections are refused, accepted ones stay open.
@@ -41,21 +41,22 @@ impl Listener {
     /// Waits for the next connection and returns it with the address of its peer. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Listener::accept`](crate::Listener::accept). [`AcceptError::WouldBlock`] if the runtime is shutting down.
-    pub async fn accept(&self) -> Result<(Stream, SocketAddr), AcceptError> {
+    /// As [`Listener::accept`](crate::Listener::accept). [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if the runtime is shutting down.
+    pub async fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
         let attempt = |which| match which {
             Try::First => match self.listener.accept() {
-                Err(AcceptError::WouldBlock) => None,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                 result => Some(result),
             },
             // The readiness fd needs no arming.
             Try::Again => None,
         };
-        let accepted = self.signal.wait(&self.taken, attempt).await?;
+        let accepted = self.signal.wait(&self.taken, attempt).await;
+        let accepted = accepted.map_err(Error::no_connection)?;
         // More connections may be pending, but one fd event wakes only one task.
         self.taken.notify_waiters();
         let (stream, peer) = accepted?;
-        let stream = Stream::new(stream).map_err(AcceptError::System)?;
+        let stream = Stream::new(stream).map_err(super::no_fd)?;
         Ok((stream, peer))
     }
 

@@ -41,6 +41,11 @@ mod listener;
 mod signal;
 mod stream;
 
+/// The fd that a task waits on cannot be created.
+fn no_fd(error: std::io::Error) -> crate::error::Error {
+    crate::error::Error::system("an fd to wait on")(error)
+}
+
 pub use completions::{CompletionStream, Completions};
 pub use halves::{RecvHalf, SendHalf};
 pub use listener::Listener;

@@ -18,10 +18,10 @@ use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::early::EarlyData;
-use crate::error::{ConnectError, PlaceError, RecvError, SendError, ShutdownError};
+use crate::error::{Error, RecvError};
 use crate::netdev::Netdev;
 use crate::recv_half::StreamStats;
-use crate::resolve::in_turns;
+use crate::resolve::{in_turns, not_an_address};
 use crate::send_id::SendId;
 use crate::syn_data::not_sent;
 use crate::tcp_info::TcpInfo;
@@ -68,7 +68,7 @@ impl Stream {
     ///
     /// # Panics
     /// If called outside a tokio runtime, or in one without I/O enabled; for several addresses, in one without time enabled.
-    pub async fn connect(nic: &Netdev, to: impl ToSocketAddrs) -> Result<Self, ConnectError> {
+    pub async fn connect(nic: &Netdev, to: impl ToSocketAddrs) -> Result<Self, Error> {
         Self::connect_with(nic, to, &ConnectOptions::new()).await
     }
 
@@ -83,8 +83,8 @@ impl Stream {
         nic: &Netdev,
         to: impl ToSocketAddrs,
         options: &ConnectOptions,
-    ) -> Result<Self, ConnectError> {
-        let found = lookup_host(to).await.map_err(ConnectError::Address)?;
+    ) -> Result<Self, Error> {
+        let found = lookup_host(to).await.map_err(not_an_address)?;
         eyeballs::first_of(in_turns(found), |to| Self::connect_one(nic, to, options)).await
     }
 
@@ -92,15 +92,15 @@ impl Stream {
         nic: &Netdev,
         to: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Self, ConnectError> {
+    ) -> Result<Self, Error> {
         let begun = nic.begin_stream(to, options)?;
-        let mut stream = Self::new(begun).map_err(ConnectError::System)?;
+        let mut stream = Self::new(begun).map_err(super::no_fd)?;
         stream.send.connected().await?;
         Ok(stream)
     }
 
     /// Connects to `to` with the first bytes of `data` in the SYN, and waits until the connection is established and all of
-    /// `data` is queued: see [`Netdev::connect_with_data`], also for the requests that must not be sent so. The timeout of
+    /// `data` is queued: see [`Netdev::connect_with_data`], which also says what must not be sent this way. The timeout of
     /// the options does not count: use `tokio::time::timeout`. Not cancel-safe: when the future is dropped, the peer may have
     /// received a part of `data`.
     ///
@@ -114,9 +114,9 @@ impl Stream {
         to: SocketAddr,
         options: &ConnectOptions,
         data: EarlyData<'_>,
-    ) -> Result<(Self, SendId), ConnectError> {
+    ) -> Result<(Self, SendId), Error> {
         let (begun, taken) = nic.begin_with_data(to, options, data)?;
-        let mut stream = Self::new(begun).map_err(ConnectError::System)?;
+        let mut stream = Self::new(begun).map_err(super::no_fd)?;
         stream.send.connected().await?;
         let sent = stream.send.send_rest(data, taken).await;
         Ok((stream, sent.map_err(not_sent)?))
@@ -161,7 +161,7 @@ impl Stream {
         &mut self,
         target: &BoundTarget,
         ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), Error> {
         self.recv.place_next(target, ranges)
     }
 
@@ -189,11 +189,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub async fn send(
-        &mut self,
-        tx: &BoundTx,
-        ranges: &[Range<usize>],
-    ) -> Result<SendId, SendError> {
+    pub async fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         self.send.send(tx, ranges).await
     }
 
@@ -206,7 +202,7 @@ impl Stream {
         cx: &mut Context<'_>,
         tx: &BoundTx,
         ranges: &[Range<usize>],
-    ) -> Poll<Result<SendId, SendError>> {
+    ) -> Poll<Result<SendId, Error>> {
         self.send.poll_send(cx, tx, ranges)
     }
 
@@ -218,7 +214,7 @@ impl Stream {
         &mut self,
         bytes: &Arc<[u8]>,
         range: Range<usize>,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.send.send_host(bytes, range).await
     }
 
@@ -226,7 +222,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`SendHalf::send`].
-    pub async fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, SendError> {
+    pub async fn send_host_all(&mut self, bytes: &Arc<[u8]>) -> Result<SendId, Error> {
         self.send.send_host_all(bytes).await
     }
 
@@ -238,7 +234,7 @@ impl Stream {
         &mut self,
         tx: &BoundTx,
         ranges: &[Range<usize>],
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.send.send_all(tx, ranges).await
     }
 
@@ -257,7 +253,7 @@ impl Stream {
     ///
     /// # Errors
     /// The connection is not established, or not any more.
-    pub fn shutdown_write(&self) -> Result<(), ShutdownError> {
+    pub fn shutdown_write(&self) -> Result<(), Error> {
         self.send.shutdown_write()
     }
 

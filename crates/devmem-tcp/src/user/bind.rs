@@ -11,7 +11,7 @@ use steer::RxQueueId;
 use super::nic::{Nic, same_id};
 use super::settings::ShardSettings;
 use super::shard::{IFINDEX, Shard};
-use crate::error::{BindError, BindTxError, ErrorKind, Forked, Refusal};
+use crate::error::{BindError, Error, ErrorKind, Forked};
 use crate::net_iov_count::NetIovCount;
 
 /// Memory bound to RX queues: a part of it on each shard, with the same id. Dropping it unbinds.
@@ -75,7 +75,7 @@ impl Nic {
     }
 
     /// Binds for sending, on all shards.
-    pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<Tx, BindTxError> {
+    pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<Tx, Error> {
         let _bindings = self.first().lock_bindings();
         self.align_dmabuf_ids()?;
         let bind = |shard: &Shard| {
@@ -93,7 +93,7 @@ impl Nic {
             .shards()
             .iter()
             .map(bind)
-            .collect::<Result<_, BindTxError>>()?;
+            .collect::<Result<_, Error>>()?;
         let id = same_id(shards.iter().map(|bound| bound.id))?;
         Ok(Tx { shards, id })
     }
@@ -203,13 +203,13 @@ impl Drop for ShardTx {
 }
 
 /// Divides `size` bytes into ranges of whole net_iovs, one for each shard.
-fn parts(size: usize, niov_size: NiovSize, shards: usize) -> Result<Vec<Range<usize>>, Refusal> {
+fn parts(size: usize, niov_size: NiovSize, shards: usize) -> Result<Vec<Range<usize>>, Error> {
     let niovs = size / niov_size.bytes();
     if niovs < shards && shards > 1 {
         let reason = format!(
             "{size} bytes have fewer net_iovs of {niov_size} than the NIC has shards ({shards})"
         );
-        let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+        let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
         let least = shards * niov_size.bytes();
         return Err(
             refusal.with_remedy(format!("bind at least {least} bytes, or smaller net_iovs"))

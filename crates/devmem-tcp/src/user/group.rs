@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lease::LeaseKeeper;
+use runtime::Background;
 use stack::Stack;
 use steer::{RxQueueId, ShardId};
 
 use super::settings::ShardSettings;
-use crate::background::Background;
-use crate::driver::{Driver, StackIndex};
+use crate::driver::{Driver, StackIndex, Stacks};
 
 /// One shard's driver, and what keeps the other shards alive: frames of its flows may arrive there. Every handle of the
 /// shard has it.
 pub(crate) struct Shared {
-    pub(crate) driver: Arc<Driver>,
+    pub(crate) driver: Driver,
     number: ShardId,
     group: Arc<ShardGroup>,
     /// The applied settings of receivers that are not restored yet. A binding of their queues keeps them.
@@ -25,8 +25,8 @@ pub(crate) struct Shared {
 
 /// All drivers of a NIC, with their background threads. Dropping it ends them.
 struct ShardGroup {
-    shards: Vec<(Arc<Driver>, Option<Background>)>,
-    /// Renews the address of a NIC that has it from a DHCP server. Dropped last: the address is returned when nothing uses it.
+    shards: Vec<(Driver, Option<Background<Stacks>>)>,
+    /// Renews the address of a NIC that has it from a DHCP server.
     lease: Option<LeaseKeeper>,
     /// Held while memory is bound, so that all shards give it the same id. Lock order: before the locks of the drivers.
     binding: Mutex<()>,
@@ -35,17 +35,13 @@ struct ShardGroup {
 }
 
 impl Shared {
-    /// Starts a background thread for each driver in real time. In virtual time there is none: calls advance the clock.
+    /// Starts the background thread of each driver.
     pub(crate) fn group(
-        drivers: Vec<Arc<Driver>>,
+        drivers: Vec<Driver>,
         lease: Option<LeaseKeeper>,
     ) -> std::io::Result<Vec<Arc<Self>>> {
-        let start = |driver: Arc<Driver>| {
-            let is_virtual = driver.lock().clock.is_virtual();
-            let background = match is_virtual {
-                true => None,
-                false => Some(Background::start(&driver)?),
-            };
+        let start = |driver: Driver| {
+            let background = driver.start_background()?;
             Ok((driver, background))
         };
         let shards = drivers
@@ -58,9 +54,9 @@ impl Shared {
             binding: Mutex::default(),
             has_targets: AtomicBool::new(false),
         });
-        let shared = |(number, (driver, _)): (u16, &(Arc<Driver>, _))| {
+        let shared = |(number, (driver, _)): (u16, &(Driver, _))| {
             Arc::new(Self {
-                driver: Arc::clone(driver),
+                driver: driver.clone(),
                 number: ShardId(number),
                 group: Arc::clone(&group),
                 settings: Mutex::default(),
@@ -125,7 +121,7 @@ impl Shared {
     ) -> Option<T> {
         let mut shards = self.group.shards.iter();
         shards.find_map(|(driver, _)| {
-            let is_ours = Arc::ptr_eq(driver, &self.driver);
+            let is_ours = driver.is(&self.driver);
             ask(&driver.lock().stacks[at.0], is_ours)
         })
     }
@@ -175,11 +171,10 @@ impl Drop for ShardGroup {
             return;
         }
         self.linger(LINGER, GRACE);
-        for (driver, background) in &mut self.shards {
-            driver.close();
-            if let Some(background) = background {
-                background.join();
-            }
+        for (_, background) in &mut self.shards {
+            drop(background.take());
         }
+        // While the links are open: the message that returns an address needs the interface.
+        drop(self.lease.take());
     }
 }

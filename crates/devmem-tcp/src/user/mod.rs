@@ -10,6 +10,7 @@ mod open;
 mod poller;
 mod recv;
 mod send;
+mod sends;
 mod settings;
 mod setup;
 mod shard;

@@ -15,7 +15,7 @@ use stack::{AddressConflict, Stack};
 
 use super::shard::Shard;
 use crate::connect::ConnectOptions;
-use crate::error::{ErrorKind, Forked, Refusal};
+use crate::error::{Error, ErrorKind, Forked};
 use crate::queue_stats::QueueStats;
 
 /// A NIC in user space: all of its shards, or one of them.
@@ -61,7 +61,7 @@ impl Nic {
     }
 
     pub(crate) fn is_in_virtual_time(&self) -> bool {
-        self.first().driver().lock().clock.is_virtual()
+        self.first().driver().is_virtual()
     }
 
     /// Waits until the connections of all dropped streams are closed, for `at_most`. Returns whether all are.
@@ -175,13 +175,13 @@ impl Nic {
 }
 
 /// Returns the id that all shards have given a binding.
-pub(super) fn same_id(ids: impl IntoIterator<Item = DmabufId>) -> Result<DmabufId, Refusal> {
+pub(super) fn same_id(ids: impl IntoIterator<Item = DmabufId>) -> Result<DmabufId, Error> {
     let mut ids = ids.into_iter();
     let first = ids.next().unwrap_or(DmabufId(0));
     match ids.all(|id| id == first) {
         true => Ok(first),
         // Only after four billion bindings, when ids are used again.
-        false => Err(Refusal::new(
+        false => Err(Error::new(
             ErrorKind::OutOfResources,
             Errno::ENOSPC,
             "the shards have no free id of a binding in common",

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use devmem_uapi::{Errno, MsgFlags};
+use runtime::fds::sleep_until_readable;
 use rustix::event::{PollFd, PollFlags, epoll};
 use stack::{Readiness, SendMsg, SocketId, SocketOption, Stack};
 
@@ -15,8 +16,8 @@ use super::send::device_control;
 use super::shard::Shard;
 use super::socket::Socket;
 use crate::connect::ConnectOptions;
-use crate::driver::{WaitLimit, sleep_until_readable};
-use crate::error::{AcceptError, ConnectError, ErrorKind, Forked, ListenError, Refusal};
+use crate::driver::{NotReady, WaitLimit};
+use crate::error::{Error, ErrorKind, Forked};
 use crate::syn_data::{EarlyCookie, SynData, not_sent};
 
 /// How often a listener tries another free port, if a shard uses the one that the first shard chose.
@@ -35,17 +36,13 @@ pub(crate) struct Listening {
 
 impl Nic {
     /// Listens on all shards.
-    pub(crate) fn listen(
-        &self,
-        address: SocketAddr,
-        backlog: usize,
-    ) -> Result<Listening, ListenError> {
+    pub(crate) fn listen(&self, address: SocketAddr, backlog: usize) -> Result<Listening, Error> {
         let mut attempts = 1;
         loop {
             let first = listen_on(self.first(), address, backlog)?;
             let mut chosen = address;
             let local = first.with(|stack, id| stack.local_addr(id))?;
-            chosen.set_port(local.map_err(Refusal::from)?.port());
+            chosen.set_port(local.map_err(Error::from)?.port());
             let mut sockets = vec![first];
             let others = self.shards()[1..].iter();
             let others = others.map(|shard| listen_on(shard, chosen, backlog));
@@ -70,10 +67,10 @@ impl Nic {
         &self,
         address: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Socket>, ConnectError> {
+    ) -> Result<Arc<Socket>, Error> {
         let shard = self.shard_for(address, options)?;
         let id = shard.with(|stack, now| {
-            let tcp = stack.tcp_config().options;
+            let tcp = stack.tcp_config().settings;
             let id = stack.connect_from(options.source, address, &tcp, now)?;
             Ok::<_, stack::ConnectError>(merging_frags(stack, id))
         })??;
@@ -86,14 +83,14 @@ impl Nic {
         address: SocketAddr,
         options: &ConnectOptions,
         data: SynData<'_>,
-    ) -> Result<(Arc<Socket>, usize), ConnectError> {
+    ) -> Result<(Arc<Socket>, usize), Error> {
         let shard = self.shard_for(address, options)?;
         let cookie = match options.cookie {
             EarlyCookie::Needed => stack::EarlyCookie::Needed,
             EarlyCookie::NotNeeded => stack::EarlyCookie::NotNeeded,
         };
         let (id, taken) = shard.with(|stack, now| {
-            let tcp = stack.tcp_config().options;
+            let tcp = stack.tcp_config().settings;
             let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
             let id = merging_frags(stack, id);
             // Before the SYN leaves, at the end of this call.
@@ -113,11 +110,7 @@ impl Nic {
     }
 }
 
-fn listen_on(
-    shard: &Shard,
-    address: SocketAddr,
-    backlog: usize,
-) -> Result<Arc<Socket>, ListenError> {
+fn listen_on(shard: &Shard, address: SocketAddr, backlog: usize) -> Result<Arc<Socket>, Error> {
     let id = shard.with(|stack, _| {
         let id = stack.listen(address, backlog)?;
         Ok::<_, stack::ListenError>(merging_frags(stack, id))
@@ -155,29 +148,27 @@ fn fill_syn(stack: &mut Stack, id: SocketId, data: SynData<'_>) -> Result<usize,
 
 impl Socket {
     /// Returns the outcome of a connect, `None` while it is in progress. Never waits.
-    pub(crate) fn connected_now(&self) -> Option<Result<(), ConnectError>> {
+    pub(crate) fn connected_now(&self) -> Option<Result<(), Error>> {
         self.wait(WaitLimit::Never, connect_result).ok()
     }
 
     /// Waits until the connection is established or TCP gives up.
-    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+    pub(crate) fn await_connected(&self, options: &ConnectOptions) -> Result<(), Error> {
         let limit = WaitLimit::within(options.timeout);
         let connected = self.wait(limit, connect_result);
-        connected.map_err(|_| ConnectError::TimedOut)?
+        connected.map_err(|_| Error::no_answer())?
     }
 }
 
 /// Returns the outcome of a connect, `None` while it is in progress.
-fn connect_result(stack: &mut Stack, id: SocketId) -> Option<Result<(), ConnectError>> {
+fn connect_result(stack: &mut Stack, id: SocketId) -> Option<Result<(), Error>> {
     let ready = match stack.readiness(id) {
         Ok(ready) => ready,
-        Err(error) => return Some(Err(ConnectError::Ended(error.into()))),
+        Err(error) => return Some(Err(error.into())),
     };
     if ready.contains(Readiness::ERROR) {
         let error = stack.take_error(id).ok().flatten();
-        return Some(Err(error.map_or(ConnectError::TimedOut, |error| {
-            ConnectError::Ended(Refusal::ended(error))
-        })));
+        return Some(Err(error.map_or_else(Error::no_answer, Error::ended)));
     }
     ready.contains(Readiness::WRITABLE).then_some(Ok(()))
 }
@@ -233,16 +224,13 @@ impl Listening {
     ) -> io::Result<()> {
         for socket in &self.sockets {
             let changed = socket.with(|stack, id| change(stack, id))?;
-            changed.map_err(Refusal::from)?;
+            changed.map_err(Error::from)?;
         }
         Ok(())
     }
 
     /// Accepts a connection of any shard.
-    pub(crate) fn accept(
-        &self,
-        limit: WaitLimit,
-    ) -> Result<(Arc<Socket>, SocketAddr), AcceptError> {
+    pub(crate) fn accept(&self, limit: WaitLimit) -> Result<(Arc<Socket>, SocketAddr), Error> {
         if let [only] = &self.sockets[..] {
             return accept_on(only, limit);
         }
@@ -250,11 +238,11 @@ impl Listening {
         let started = driver.now();
         loop {
             match self.accept_on_any() {
-                Err(AcceptError::WouldBlock) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 result => return result,
             }
             if let Some(reason) = limit.over(started, driver.now()) {
-                return Err(reason.into());
+                return Err(Error::no_connection(reason.into()));
             }
             // While this thread sleeps, the background threads of the shards keep the fd up to date.
             let fd = self.readiness_fd().map_err(cannot_wait)?;
@@ -265,14 +253,14 @@ impl Listening {
 
     /// Accepts a connection that is pending on any shard. The shards take turns to be first. An error of one of them is returned if no
     /// other one has a connection.
-    fn accept_on_any(&self) -> Result<(Arc<Socket>, SocketAddr), AcceptError> {
+    fn accept_on_any(&self) -> Result<(Arc<Socket>, SocketAddr), Error> {
         let turn = self.accepts.fetch_add(1, Ordering::Relaxed);
-        let mut failed = AcceptError::WouldBlock;
+        let mut failed = Error::no_connection(NotReady::WouldBlock);
         for n in 0..self.sockets.len() {
             let socket = &self.sockets[turn.wrapping_add(n) % self.sockets.len()];
             match accept_on(socket, WaitLimit::Never) {
                 Ok(accepted) => return Ok(accepted),
-                Err(AcceptError::WouldBlock) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => failed = error,
             }
         }
@@ -298,19 +286,21 @@ impl Listening {
 }
 
 /// The fd of all shards cannot be created.
-fn cannot_wait(error: io::Error) -> AcceptError {
+fn cannot_wait(error: io::Error) -> Error {
     let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno);
     let reason = format!("cannot wait for connections of several shards: {error}");
-    let refusal = Refusal::new(ErrorKind::of_errno(errno), errno, reason);
+    let refusal = Error::new(ErrorKind::of_errno(errno), errno, reason);
     let remedy = "the process may be out of file descriptors: see `ulimit -n`";
-    refusal.with_remedy(remedy).caused_by(error).into()
+    refusal.with_remedy(remedy).caused_by(error)
 }
 
 /// Accepts a connection on the listening socket of one shard.
-fn accept_on(socket: &Socket, limit: WaitLimit) -> Result<(Arc<Socket>, SocketAddr), AcceptError> {
-    let (accepted, peer) = socket.wait(limit, |stack, id| match stack.accept(id) {
-        Err(stack::AcceptError::WouldBlock) => None,
-        result => Some(result),
-    })??;
+fn accept_on(socket: &Socket, limit: WaitLimit) -> Result<(Arc<Socket>, SocketAddr), Error> {
+    let (accepted, peer) = socket
+        .wait(limit, |stack, id| match stack.accept(id) {
+            Err(stack::AcceptError::WouldBlock) => None,
+            result => Some(result),
+        })
+        .map_err(Error::no_connection)??;
     Ok((Socket::new(socket.shard(), accepted), peer))
 }

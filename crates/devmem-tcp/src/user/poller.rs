@@ -13,7 +13,7 @@ use super::open::Listening;
 use super::shard::{Shard, ShardIdentity};
 use super::socket::Socket;
 use crate::driver::{Idling, NotReady, Wait, WaitLimit};
-use crate::error::{ErrorKind, Forked, Refusal};
+use crate::error::{Error, ErrorKind, Forked, Remedy};
 use crate::interest::{Interest, READY_MAX, elsewhere};
 use crate::watchers::ReadyList;
 
@@ -125,7 +125,7 @@ impl Poller {
         self.shard.driver().wake_any(self.shard.at());
     }
 
-    fn on_shard(&self, watch: Option<&Watch>) -> Result<Watched, Refusal> {
+    fn on_shard(&self, watch: Option<&Watch>) -> Result<Watched, Error> {
         let watched = watch.and_then(|watch| watch.on_shard(&self.shard));
         watched.ok_or_else(elsewhere)
     }
@@ -206,11 +206,11 @@ impl Drop for Poller {
     }
 }
 
-fn several_shards() -> Refusal {
-    let refusal = Refusal::new(
+fn several_shards() -> Error {
+    let refusal = Error::new(
         ErrorKind::InvalidInput,
         Errno::EINVAL,
         "a poller waits for streams of one shard, and this NIC has several",
     );
-    refusal.with_remedy("make a poller for each NIC that `Netdev::shards` returns")
+    refusal.with_remedy(Remedy::PollerForEachShard)
 }

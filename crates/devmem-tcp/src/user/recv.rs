@@ -9,7 +9,7 @@ use stack::{PlaceInUse, RecvMsg};
 
 use super::socket::Socket;
 use crate::driver::WaitLimit;
-use crate::error::{RecvError, ReleaseError};
+use crate::error::{Error, RecvError};
 use crate::frags::{Device, Frags, HOST_BYTES, Item};
 use crate::recv_request::{Placement, RecvRequest};
 
@@ -87,8 +87,12 @@ impl Socket {
         received.map(|outcome| outcome.bytes)
     }
 
-    /// Reads bytes that are in host memory.
-    pub(crate) fn read(&self, out: &mut [u8], limit: WaitLimit) -> Result<usize, RecvError> {
+    /// Reads bytes that are in host memory; `None` if the next ones are in device memory.
+    pub(crate) fn read(
+        &self,
+        out: &mut [u8],
+        limit: WaitLimit,
+    ) -> Result<Option<usize>, RecvError> {
         let read = self.wait(limit, |stack, id| {
             let mut items = Vec::new();
             let mut sink = FragSink::new(&mut items, 0);
@@ -98,11 +102,14 @@ impl Socket {
                 result => Some(result),
             }
         });
-        Ok(read??.bytes)
+        match read? {
+            Err(stack::RecvError::Unreadable { .. }) => Ok(None),
+            read => Ok(Some(read?.bytes)),
+        }
     }
 
     /// Returns frags to the stack, merged into ranges, in as few calls as its limits allow. Returns the number of frags freed.
-    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, ReleaseError> {
+    pub(crate) fn release(&self, frags: &mut Frags) -> Result<usize, Error> {
         let tokens = frags.items.drain(..).filter_map(|item| item.token());
         tokens.for_each(|token| frags.returns.push(token));
         let freed = frags.returns.flush(|ranges| self.dontneed(ranges));
@@ -122,7 +129,7 @@ impl Socket {
         self.returned.load(Ordering::Relaxed)
     }
 
-    fn dontneed(&self, tokens: &[DmabufToken]) -> Result<u32, ReleaseError> {
+    fn dontneed(&self, tokens: &[DmabufToken]) -> Result<u32, Error> {
         let freed = self.with(|stack, id| stack.dontneed(id, tokens))??;
         self.returned.fetch_add(freed.into(), Ordering::Relaxed);
         Ok(freed)

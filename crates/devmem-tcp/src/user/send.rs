@@ -7,29 +7,15 @@ use devmem_uapi::{CmsgWriter, DmabufId, MsgFlags, cmsg_space};
 use stack::{SendMsg, SocketOption, Stack};
 
 use super::bind::Tx;
+use super::sends::Sends;
 use super::socket::Socket;
 use crate::driver::WaitLimit;
-use crate::error::{CompletionError, SendError};
+use crate::error::Error;
 use crate::ranges::{HowToSend, send_ranges};
 use crate::send_id::{SendCounts, SendId};
 
 /// Bytes of the control message that names a dma-buf.
 const CONTROL_BYTES: usize = cmsg_space(size_of::<DmabufId>());
-
-/// Progress of a socket's zero-copy sends. Each field counts sends since the socket was created; the kernel's 32-bit ids are
-/// the lower halves of these counts.
-#[derive(Debug, Default)]
-pub(super) struct Sends {
-    sent: u64,
-    /// Complete; sends complete in their order.
-    complete: u64,
-    /// Complete, and returned by [`Completions::try_next`](crate::Completions::try_next).
-    told: u64,
-    /// Complete, but the bytes were copied (`SO_EE_CODE_ZEROCOPY_COPIED`).
-    copied: u64,
-    /// SO_ZEROCOPY is set.
-    enabled: bool,
-}
 
 /// Returns the control message that names a dma-buf.
 pub(super) fn device_control(dmabuf: DmabufId) -> [u8; CONTROL_BYTES] {
@@ -42,7 +28,7 @@ pub(super) fn device_control(dmabuf: DmabufId) -> [u8; CONTROL_BYTES] {
 
 impl Socket {
     /// Sends bytes of host memory, by a copy.
-    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, SendError> {
+    pub(crate) fn write(&self, bytes: &[u8], limit: WaitLimit) -> Result<usize, Error> {
         let sent = self.wait(limit, |stack, id| {
             match stack.sendmsg(id, &SendMsg::new(bytes), MsgFlags::empty()) {
                 // All connections share the memory for sending; an ACK on any of them can free some.
@@ -50,7 +36,7 @@ impl Socket {
                 result => Some(result),
             }
         });
-        Ok(sent??)
+        sent.map_err(Error::no_room)?.map_err(Error::from)
     }
 
     /// Sends ranges of bound memory, without a copy.
@@ -59,7 +45,7 @@ impl Socket {
         tx: &Tx,
         ranges: &[Range<usize>],
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.enable_zerocopy()?;
         let control = device_control(tx.id());
         let sent = || self.sent();
@@ -74,7 +60,7 @@ impl Socket {
         bytes: &Arc<[u8]>,
         range: &Range<usize>,
         how: HowToSend,
-    ) -> Result<SendId, SendError> {
+    ) -> Result<SendId, Error> {
         self.enable_zerocopy()?;
         let sent = || self.sent();
         send_ranges(std::slice::from_ref(range), how, sent, |now, limit| {
@@ -83,7 +69,7 @@ impl Socket {
     }
 
     /// Queues as many bytes as there is room for, at least one.
-    fn send_zerocopy(&self, message: &SendMsg<'_>, limit: WaitLimit) -> Result<usize, SendError> {
+    fn send_zerocopy(&self, message: &SendMsg<'_>, limit: WaitLimit) -> Result<usize, Error> {
         let sent = self.wait(limit, |stack, id| {
             match stack.sendmsg(id, message, MsgFlags::ZEROCOPY) {
                 // All connections share the memory for copies; an ACK on any of them can free some.
@@ -100,10 +86,10 @@ impl Socket {
                 }
             }
         });
-        Ok(sent??)
+        sent.map_err(Error::no_room)?.map_err(Error::from)
     }
 
-    fn enable_zerocopy(&self) -> Result<(), SendError> {
+    fn enable_zerocopy(&self) -> Result<(), Error> {
         if self.sends().enabled {
             return Ok(());
         }
@@ -158,12 +144,12 @@ impl Socket {
     }
 
     /// Reads the error queue until it is empty and returns the number of complete sends.
-    pub(crate) fn collect(&self) -> Result<u64, CompletionError> {
+    pub(crate) fn collect(&self) -> Result<u64, Error> {
         Ok(self.with(|stack, _| self.drain(stack))??)
     }
 
     /// Reads the error queue and returns the counts of the sends.
-    pub(crate) fn counts(&self) -> Result<SendCounts, CompletionError> {
+    pub(crate) fn counts(&self) -> Result<SendCounts, Error> {
         let complete = self.collect()?;
         let sends = self.sends();
         Ok(SendCounts {
@@ -174,7 +160,7 @@ impl Socket {
     }
 
     /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), CompletionError> {
+    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
         let end = self.collect()?;
         let mut sends = self.sends();
         let first = sends.told;
@@ -183,11 +169,11 @@ impl Socket {
     }
 
     /// Waits until all sends before `end` are complete.
-    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), CompletionError> {
+    pub(crate) fn wait_until(&self, end: u64, limit: WaitLimit) -> Result<(), Error> {
         let done = self.wait(limit, |stack, _| match self.drain(stack) {
             Ok(complete) => (complete >= end).then_some(Ok(())),
             Err(error) => Some(Err(error)),
         });
-        Ok(done??)
+        done.map_err(Error::not_complete)?.map_err(Error::from)
     }
 }

@@ -13,26 +13,26 @@ use steer::{
 };
 
 use crate::driver::{Driver, StackIndex};
-use crate::error::{Refusal, SetupError};
+use crate::error::Error;
 use crate::flows::Flows;
 
 /// The applied settings of a shard. Dropping it restores the previous ones.
 pub(super) struct ShardSettings {
-    driver: Arc<Driver>,
+    driver: Driver,
     at: StackIndex,
     applied: Applied,
 }
 
 impl ShardSettings {
     pub(super) fn apply(
-        driver: &Arc<Driver>,
+        driver: &Driver,
         at: StackIndex,
         flows: &Flows,
         queues: u16,
-    ) -> Result<Arc<Self>, SetupError> {
+    ) -> Result<Arc<Self>, Error> {
         let applied = driver.with(at, |stack, _| apply(stack.nic_mut(), flows, queues))??;
         Ok(Arc::new(Self {
-            driver: Arc::clone(driver),
+            driver: driver.clone(),
             at,
             applied,
         }))
@@ -86,10 +86,10 @@ impl Applied {
     }
 }
 
-fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, SetupError> {
+fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, Error> {
     let channels = nic.channels().rx;
     if wanted == 0 || wanted >= channels {
-        return Err(SetupError::Queues { wanted, channels });
+        return Err(Error::no_such_queues(wanted, channels));
     }
     let first = channels - wanted;
     let mut applied = Applied {
@@ -107,7 +107,7 @@ fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, SetupErro
 }
 
 /// Makes the settings one by one, and records each rule for its later removal.
-fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Result<(), SetupError> {
+fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Result<(), Error> {
     nic.set_rings(Rings {
         tcp_data_split: TcpDataSplit::Enabled,
         hds_thresh: 0,
@@ -138,8 +138,8 @@ fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Resu
 }
 
 /// The software NIC refuses a setting, usually because a binding depends on the current one.
-fn refused(error: impl fmt::Display) -> Refusal {
-    Refusal::of_stack(Errno::EINVAL, &error)
+fn refused(error: impl fmt::Display) -> Error {
+    Error::of_stack(Errno::EINVAL, &error)
 }
 
 /// Returns one rule for each peer, or one for all. The unspecified IPv6 address covers both families, as for listeners.

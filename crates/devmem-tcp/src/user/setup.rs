@@ -6,7 +6,7 @@ use steer::RxQueueId;
 
 use super::nic::Nic;
 use super::settings::ShardSettings;
-use crate::error::SetupError;
+use crate::error::Error;
 use crate::flows::Flows;
 
 /// Applied settings. The previous ones are restored when this and every binding of the queues are dropped.
@@ -23,7 +23,7 @@ impl Nic {
         &self,
         flows: &Flows,
         queues: u16,
-    ) -> Result<(Prepared, Vec<RxQueueId>), SetupError> {
+    ) -> Result<(Prepared, Vec<RxQueueId>), Error> {
         let shards = self.shards().iter();
         let shards: Vec<_> = shards
             .map(|shard| shard.prepare(flows, queues))

@@ -12,7 +12,7 @@ use wire::Instant;
 use super::group::Shared;
 use super::settings::ShardSettings;
 use crate::driver::{Driver, StackIndex};
-use crate::error::{Forked, SetupError};
+use crate::error::{Error, Forked};
 use crate::flows::Flows;
 
 /// Interface index of a stack's only interface, in the stack's own numbering.
@@ -91,11 +91,7 @@ impl Shard {
     }
 
     /// Applies the settings of a receiver.
-    pub(super) fn prepare(
-        &self,
-        flows: &Flows,
-        queues: u16,
-    ) -> Result<Arc<ShardSettings>, SetupError> {
+    pub(super) fn prepare(&self, flows: &Flows, queues: u16) -> Result<Arc<ShardSettings>, Error> {
         let settings = ShardSettings::apply(&self.shared.driver, self.at, flows, queues)?;
         self.shared.note_settings(&settings);
         Ok(settings)

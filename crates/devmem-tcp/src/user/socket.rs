@@ -12,10 +12,10 @@ use netmem::Dmabuf;
 use stack::{OptionName, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
 
-use super::send::Sends;
+use super::sends::Sends;
 use super::shard::Shard;
 use crate::driver::{Idling, NotReady, Wait, WaitLimit};
-use crate::error::{ErrorKind, Forked, HeldMemory, Refusal, ShutdownError};
+use crate::error::{Error, Forked, HeldMemory, Remedy};
 use crate::signals::TaskSignal;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
@@ -103,26 +103,26 @@ impl Socket {
         holders.ok()?.ok().flatten().map(HeldMemory::of_stack)
     }
 
-    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), ShutdownError> {
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         Ok(self.with(|stack, id| stack.shutdown(id, how))??)
     }
 
     /// Returns the pending error of the connection and clears it.
-    pub(crate) fn take_error(&self) -> io::Result<Option<Refusal>> {
+    pub(crate) fn take_error(&self) -> io::Result<Option<Error>> {
         let taken = self.with(|stack, id| stack.take_error(id))?;
-        let taken = taken.map_err(Refusal::from)?;
-        Ok(taken.map(Refusal::ended))
+        let taken = taken.map_err(Error::from)?;
+        Ok(taken.map(Error::ended))
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = self.with(|stack, id| stack.peer_addr(id))?;
-        let peer = peer.map_err(Refusal::from)?;
+        let peer = peer.map_err(Error::from)?;
         peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         let local = self.with(|stack, id| stack.local_addr(id))?;
-        Ok(local.map_err(Refusal::from)?)
+        Ok(local.map_err(Error::from)?)
     }
 
     /// Returns the state and measurements of the connection.
@@ -143,7 +143,7 @@ impl Socket {
 
     fn set_option(&self, option: SocketOption) -> io::Result<()> {
         let set = self.with(|stack, id| stack.set_option(id, option))?;
-        set.map_err(|error| Refusal::from(error).into())
+        set.map_err(|error| Error::from(error).into())
     }
 
     pub(crate) fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
@@ -152,7 +152,7 @@ impl Socket {
 
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
         let option = self.with(|stack, id| stack.option(id, OptionName::NoDelay))?;
-        Ok(option.map_err(Refusal::from)? == SocketOption::NoDelay(true))
+        Ok(option.map_err(Error::from)? == SocketOption::NoDelay(true))
     }
 
     pub(crate) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
@@ -163,9 +163,8 @@ impl Socket {
         let aborts = linger == Some(Duration::ZERO);
         if linger.is_some() && !aborts {
             let reason = "a user-space NIC never blocks in the drop of a stream";
-            let remedy = "call `Netdev::close` at the end, which waits for all streams, or set a linger time of 0 or none";
-            let refusal = Refusal::new(ErrorKind::Unsupported, Errno::EOPNOTSUPP, reason);
-            return Err(refusal.with_remedy(remedy).into());
+            let refused = Error::of_errno(Errno::EOPNOTSUPP, reason);
+            return Err(refused.with_remedy(Remedy::CloseNic).into());
         }
         self.aborts.store(aborts, Ordering::Relaxed);
         Ok(())
@@ -212,12 +211,12 @@ impl Socket {
     /// Fails in virtual time, where the clock stands still between calls.
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        if self.shard.driver().enter()?.clock.is_virtual() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "in virtual time only calls move the clock, and a task would wait for ever\n  use a wire in real time, \
-                 as `Netdev::user(\"mem:NAME\", ...)`",
-            ));
+        self.shard.check()?;
+        if self.shard.driver().is_virtual() {
+            let reason =
+                "in virtual time only calls move the clock, and a task would wait for ever";
+            let refused = Error::of_errno(Errno::EOPNOTSUPP, reason);
+            return Err(refused.with_remedy(Remedy::RealTime).into());
         }
         Ok(())
     }

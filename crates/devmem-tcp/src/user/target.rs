@@ -8,7 +8,7 @@ use netmem::Dmabuf;
 use super::nic::{Nic, same_id};
 use super::shard::Shard;
 use super::socket::Socket;
-use crate::error::{ErrorKind, PlaceError, Refusal};
+use crate::error::{Error, ErrorKind, Remedy};
 
 /// Memory bound as a target: on each shard, with the same id. Dropping it unbinds.
 pub(crate) struct Target {
@@ -25,14 +25,14 @@ struct ShardTarget {
 
 impl Nic {
     /// Binds as a target, on all shards.
-    pub(crate) fn bind_target(&self, memory: &Dmabuf) -> Result<Target, PlaceError> {
+    pub(crate) fn bind_target(&self, memory: &Dmabuf) -> Result<Target, Error> {
         let _bindings = self.first().lock_bindings();
         self.align_dmabuf_ids()?;
         self.first().note_target();
         let shards = self.shards().iter();
         let shards: Vec<_> = shards
             .map(|shard| ShardTarget::bind(shard, memory))
-            .collect::<Result<_, PlaceError>>()?;
+            .collect::<Result<_, Error>>()?;
         let id = same_id(shards.iter().map(|bound| bound.id))?;
         Ok(Target {
             shards,
@@ -57,7 +57,7 @@ impl Target {
 }
 
 impl ShardTarget {
-    fn bind(shard: &Shard, memory: &Dmabuf) -> Result<Self, PlaceError> {
+    fn bind(shard: &Shard, memory: &Dmabuf) -> Result<Self, Error> {
         let id = shard.with(|stack, _| stack.bind_target(memory))??;
         shard.note_memory(id, memory.observer());
         Ok(Self {
@@ -81,18 +81,12 @@ impl Drop for ShardTarget {
 
 impl Socket {
     /// Has the next bytes received in `ranges` of `target`.
-    pub(crate) fn place_next(
-        &self,
-        target: &Target,
-        ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
+    pub(crate) fn place_next(&self, target: &Target, ranges: &[Range<usize>]) -> Result<(), Error> {
         let shard = self.shard();
         if !target.is_at(shard) {
             let reason = "the target is bound to another NIC";
-            let refusal = Refusal::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
-            return Err(refusal
-                .with_remedy("bind it with `bind_target` of the NIC of the stream")
-                .into());
+            let refusal = Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason);
+            return Err(refusal.with_remedy(Remedy::BindTargetToStreamsNic));
         }
         let elsewhere = shard.find_in_stacks(|stack, is_ours| match is_ours {
             true => None,

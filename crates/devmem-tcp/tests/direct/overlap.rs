@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use devmem_tcp::{Dmabuf, ErrorKind, Listener, PlaceError, RxBatch, RxQueueId, Stream};
+use devmem_tcp::{Dmabuf, Error, ErrorKind, Listener, RxBatch, RxQueueId, Stream};
 
 use super::{Bench, PATIENCE, TARGET_BYTES, message};
 
@@ -38,12 +38,12 @@ fn receive_to(bench: &mut Bench, batch: &mut RxBatch, len: usize, at: usize) {
     }
 }
 
-fn place(bench: &mut Bench, ranges: &[std::ops::Range<usize>]) -> Result<(), PlaceError> {
+fn place(bench: &mut Bench, ranges: &[std::ops::Range<usize>]) -> Result<(), Error> {
     bench.receiver.place_next(&bench.target, ranges)
 }
 
 /// Returns the text of a refusal, after checking its kind.
-fn refusal(placed: Result<(), PlaceError>) -> String {
+fn refusal(placed: Result<(), Error>) -> String {
     let error = placed.expect_err("bytes there are needed");
     assert_eq!(
         (error.kind(), error.errno().0),

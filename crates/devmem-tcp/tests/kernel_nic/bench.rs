@@ -150,8 +150,8 @@ impl Bench {
 
 /// Device memory: of a dma-heap if there is one, else a udmabuf.
 pub fn memory() -> Dmabuf {
-    devmem_tcp::dma_heap("system", MEMORY_BYTES)
-        .or_else(|_| devmem_tcp::udmabuf(MEMORY_BYTES))
+    devmem_tcp::memory::dma_heap("system", MEMORY_BYTES)
+        .or_else(|_| devmem_tcp::memory::udmabuf(MEMORY_BYTES))
         .expect("an exporter")
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use devmem_linux::test_util::{
     GuestHas, is_victim, kill_victim, skip_outside_guest, wait_to_be_killed,
 };
-use devmem_tcp::{Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
+use devmem_tcp::{BindOptions, Dmabuf, Errno, NiovSize, Placement, RecvError, RxBatch, RxQueueId};
 
 use crate::bench::{Bench, collect, receive_all, write};
 use crate::common::pattern;
@@ -87,7 +87,10 @@ fn net_iovs_of_another_size_are_bound_or_refused_by_name() {
     let memory = crate::bench::memory();
     let setup = bench.nic.plan_receive(bench.address()).apply().unwrap();
     let size = NiovSize::new(16 << 10).unwrap();
-    match bench.nic.bind_rx_sized(&memory, setup.queues(), size) {
+    match bench
+        .nic
+        .bind_rx_with(&memory, setup.queues(), BindOptions::new().niov_size(size))
+    {
         Ok(bound) => assert_eq!(bound.niov_size(), size),
         Err(error) => {
             let known = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ERANGE];

@@ -16,9 +16,7 @@ use std::time::Instant;
 use devmem_linux::netif;
 use devmem_linux::netns::NetNs;
 use devmem_linux::test_util::{GuestHas, skip_outside_guest};
-use devmem_tcp::{
-    BindError, Dmabuf, Frag, Netdev, Placement, RxBatch, RxQueueId, SendError, Stream,
-};
+use devmem_tcp::{BindError, Dmabuf, Error, Frag, Netdev, Placement, RxBatch, RxQueueId, Stream};
 
 use crate::world::{PATIENCE, Seen, pattern, receive};
 
@@ -75,8 +73,8 @@ impl World {
     fn memory(&self) -> Dmabuf {
         match self.peer {
             Peer::User(_) => Dmabuf::anonymous(MEMORY_BYTES).unwrap(),
-            Peer::Kernel(_) => devmem_tcp::dma_heap("system", MEMORY_BYTES)
-                .or_else(|_| devmem_tcp::udmabuf(MEMORY_BYTES))
+            Peer::Kernel(_) => devmem_tcp::memory::dma_heap("system", MEMORY_BYTES)
+                .or_else(|_| devmem_tcp::memory::udmabuf(MEMORY_BYTES))
                 .unwrap(),
         }
     }
@@ -312,7 +310,7 @@ fn device_memory_is_sent_without_a_copy() {
         let last = stream.send_all(&tx, &[2_000_000..4_000_000]).unwrap();
         seen.note("queued", id.bytes() + last.bytes());
         let past = stream.send(&tx, &[0..1, MEMORY_BYTES - 1..MEMORY_BYTES + 1]);
-        seen.refusal("past the end", past, SendError::errno);
+        seen.refusal("past the end", past, Error::errno);
         let completions = stream.completions();
         completions.wait(last).unwrap();
         seen.note("the first", completions.is_complete(id).unwrap());

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_tcp::SendError;
+use devmem_tcp::ErrorKind;
 
 use crate::world::{PATIENCE, on_both, pattern, receive};
 
@@ -119,7 +119,7 @@ fn a_nonblocking_send_queues_as_much_as_fits() {
                     Err(refused) => break (refused, sender.completions()),
                 }
             };
-            seen.note("full", matches!(refused, SendError::WouldBlock));
+            seen.note("full", refused.kind() == ErrorKind::WouldBlock);
             seen.note("errno", refused.errno());
             let kind = loop {
                 match sender.write(&all[..1000]) {

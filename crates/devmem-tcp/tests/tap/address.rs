@@ -11,7 +11,7 @@ use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::packet::{PacketOptions, Station};
 use devmem_linux::test_util::{in_netns, skip};
-use devmem_tcp::{ConnectOptions, Errno, ErrorKind, Netdev, NetdevBuilder, OpenError};
+use devmem_tcp::{ConnectOptions, Errno, Error, ErrorKind, Netdev, NetdevBuilder};
 
 use crate::macvtap::with_macvtap;
 use crate::packet::{netdev, veth};
@@ -69,11 +69,11 @@ fn open(
     link: &str,
     address: &str,
     change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
-) -> Result<Netdev, OpenError> {
+) -> Result<Netdev, Error> {
     change(Netdev::builder(link)?.address(address)?).open()
 }
 
-fn refused(link: &str, address: &str) -> OpenError {
+fn refused(link: &str, address: &str) -> Error {
     open(link, address, |builder| builder).expect_err("it is taken")
 }
 

@@ -6,7 +6,10 @@ use std::os::fd::AsFd;
 
 use devmem_linux::socket::TcpInfo;
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{Dmabuf, Ecn, Netdev, RxBatch, TcpOptions};
+use devmem_tcp::{
+    Dmabuf, Netdev, RxBatch,
+    tcp::{Ecn, TcpOptions},
+};
 
 use crate::peer::{Host, PATIENCE, V4, V6, check_all};
 use crate::sender::{expected, receive_all};
@@ -67,7 +70,7 @@ fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
 
 #[test]
 fn ecn_is_used_if_one_side_requests_and_the_other_accepts_it() {
-    use devmem_tcp::Ecn::{Accept, Off, Request};
+    use devmem_tcp::tcp::Ecn::{Accept, Off, Request};
     in_netns(
         "ecn::ecn_is_used_if_one_side_requests_and_the_other_accepts_it",
         || {

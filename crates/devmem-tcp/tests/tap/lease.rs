@@ -1,15 +1,15 @@
 //! Addresses of a DHCP server, one of the test at the kernel's end of a veth pair or dnsmasq, and of a router.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddrV6, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddrV6, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{in_netns, skip};
-use devmem_tcp::{Errno, Netdev, NetdevBuilder, OpenError, RecvError, RxBatch};
+use devmem_tcp::{Errno, Error, Netdev, NetdevBuilder, RecvError, RxBatch};
 use rustix::net::sockopt::set_ipv6_multicast_hops;
 use rustix::net::{
     AddressFamily, SendFlags, SocketFlags, SocketType, bind, ipproto, sendto, socket_with,
@@ -20,129 +20,14 @@ use crate::packet::{Receiver, both_directions, veth};
 use crate::peer::{Addresses, PATIENCE, V4, V6};
 use crate::sender::expected;
 
-/// Kinds of messages (RFC 2132 9.6).
-const DISCOVER: u8 = 1;
-const OFFER: u8 = 2;
-const REQUEST: u8 = 3;
-const DECLINE: u8 = 4;
-const ACK: u8 = 5;
-const NAK: u8 = 6;
-const RELEASE: u8 = 7;
+#[path = "lease/dhcp_server.rs"]
+mod dhcp_server;
 
-/// The first address that the server lends; then the next ones.
-const FIRST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);
-
-/// A DHCP server, and the kinds of the messages that it got.
-pub struct Server {
-    heard: Arc<Mutex<Vec<u8>>>,
-    /// Refuse the next renewal, and lend the next address.
-    refuses: Arc<AtomicBool>,
-}
-
-impl Server {
-    /// Starts a server that lends an address for 20 s, to be renewed after one.
-    pub fn start() -> Self {
-        Self::lending(FIRST, "10.77.0.255", &ROUTER)
-    }
-
-    /// As [`start`](Self::start), with these options beside those of every offer, sent to this address.
-    fn lending(
-        mut address: Ipv4Addr,
-        broadcast: &'static str,
-        options: &'static [(u8, &'static [u8])],
-    ) -> Self {
-        let socket = UdpSocket::bind(("0.0.0.0", 67)).expect("root of this namespace");
-        socket.set_broadcast(true).expect("it is open");
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&heard);
-        let refuses = Arc::new(AtomicBool::new(false));
-        let refused = Arc::clone(&refuses);
-        std::thread::spawn(move || {
-            let mut buffer = [0; 1500];
-            loop {
-                let (len, _) = socket.recv_from(&mut buffer).expect("it is open");
-                let request = &buffer[..len];
-                let kind = option(request, 53).expect("every message has a kind")[0];
-                log.lock().expect("nobody panics with it").push(kind);
-                let is_renewal = request[12..16] != [0; 4];
-                let answer = match kind {
-                    DISCOVER => OFFER,
-                    REQUEST if is_renewal && refused.swap(false, Ordering::Relaxed) => {
-                        address = Ipv4Addr::from_bits(address.to_bits() + 1);
-                        NAK
-                    }
-                    REQUEST => ACK,
-                    _ => continue,
-                };
-                let reply = reply(request, answer, address, options);
-                socket.send_to(&reply, (broadcast, 68)).expect("sent");
-            }
-        });
-        Self { heard, refuses }
-    }
-
-    fn heard(&self) -> Vec<u8> {
-        self.heard.lock().expect("nobody panics with it").clone()
-    }
-
-    /// Returns what the server got, without repetitions: a busy machine loses packets, and the client asks again.
-    fn heard_in_turn(&self) -> Vec<u8> {
-        let mut kinds = self.heard();
-        kinds.dedup();
-        kinds
-    }
-
-    /// Waits until the server got so many messages of a kind.
-    fn await_messages(&self, kind: u8, count: usize) {
-        let start = Instant::now();
-        while self.heard().iter().filter(|heard| **heard == kind).count() < count {
-            assert!(start.elapsed() < PATIENCE, "{:?}", self.heard());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-/// Returns the value of an option.
-fn option(message: &[u8], code: u8) -> Option<&[u8]> {
-    let mut rest = message.get(240..)?;
-    while let [found, len, tail @ ..] = rest {
-        let value = tail.get(..usize::from(*len))?;
-        if *found == code {
-            return Some(value);
-        }
-        rest = &tail[value.len()..];
-    }
-    None
-}
-
-/// The network and the router of an address.
-const ROUTER: [(u8, &[u8]); 2] = [(1, &[255, 255, 255, 0]), (3, &[10, 77, 0, 1])];
-
-fn reply(request: &[u8], kind: u8, address: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<u8> {
-    let mut reply = request[..240].to_vec();
-    reply[0] = 2;
-    reply[16..20].copy_from_slice(&address.octets());
-    let kind = [kind];
-    let common: [(u8, &[u8]); 5] = [
-        (53, &kind),
-        (54, &[10, 77, 0, 1]),
-        (51, &[0, 0, 0, 20]),
-        (58, &[0, 0, 0, 1]),
-        (59, &[0, 0, 0, 15]),
-    ];
-    for (code, value) in common.iter().chain(options) {
-        reply.extend_from_slice(&[*code, value.len() as u8]);
-        reply.extend_from_slice(value);
-    }
-    reply.push(255);
-    reply
-}
+pub use dhcp_server::Server;
+use dhcp_server::{DECLINE, DISCOVER, FIRST, RELEASE, REQUEST};
 
 /// Opens our NIC on `link` with an address of the server.
-fn open(
-    link: &str,
-    change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
-) -> Result<Netdev, OpenError> {
+fn open(link: &str, change: impl FnOnce(NetdevBuilder) -> NetdevBuilder) -> Result<Netdev, Error> {
     change(Netdev::builder(link)?.address("auto")?).open()
 }
 
@@ -326,7 +211,7 @@ fn when_a_server_takes_an_address_back_its_connections_end_and_the_next_one_is_u
                 match ours.recv(&mut batch) {
                     Ok(0) => panic!("the stream has no end"),
                     Ok(_) => {}
-                    Err(RecvError::Refused(error)) => break error,
+                    Err(RecvError::Failed(error)) => break error,
                     Err(error) => panic!("{error}"),
                 }
             };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use devmem_linux::netif::{Interface, MacvtapMode as Mode, NewMacvtap};
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::{in_netns, skip};
-use devmem_tcp::{Direction, ErrorKind, LinkState, Netdev, NetdevBuilder, OpenError};
+use devmem_tcp::{Error, ErrorKind, LinkState, Netdev, NetdevBuilder, capture::Direction};
 
 use crate::packet::{Receiver, await_state, both_directions, check_lengths, veth};
 use crate::peer::{Addresses, Host, PATIENCE, V4, V6};
@@ -23,7 +23,7 @@ fn open(
     (_, ours, len): Addresses,
     link: &str,
     change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
-) -> Result<Netdev, OpenError> {
+) -> Result<Netdev, Error> {
     change(Netdev::builder(link)?.address(&format!("{ours}/{len}"))?).open()
 }
 

@@ -10,8 +10,8 @@ use devmem_linux::netif::{GSO_MAX_SIZE, Interface};
 use devmem_linux::packet::{PacketOptions, Station};
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
-    BoundRx, Direction, Dmabuf, Errno, ErrorKind, FrameSink, LinkState, Listener, Netdev,
-    NetdevBuilder, RxBatch, Setup,
+    BoundRx, Dmabuf, Errno, ErrorKind, LinkState, Listener, Netdev, NetdevBuilder, RxBatch, Setup,
+    capture::{Direction, FrameSink},
 };
 
 use crate::peer::{Addresses, Host, PATIENCE, V4, V6};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use devmem_linux::netif::Interface;
 use devmem_linux::netns::{self, NetNs};
 use devmem_linux::test_util::in_netns;
-use devmem_tcp::{Dmabuf, ErrorKind as Kind, LinkState, Netdev, OpenError};
+use devmem_tcp::{Dmabuf, Error, ErrorKind as Kind, LinkState, Netdev};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
@@ -47,7 +47,7 @@ pub fn pair((host, ours, len): Addresses) -> NetNs {
 }
 
 /// Opens our NIC in the far namespace.
-fn open(far_side: &NetNs, (_, ours, len): Addresses) -> Result<Netdev, OpenError> {
+fn open(far_side: &NetNs, (_, ours, len): Addresses) -> Result<Netdev, Error> {
     let opened = far_side.run(|| Netdev::user(PORTS, &format!("{ours}/{len}")));
     opened.expect("root of both")
 }

@@ -104,7 +104,8 @@ int dmt_version(void);
  * "unix:PATH", the two ends of a wire between two processes; or "mem:NAME", an in-memory wire to the next stack that is opened with
  * the same name. With ",share=send" after PATH the other process can read all bytes that are passed to a send while it is connected,
  * also those that are never sent, which saves a copy.
- * SETTINGS is a list of name=value, separated by commas: address=10.0.0.2/24 (required, may be repeated),
+ * SETTINGS is a list of name=value, separated by commas: address=10.0.0.2/24 (required, may be repeated; "auto" on packet and macvtap
+ * links: one that a DHCP server lends, until the stack is closed, and one in a prefix that a router advertises),
  * peer=10.0.0.1/24 (address of the kernel's end of a TAP), gateway=IP, mtu=BYTES (576 to 65535), rx_queues=N.
  *
  * Returns NULL on failure: EFAULT (LINK is NULL), EINVAL (invalid LINK or SETTINGS), EBUSY (another process uses the TAP, or

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 
-use devmem_tcp::{DeviceMemoryError, cuda, hip};
+use devmem_tcp::{cuda, hip};
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 
@@ -26,8 +26,8 @@ pub(crate) fn new_memory(library: Library, device: c_int, bytes: usize) -> Resul
         Failure::new(Errno::EINVAL, text)
     })?;
     let made = match library {
-        Library::Cuda => cuda::alloc(device, bytes).map_err(DeviceMemoryError::from),
-        Library::Hip => hip::alloc(device, bytes).map_err(DeviceMemoryError::from),
+        Library::Cuda => cuda::alloc(device, bytes).map_err(devmem_tcp::Error::from),
+        Library::Hip => hip::alloc(device, bytes).map_err(devmem_tcp::Error::from),
         Library::Vulkan => return new_vulkan_memory(device, bytes),
     };
     stacks::add_memory(made)
@@ -36,7 +36,7 @@ pub(crate) fn new_memory(library: Library, device: c_int, bytes: usize) -> Resul
 #[cfg(feature = "vulkan")]
 fn new_vulkan_memory(device: u32, bytes: usize) -> Result<usize, Failure> {
     let made = devmem_tcp::vulkan::alloc(device, bytes);
-    stacks::add_memory(made.map_err(DeviceMemoryError::from))
+    stacks::add_memory(made.map_err(devmem_tcp::Error::from))
 }
 
 #[cfg(not(feature = "vulkan"))]
@@ -68,7 +68,7 @@ pub(crate) fn device_ptr(memory: &Dmabuf) -> Result<u64, Failure> {
 
 /// Returns a new descriptor of the dma-buf of a memory.
 pub(crate) fn export(memory: &Dmabuf) -> Result<OwnedFd, Failure> {
-    let refused = |error: DeviceMemoryError| Failure::of(error.errno(), &error);
+    let refused = |error: devmem_tcp::Error| Failure::of(error.errno(), &error);
     if let Some(allocation) = allocation_of::<cuda::Allocation>(memory) {
         allocation.export().map_err(|error| refused(error.into()))?;
     }

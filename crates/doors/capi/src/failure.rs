@@ -8,7 +8,7 @@ use std::fmt;
 
 use cabi::Answer;
 use devmem_posix::{BindRxError, BindTxError, MemoryHolders};
-use devmem_tcp::OpenError;
+use devmem_tcp::Remedy;
 use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
 use netmem::{CopyError, DeviceState, InUse, InUseReason};
@@ -138,20 +138,29 @@ impl Failure {
     }
 
     /// A failure of `dmt_open`; remedies name the settings of C.
-    pub(crate) fn of_open(error: &OpenError) -> Self {
-        match error {
-            OpenError::NoAddress => Self::new(
-                error.errno(),
-                "the stack has no address; add one to SETTINGS: address=10.77.0.2/24",
+    pub(crate) fn of_open(error: &devmem_tcp::Error) -> Self {
+        let text = match error.remedy() {
+            Some(Remedy::GiveAddress) => {
+                "the stack has no address; add one to SETTINGS: address=10.77.0.2/24".to_owned()
+            }
+            Some(Remedy::OtherWire) => format!(
+                "{}; choose another name, or close one of the two stacks (dmt_stack_close)",
+                error.reason()
             ),
-            OpenError::WireTaken { name } => Self::new(
-                error.errno(),
-                format!(
-                    "the in-memory wire '{name}' already joins two stacks; choose another name, or close one of the two \
-                     (dmt_stack_close)"
-                ),
+            _ => return Self::of(error.errno(), error),
+        };
+        Self::new(error.errno(), text)
+    }
+
+    /// A failure to bind to a NIC of the kernel; remedies name the functions of C.
+    pub(crate) fn of_bind(errno: Errno, error: &dyn Error, remedy: Option<Remedy>) -> Self {
+        match remedy {
+            Some(Remedy::ExportableMemory) => Self::new(
+                errno,
+                "memory of dmt_memory_new is not a dma-buf, which a NIC of the kernel needs; make it with dmt_memory_udmabuf, \
+                 dmt_memory_heap, dmt_memory_import or a function for memory of a GPU",
             ),
-            error => Self::of(error.errno(), error),
+            _ => Self::of(errno, error),
         }
     }
 }

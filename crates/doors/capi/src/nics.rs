@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{BindError, BindTxError, BoundRx, BoundTx, Netdev, Setup};
+use devmem_tcp::{BindError, BoundRx, BoundTx, Netdev, Setup};
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 
@@ -108,9 +108,8 @@ impl KernelNic {
         })?;
         let bound = self.netdev.bind_rx(memory, setup.queues());
         let bound = bound.map_err(|error| match &error {
-            BindError::Anonymous => anonymous(),
             BindError::InUse(in_use) => Failure::of_in_use(in_use),
-            error => Failure::of(error.errno(), error),
+            error => Failure::of_bind(error.errno(), error, error.remedy()),
         })?;
         Ok(self.insert(bound.id().0, KernelBinding::Rx(bound)))
     }
@@ -118,10 +117,8 @@ impl KernelNic {
     /// Binds a memory for sending, and returns the id of the binding.
     pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<u32, Failure> {
         let bound = self.netdev.bind_tx(memory);
-        let bound = bound.map_err(|error| match &error {
-            BindTxError::Anonymous => anonymous(),
-            error => Failure::of(error.errno(), error),
-        })?;
+        let bound =
+            bound.map_err(|error| Failure::of_bind(error.errno(), &error, error.remedy()))?;
         Ok(self.insert(bound.id().0, KernelBinding::Tx(bound)))
     }
 
@@ -138,14 +135,6 @@ impl KernelNic {
         drop(bindings);
         bound.map(drop).ok_or_else(|| Failure::no_binding(id))
     }
-}
-
-fn anonymous() -> Failure {
-    Failure::new(
-        Errno::EINVAL,
-        "memory of dmt_memory_new is not a dma-buf, which a NIC of the kernel needs; make it with dmt_memory_udmabuf, \
-         dmt_memory_heap, dmt_memory_import or a function for memory of a GPU",
-    )
 }
 
 #[cfg(test)]

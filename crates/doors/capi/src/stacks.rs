@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use devmem_posix::{Engine, FD_BASE, Settings};
-use devmem_tcp::DeviceMemoryError;
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 
@@ -50,20 +49,15 @@ pub(crate) fn open_shards(
     let builder = parse(link, settings).map_err(|error| Failure::of(Errno::EINVAL, &error))?;
     // The library refuses more than 64.
     let shards = u16::try_from(shards).unwrap_or(u16::MAX);
-    let opened = devmem_tcp::internals::into_shards(builder.shards(shards));
+    let opened = builder.shards(shards).open_stacks();
     let opened = opened.map_err(|error| Failure::of_open(&error))?;
-    let start = |(stack, fds)| {
-        let settings = Settings {
-            fd_base: next_fd_base(),
-            ..Settings::default()
-        };
-        // Each has a clock. They begin one after the other, and path MTUs, which the stacks share, are known for minutes.
-        let engine = Engine::start(stack, settings, fds);
-        let engine = engine.map_err(|error| Failure::of(Errno::ENOMEM, &error))?;
-        Ok(OpenStack { engine })
-    };
-    let started: Result<Vec<_>, Failure> = opened.into_iter().map(start).collect();
-    Ok(started?.into_iter().map(|it| STACKS.insert(it)).collect())
+    let started = Engine::start(opened, || Settings {
+        fd_base: next_fd_base(),
+        ..Settings::default()
+    });
+    let started = started.map_err(|error| Failure::of(Errno::ENOMEM, &error))?;
+    let insert = |engine| STACKS.insert(OpenStack { engine });
+    Ok(started.into_iter().map(insert).collect())
 }
 
 /// Returns the number of a new stack's first descriptor. Each stack has a distinct range, so that a descriptor is EBADF in
@@ -97,7 +91,7 @@ pub(crate) fn new_memory(bytes: usize) -> Result<usize, Failure> {
 }
 
 /// Adds a memory that the kernel exported, and returns its number.
-pub(crate) fn add_memory(made: Result<Dmabuf, DeviceMemoryError>) -> Result<usize, Failure> {
+pub(crate) fn add_memory(made: Result<Dmabuf, devmem_tcp::Error>) -> Result<usize, Failure> {
     let memory = made.map_err(|error| Failure::of(error.errno(), &error))?;
     Ok(MEMORIES.insert(memory))
 }

@@ -1,11 +1,17 @@
 //! Programs in C, compiled against an installed library and run.
 
 use std::ffi::OsStr;
+use std::io::Write;
+use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use devmem_linux::test_util::built_library;
+use devmem_linux::netif::Interface;
+use devmem_linux::test_util::{built_library, in_netns};
+
+#[path = "../../../devmem-tcp/tests/tap/lease/dhcp_server.rs"]
+mod dhcp_server;
 
 /// Runs a program that must succeed, and returns its stdout.
 fn run(program: impl AsRef<OsStr>, args: &[&OsStr], env: &[(&str, &Path)]) -> String {
@@ -78,8 +84,12 @@ const STRICT: [&str; 6] = [
 
 /// Compiles a program against the installed library, with further arguments of the compiler.
 fn compile(source: &str, name: &str, more: &[&str]) -> PathBuf {
-    let (lib, include) = (installed().join("lib"), installed().join("include"));
-    let program = installed().join(name);
+    compile_against(installed(), source, name, more)
+}
+
+fn compile_against(prefix: &Path, source: &str, name: &str, more: &[&str]) -> PathBuf {
+    let (lib, include) = (prefix.join("lib"), prefix.join("include"));
+    let program = prefix.join(name);
     let source = sources().join(source);
     let mut args: Vec<&OsStr> = STRICT.map(OsStr::new).to_vec();
     args.extend(["-o".as_ref(), program.as_os_str(), source.as_os_str()]);
@@ -249,6 +259,48 @@ fn times_are_those_of_linux() {
     if has_compiler() {
         assert_eq!(compile_and_run("tests/times.c"), "0 wrong\n");
     }
+}
+
+/// The kernel's end of a veth pair has a DHCP server; the program has a packet socket on the other one.
+#[test]
+fn a_c_program_has_an_address_of_a_dhcp_server_which_is_renewed_and_returned() {
+    if !has_compiler() {
+        return;
+    }
+    let test = "a_c_program_has_an_address_of_a_dhcp_server_which_is_renewed_and_returned";
+    in_netns(test, || {
+        // In a process of its own, which must not change what the other tests have installed.
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed-for-auto");
+        install(&prefix, Path::new(""));
+        let program = compile_against(&prefix, "tests/auto.c", "auto", &[]);
+        let (mut near, mut far) =
+            Interface::create_veth_pair("near", "far").expect("our namespace");
+        for end in [&mut near, &mut far] {
+            end.quiet_ipv6();
+            end.set_up().expect("our namespace");
+        }
+        let ours = IpAddr::from([10, 77, 0, 1]);
+        near.add_address(ours, 24).expect("our namespace");
+        let server = dhcp_server::Server::start();
+        let listener = TcpListener::bind((ours, 0)).expect("a free port");
+        let port = listener
+            .local_addr()
+            .expect("it is bound")
+            .port()
+            .to_string();
+        let said = std::thread::scope(|scope| {
+            let args = ["packet:far", &port].map(OsStr::new);
+            let lib = prefix.join("lib");
+            let program = scope.spawn(move || run(&program, &args, &[("LD_LIBRARY_PATH", &lib)]));
+            let (mut stream, _) = listener.accept().expect("the program connects");
+            server.await_messages(dhcp_server::REQUEST, 2);
+            stream.write_all(b"x").expect("the program reads");
+            program.join().expect("the program succeeds")
+        });
+        assert_eq!(said, "10.77.0.50\n");
+        server.await_messages(dhcp_server::RELEASE, 1);
+        near.delete().expect("our namespace");
+    });
 }
 
 #[test]

@@ -70,10 +70,8 @@ macro_rules! from_error {
 }
 
 from_error! {
-    devmem_tcp::OpenError => Code::System,
-    devmem_tcp::DmabufError => Code::System,
-    devmem_tcp::DeviceMemoryError => Code::System,
-    devmem_tcp::BindTxError => Code::System,
+    devmem_tcp::Error => Code::System,
+    devmem_tcp::memory::DmabufError => Code::System,
     devmem_tcp::cuda::GpuError => Code::Cuda,
     FabricError => Code::System,
     ConnectError => Code::Remote,

@@ -213,7 +213,7 @@ fn open(config: &Config, device: usize, backend: &Backend) -> Result<Opened, Fai
         _ if bounce.is_some() => bounce.as_ref().map(|bounce| bounce.pool()),
         (0, _) => None,
         (bytes, _) if gpu::is_offered(device) => Some(gpu::pool(config, bytes)?),
-        (bytes, Backend::Kernel(_)) => Some(devmem_tcp::udmabuf(bytes)?),
+        (bytes, Backend::Kernel(_)) => Some(devmem_tcp::memory::udmabuf(bytes)?),
         (bytes, Backend::User { .. }) => Some(Dmabuf::anonymous(bytes)?),
     };
     let queues = config.queues;

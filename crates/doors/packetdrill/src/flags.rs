@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use tcp::linux::{Acks, Linux};
+use tcp::{AckRules, Tuning};
 use thiserror::Error;
 
 use crate::sysctls::{Setting, Sysctls};
@@ -53,8 +52,8 @@ pub struct Flags {
     pub(crate) sysctls: Option<PathBuf>,
     /// The kernel's settings that the flags give: files do not change them.
     given: BTreeSet<&'static str>,
-    tcp: tcp::Config,
-    linux: Linux,
+    /// Settings of TCP, as Linux would act on them.
+    pub(crate) tcp: tcp::Config,
 }
 
 /// Why `--so_flags` were refused.
@@ -106,30 +105,22 @@ impl Default for Flags {
             sysctls: None,
             given: BTreeSet::new(),
             tcp: tcp::Config {
-                options: tcp::ConnectionOptions {
+                settings: tcp::Settings {
                     snd_buf_max: WMEM_MAX,
-                    ..tcp::ConnectionOptions::default()
+                    ..tcp::Settings::default()
                 },
                 mtu_probing: false,
+                tuning: Tuning::LINUX,
                 ..tcp::Config::default()
             },
-            linux: Linux::default(),
         }
     }
 }
 
 impl Flags {
-    /// Returns the settings of TCP, as Linux would act on them.
-    pub(crate) fn tcp(&self) -> tcp::Config {
-        tcp::Config {
-            policy: Arc::new(self.linux),
-            ..self.tcp.clone()
-        }
-    }
-
     /// Returns the settings of TCP: those that the flags give, the others as `sysctls` has them now.
     pub(crate) fn tcp_over(&self, sysctls: &Sysctls) -> tcp::Config {
-        sysctls.over(&self.tcp, self.linux, &self.given)
+        sysctls.over(&self.tcp, &self.given)
     }
 
     /// Reads the text of `--so_flags`.
@@ -160,12 +151,12 @@ impl Flags {
             "pacing" => tcp.pacing = switch("pacing", value)?,
             "initial_cwnd" => tcp.initial_cwnd = number("initial_cwnd", value, 1, "1 to 65535")?,
             "rmem" => {
-                tcp.options.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?;
+                tcp.settings.rcv_buf_max = number("rmem", value, 4096, "4096 bytes or more")?;
                 self.given.insert("tcp_rmem");
             }
             "wmem" => {
                 let bytes: u32 = number("wmem", value, 4096, "4096 bytes or more")?;
-                tcp.options.snd_buf_max = bytes as usize;
+                tcp.settings.snd_buf_max = bytes as usize;
                 self.given.insert("tcp_wmem");
             }
             "seed" => self.seed = number("seed", value, 0, "a number")?,
@@ -178,9 +169,9 @@ impl Flags {
             }
             "sysctls" => self.sysctls = Some(PathBuf::from(value)),
             "acks" => {
-                self.linux.acks = choice("acks", value, "linux or drained", |value| match value {
-                    "linux" => Some(Acks::Linux),
-                    "drained" => Some(Acks::Drained),
+                tcp.tuning.acks = choice("acks", value, "linux or drained", |value| match value {
+                    "linux" => Some(AckRules::Linux),
+                    "drained" => Some(AckRules::Drained),
                     _ => None,
                 })?;
             }
@@ -193,7 +184,7 @@ impl Flags {
         let short = SHORT.iter().find(|(short, _)| *short == name);
         let setting = Setting::called(short.map_or(name, |(_, kernels)| kernels))
             .ok_or_else(|| FlagsError::Unknown(name.to_owned()))?;
-        match setting.apply(&mut self.tcp, &mut self.linux, value) {
+        match setting.apply(&mut self.tcp, value) {
             true => {
                 self.given.insert(setting.name);
                 Ok(())
@@ -249,8 +240,8 @@ mod tests {
             Flags::parse("mtu=1280, devmem=1,sack=0,congestion=reno,fin_timeout=5").unwrap();
         assert_eq!((flags.mtu, flags.devmem, flags.tso), (1280, true, true));
         assert!(!flags.tcp.sack && flags.tcp.timestamps);
-        assert_eq!(flags.tcp.options.congestion, tcp::CongestionKind::NewReno);
-        assert_eq!(flags.tcp.options.fin_wait_2_timeout.as_secs(), 5);
+        assert_eq!(flags.tcp.settings.congestion, tcp::CongestionKind::NewReno);
+        assert_eq!(flags.tcp.settings.fin_wait_2_timeout.as_secs(), 5);
         assert_eq!(flags.tcp.initial_cwnd, 10);
         let ecn = Flags::parse("tcp_ecn=1,tcp_ecn_fallback=0").unwrap().tcp;
         assert_eq!(
@@ -259,9 +250,7 @@ mod tests {
         );
         let nothing = Flags::parse("").unwrap();
         assert_eq!(format!("{nothing:?}"), format!("{:?}", Flags::default()));
-        assert_eq!(nothing.linux, Linux::default());
-        let policy = format!("{:?}", nothing.tcp().policy);
-        assert_eq!(policy, format!("{:?}", Linux::default()));
+        assert_eq!(nothing.tcp.tuning, Tuning::LINUX);
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Instance {
         }
         let config = StackConfig {
             addresses,
-            tcp: flags.tcp(),
+            tcp: flags.tcp.clone(),
             point_to_point: Some(SCRIPT_MAC),
             any_local: true,
             ..StackConfig::new(OUR_IPV4, 0, Secret::from_seed(flags.seed))
@@ -77,7 +77,7 @@ impl Instance {
             fd_base: numbers::first(),
             ..Settings::default()
         };
-        let posix = Posix::new(stack, settings, VirtualTime::new(START));
+        let posix = Posix::new(VirtualTime::new(stack, settings, START));
         if flags.devmem {
             let memory = Dmabuf::anonymous(MEMORY).map_err(|error| error.to_string())?;
             posix

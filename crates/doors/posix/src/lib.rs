@@ -2,9 +2,10 @@
 //! stack.
 //!
 //! Key types: [`Table`] (files over one [`stack::Stack`]; nothing in it waits), [`Posix`] (the same calls with
-//! blocking), and [`Waiter`] (how a thread waits, and the clock): [`VirtualTime`], which the thread of a test program
-//! advances, and [`RealTime`], where the background thread of an [`Engine`] polls the stack. The packetdrill door and the C
-//! library convert pointers and call [`Posix`].
+//! blocking), and [`Waiter`] (the owner of a table: how threads wait, and the clock): [`VirtualTime`], which the thread of a test
+//! program advances, and [`RealTime`], over the driver of the Rust library: a thread that waits polls the stack itself, spins and
+//! naps, and the background thread of an [`Engine`] polls while none waits. The packetdrill door and the C library convert pointers
+//! and call [`Posix`].
 //!
 //! For programs that are not written in Rust, this crate calls step 8 in the walk of a received segment, and step 1 in the
 //! walk of a send.
@@ -15,8 +16,8 @@
 //! |---|---|---|
 //! | handshake | options and their order, initial window of 10 segments, window scale from buffer sizes, SYN repeated 4 times each second and then 6 times at doubling intervals, SYN-ACK 5 times from 1 s on, SYN cookies, simultaneous open, Fast Open (cookies as Linux makes them, TCP_FASTOPEN, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, MSG_FASTOPEN), ECN accepted if the peer requests it (`tcp_ecn` = 2), AccECN with 3 to 5 | a SYN with AccECN opens no connection at once; Fast Open's payload that a SYN-ACK does not acknowledge is sent as new data, not as a retransmission; AccECN's option is in every segment or in none, and its failures are not reported; a SYN that arrives when the backlog is full is answered with a SYN cookie, for which TCP_DEFER_ACCEPT has no effect |
 //! | bind, listen | conflicts of addresses, families, IPV6_V6ONLY, SO_REUSEADDR and SO_REUSEPORT; a port that the system chooses is unused; IP_BIND_ADDRESS_NO_PORT | the dynamic range begins at 49152 (RFC 6335); an incomplete handshake may be lost when a SO_REUSEPORT listener is added or closed |
-//! | data | Nagle (Minshall's variant), TCP_CORK, MSG_MORE until the next ACK, both with a flush after a timeout, TCP_NODELAY sends corked data, PSH, segments without their timestamp are accepted (RFC 7323 3.2 drops them), super-segments, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_RCVLOWAT, TCP_INQ, TCP_NOTSENT_LOWAT, SIOCINQ, SIOCOUTQ and SIOCOUTQNSD | urgent data stays in the stream (MSG_OOB is EINVAL or EOPNOTSUPP); POLLPRI, SIOCATMARK and splice use its position, and there is no SIGURG; windows depend on the available memory, not on SO_RCVBUF alone, and count payload, not `truesize`; the window never shrinks (`tcp_shrink_window`); a super-segment has the maximum length, with [`tcp::linux::Linux`] the length of Linux's; a send buffer is charged for payload and 128 bytes for each piece, where Linux charges the `truesize` of skbs; with [`tcp::linux::Linux`] a write fills the super-segment that exceeds the buffer, as in Linux |
-//! | ACK policy | with [`tcp::linux::Linux`]: quick ACKs, 40 to 200 ms of delay, every second full segment, ACK of a FIN in the next segment to the peer, TCP_QUICKACK | ACKs of out-of-order data are never compressed; without it, the stack acknowledges when the link has no more packets |
+//! | data | Nagle (Minshall's variant), TCP_CORK, MSG_MORE until the next ACK, both with a flush after a timeout, TCP_NODELAY sends corked data, PSH, segments without their timestamp are accepted (RFC 7323 3.2 drops them), super-segments, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SO_RCVLOWAT, TCP_INQ, TCP_NOTSENT_LOWAT, SIOCINQ, SIOCOUTQ and SIOCOUTQNSD | urgent data stays in the stream (MSG_OOB is EINVAL or EOPNOTSUPP); POLLPRI, SIOCATMARK and splice use its position, and there is no SIGURG; windows depend on the available memory, not on SO_RCVBUF alone, and count payload, not `truesize`; the window never shrinks (`tcp_shrink_window`); a super-segment has the maximum length, with [`tcp::Tuning::LINUX`] the length of Linux's; a send buffer is charged for payload and 128 bytes for each piece, where Linux charges the `truesize` of skbs; with [`tcp::Tuning::LINUX`] a write fills the super-segment that exceeds the buffer, as in Linux |
+//! | ACK policy | with [`tcp::Tuning::LINUX`]: quick ACKs, 40 to 200 ms of delay, every second full segment, ACK of a FIN in the next segment to the peer, TCP_QUICKACK | ACKs of out-of-order data are never compressed; without it, the stack acknowledges when the link has no more packets |
 //! | recovery | RFC 6298 timers with 200 ms minimum, RACK-TLP, SACK and D-SACK, PRR, F-RTO, CUBIC and Reno, which may be changed during a connection | timers are exact, Linux rounds up to its ticks and adds two to the reordering timer; no BBR (ENOENT) |
 //! | close | FIN-WAIT-2 and TIME-WAIT of 60 s, RST when unread data is lost, with a timestamp, RST without ACK for data after close, SO_LINGER, TCP_LINGER2, half-close, in every order; a call that waits for a file continues when another thread closes the file | the file's number is not used again before that call returns; [`Table::close_all`] ends such calls with EBADF |
 //! | errors | the errno of each refusal, an error of a connection reported once, SO_ERROR, ICMP errors | EPIPE comes without SIGPIPE, as with MSG_NOSIGNAL; an invalid pointer that is not NULL is not EFAULT: the program may crash |
@@ -32,7 +33,7 @@
 //! | TCP_MD5SIG, TCP_AO_*, TCP_ULP (ENOENT), MPTCP | the protocol is not implemented |
 //! | TCP_REPAIR and relatives, TCP_SAVE_SYN, TCP_ZEROCOPY_RECEIVE, TCP_TX_DELAY, TCP_RTO_*, TCP_DELACK_MAX_US, TCP_THIN_LINEAR_TIMEOUTS | not implemented |
 //! | SO_ATTACH_FILTER and relatives, SO_LOCK_FILTER | there is no packet filter |
-//! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by one thread; SO_BINDTOIFINDEX takes 1 |
+//! | SO_BINDTODEVICE, SO_DONTROUTE, SO_INCOMING_CPU, SO_INCOMING_NAPI_ID, SO_BUSY_POLL | one interface without a name, one router at most, polled by the threads that wait; SO_BINDTOIFINDEX takes 1 |
 //! | SO_PEERCRED and relatives, SO_PASSCRED, SO_PEERSEC | a TCP peer has no credentials |
 //! | SO_MAX_PACING_RATE, SO_TXTIME, SO_RXQ_OVFL, SO_PEEK_OFF, SO_BUF_LOCK, SO_RESERVE_MEM, SO_TXREHASH | not implemented |
 //! | IP_MINTTL, IP_MTU, IP_RECVERR, IP_TRANSPARENT, IP_OPTIONS, IP_PKTINFO and relatives, and IPv6's | not implemented; IP_MTU_DISCOVER accepts DONT, WANT and DO, IPV6_MTU_DISCOVER WANT and DO, and path MTU discovery is always on; IP_FREEBIND is supported if every address is local (`any_local`) |
@@ -54,7 +55,6 @@
 pub mod abi;
 mod options;
 mod posix;
-mod ready_fd;
 mod real_time;
 pub mod sockaddr;
 mod table;
@@ -62,11 +62,12 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-pub use posix::{Limit, PollFd, Posix, SpliceArgs, splice_flag};
+pub use posix::{PollFd, Posix, SpliceArgs, splice_flag};
 pub use real_time::{Engine, RealTime};
+pub use runtime::{Clock, Opened, Pauses, WaitLimit};
 pub use stack::{BindRxError, BindTxError, MemoryHolders};
 pub use table::{
     EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
 };
 pub use virtual_time::VirtualTime;
-pub use waiter::Waiter;
+pub use waiter::{Waiter, Waits};

@@ -130,14 +130,14 @@ impl Options {
             times: Times::default(),
             bind_without_port: false,
             free_bind: false,
-            max_seg: base.options.user_mss,
+            max_seg: base.settings.user_mss,
             congestion: None,
-            keepalive: base.options.keepalive.is_some(),
-            keepalive_times: base.options.keepalive.unwrap_or_default(),
+            keepalive: base.settings.keepalive.is_some(),
+            keepalive_times: base.settings.keepalive.unwrap_or_default(),
             syn_count: None,
             fin_timeout: None,
-            defer_accept: base.options.defer_accept,
-            user_timeout: base.options.user_timeout,
+            defer_accept: base.settings.defer_accept,
+            user_timeout: base.settings.user_timeout,
             rcv_buf: None,
             snd_buf: None,
             window_clamp: 0,
@@ -146,19 +146,19 @@ impl Options {
             mtu_discover: *PMTUDISC.start(),
             fast_open: FastOpen::default(),
             hop_limit: None,
-            nodelay: base.options.nodelay,
+            nodelay: base.settings.nodelay,
             cork: false,
             zerocopy: false,
             notsent_lowat: 0,
             tos: 0,
             buffer_max,
-            rcv_buf_default: base.options.rcv_buf_max,
+            rcv_buf_default: base.settings.rcv_buf_max,
         }
     }
 
-    /// Returns the options of TCP for a connection that begins with these settings.
-    pub(crate) fn config(&self, base: &tcp::Config) -> tcp::ConnectionOptions {
-        let mut config = base.options;
+    /// Returns the settings of TCP for a connection that begins with these options.
+    pub(crate) fn config(&self, base: &tcp::Config) -> tcp::Settings {
+        let mut config = base.settings;
         config.user_mss = self.max_seg;
         config.nodelay = self.nodelay;
         config.keepalive = self.keepalive.then_some(self.keepalive_times);

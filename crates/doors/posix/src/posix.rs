@@ -3,18 +3,19 @@
 mod file;
 mod splice;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::cell::Cell;
 use std::time::Duration;
 
 use devmem_uapi::{Errno, MsgFlags};
+use runtime::WaitLimit;
 use stack::Stopped;
 use wire::Instant;
 
 use crate::abi::{MSG_FASTOPEN, ev};
 use crate::table::{
-    Begun, EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Settings, Table, UnderWay,
+    Begun, EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Table, UnderWay,
 };
-use crate::waiter::Waiter;
+use crate::waiter::{Waiter, Waits};
 
 pub use splice::{SpliceArgs, flag as splice_flag};
 
@@ -29,105 +30,53 @@ pub struct PollFd {
     pub revents: u16,
 }
 
-/// A socket table shared by threads, with the [`Waiter`] by which they wait.
+/// The calls on a socket table that threads share; its [`Waiter`] owns it.
 #[derive(Debug)]
 pub struct Posix<W> {
-    table: Mutex<Table>,
     waiter: W,
 }
 
-/// How long a call may wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// Does not wait.
-    Never,
-    /// Waits without a limit.
-    Forever,
-    /// Waits at most this long.
-    For(Duration),
-}
-
-impl Limit {
-    /// Returns the limit of a call on a file: `timeout`, or [`Limit::Never`] with O_NONBLOCK or MSG_DONTWAIT.
-    pub fn new(patience: Patience, timeout: Option<Duration>, flags: u32) -> Self {
-        let never = patience.nonblocking || flags & MsgFlags::DONTWAIT.bits() != 0;
-        match timeout {
-            _ if never => Self::Never,
-            None => Self::Forever,
-            Some(time) => Self::For(time),
-        }
-    }
-
-    /// Returns the limit for a timeout in milliseconds; a negative one means [`Limit::Forever`].
-    fn from_millis(ms: i32) -> Self {
-        match u64::try_from(ms) {
-            Ok(0) => Self::Never,
-            Ok(ms) => Self::For(Duration::from_millis(ms)),
-            Err(_) => Self::Forever,
-        }
-    }
-
-    fn end(self, started: Instant) -> Option<Instant> {
-        match self {
-            Self::Never => Some(started),
-            Self::Forever => None,
-            Self::For(time) => Some(started + time),
-        }
+/// Returns the limit of a call on a file: `timeout`, or none at all with O_NONBLOCK or MSG_DONTWAIT.
+fn limit_of(patience: Patience, timeout: Option<Duration>, flags: u32) -> WaitLimit {
+    match patience.nonblocking || flags & MsgFlags::DONTWAIT.bits() != 0 {
+        true => WaitLimit::Never,
+        false => WaitLimit::within(timeout),
     }
 }
 
-/// Whether a call of several parts has waited in one of them. The waiter is told after each later part, under the lock of the
-/// table, that the call returns after a wait.
-#[derive(Debug, Clone, Copy, Default)]
-struct Waits {
-    any: bool,
+/// Returns the limit for a timeout in milliseconds; a negative one means no limit.
+fn limit_of_millis(ms: i32) -> WaitLimit {
+    match u64::try_from(ms) {
+        Ok(0) => WaitLimit::Never,
+        Ok(ms) => WaitLimit::For(Duration::from_millis(ms)),
+        Err(_) => WaitLimit::Forever,
+    }
 }
 
 impl<W: Waiter> Posix<W> {
-    /// Returns a table over `stack`, for threads that wait by `waiter`.
-    pub fn new(stack: stack::Stack, settings: Settings, waiter: W) -> Self {
-        Self {
-            table: Mutex::new(Table::new(stack, settings)),
-            waiter,
-        }
+    /// Returns the calls on the table of `waiter`.
+    pub fn new(waiter: W) -> Self {
+        Self { waiter }
     }
 
-    /// Returns the waiter.
+    /// Returns the owner of the table.
     pub fn waiter(&self) -> &W {
         &self.waiter
     }
 
-    /// Locks the table. A panic of another thread leaves the stack consistent between its calls, so poisoning
-    /// is ignored.
-    pub fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the owner of the table.
+    pub fn waiter_mut(&mut self) -> &mut W {
+        &mut self.waiter
     }
 
-    /// Returns the table without locking it.
-    pub fn table_mut(&mut self) -> &mut Table {
-        self.table.get_mut().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the table.
+    pub fn lock(&self) -> W::Locked<'_> {
+        self.waiter.lock()
     }
 
     /// Runs a call that does not wait.
     pub fn call<T>(&self, call: impl FnOnce(&mut Table) -> T) -> T {
-        self.end_call(Waits::default(), call)
-    }
-
-    /// Runs the last part of a call.
-    fn end_call<T>(&self, waits: Waits, call: impl FnOnce(&mut Table) -> T) -> T {
-        let mut table = self.lock();
-        table.set_clock(self.waiter.now());
-        let result = call(&mut table);
-        self.finish(&mut table);
-        if waits.any {
-            self.waiter.returning();
-        }
-        result
-    }
-
-    fn finish(&self, table: &mut Table) {
-        table.after_call(self.waiter.now());
-        self.waiter.changed(table);
+        self.waiter.call(Waits::default(), call)
     }
 
     /// Repeats `attempt` until it returns anything but EAGAIN, within the limit. The call holds the files that it waits for,
@@ -138,7 +87,7 @@ impl<W: Waiter> Posix<W> {
     /// As `attempt`; EAGAIN at the limit; EBADF.
     pub fn wait_for<T>(
         &self,
-        limit: Limit,
+        limit: WaitLimit,
         watched: &[(i32, u64)],
         attempt: impl FnMut(&mut Table, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -148,39 +97,33 @@ impl<W: Waiter> Posix<W> {
     /// Does so for one part of a call.
     fn wait_in_part<T>(
         &self,
-        limit: Limit,
+        limit: WaitLimit,
         watched: &[(i32, u64)],
         waits: &mut Waits,
         mut attempt: impl FnMut(&mut Table, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let mut table = self.lock();
-        let end = limit.end(self.waiter.now());
-        let mut hold: Option<Hold> = None;
-        loop {
-            let now = self.waiter.now();
-            let result = match &hold {
-                Some(hold) => table.holding(hold, |table| attempt(table, now)),
-                None if table.are(watched) => attempt(&mut table, now),
+        let hold: Cell<Option<Hold>> = Cell::new(None);
+        let attempt = |table: &mut Table, now| {
+            let held = hold.take();
+            let result = match &held {
+                Some(held) => table.holding(held, |table| attempt(table, now)),
+                None if table.are(watched) => attempt(table, now),
                 None => Err(Errno::EBADF),
             };
-            let is_over =
-                result.as_ref().err() != Some(&Errno::EAGAIN) || end.is_some_and(|end| end <= now);
-            if is_over {
-                waits.any |= hold.is_some();
-                hold.into_iter().for_each(|hold| table.release(hold));
-                self.finish(&mut table);
-                if waits.any {
-                    self.waiter.returning();
-                }
-                return result;
+            if result.as_ref().err() != Some(&Errno::EAGAIN) {
+                held.into_iter().for_each(|held| table.release(held));
+                return Some(result);
             }
-            self.finish(&mut table);
-            if hold.is_none() {
-                let fds: Vec<i32> = watched.iter().map(|(fd, _)| *fd).collect();
-                hold = Some(table.hold(&fds));
+            if limit != WaitLimit::Never {
+                let fds = watched.iter().map(|(fd, _)| *fd);
+                hold.set(held.or_else(|| Some(table.hold(fds))));
             }
-            table = self.waiter.wait(table, end);
-        }
+            None
+        };
+        self.waiter.wait_for(limit, waits, attempt, |table| {
+            hold.take().into_iter().for_each(|held| table.release(held));
+            Err(Errno::EAGAIN)
+        })
     }
 
     /// accept4(2).
@@ -189,7 +132,7 @@ impl<W: Waiter> Posix<W> {
     /// As [`Table::accept`].
     pub fn accept(&self, fd: i32, flags: i32) -> Result<(i32, Vec<u8>), Errno> {
         let patience = self.lock().patience(fd)?;
-        let limit = Limit::new(patience, patience.receive, 0);
+        let limit = limit_of(patience, patience.receive, 0);
         self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             table.accept(fd, flags)
         })
@@ -201,10 +144,10 @@ impl<W: Waiter> Posix<W> {
     /// As [`Table::connect`]; after the time of SO_SNDTIMEO, EINPROGRESS.
     pub fn connect(&self, fd: i32, address: &[u8]) -> Result<(), Errno> {
         let patience = self.lock().patience(fd)?;
-        let limit = Limit::new(patience, patience.send, 0);
+        let limit = limit_of(patience, patience.send, 0);
         let begun = self.call(|table| table.connect(fd, address, self.waiter.now()));
         match begun {
-            Err(Errno::EINPROGRESS | Errno::EALREADY) if limit != Limit::Never => {}
+            Err(Errno::EINPROGRESS | Errno::EALREADY) if limit != WaitLimit::Never => {}
             outcome => return outcome,
         }
         self.await_connected(fd, patience.serial, limit, &mut Waits::default())
@@ -215,7 +158,7 @@ impl<W: Waiter> Posix<W> {
         &self,
         fd: i32,
         serial: u64,
-        limit: Limit,
+        limit: WaitLimit,
         waits: &mut Waits,
     ) -> Result<(), Errno> {
         let waited = self.wait_in_part(limit, &[(fd, serial)], waits, |table, _| {
@@ -241,8 +184,8 @@ impl<W: Waiter> Posix<W> {
         };
         let flag = |flag: MsgFlags| flags & flag.bits() != 0;
         let limit = match flag(MsgFlags::ERRQUEUE) {
-            true => Limit::Never,
-            false => Limit::new(patience, patience.receive, flags),
+            true => WaitLimit::Never,
+            false => limit_of(patience, patience.receive, flags),
         };
         let RecvArgs { host, len, control } = args;
         let enough = match flag(MsgFlags::WAITALL) {
@@ -290,7 +233,7 @@ impl<W: Waiter> Posix<W> {
     /// As [`Table::send`].
     pub fn send(&self, fd: i32, args: SendArgs<'_>, flags: u32) -> Result<usize, Errno> {
         let patience = self.lock().patience(fd)?;
-        let limit = Limit::new(patience, patience.send, flags);
+        let limit = limit_of(patience, patience.send, flags);
         let (mut under_way, mut waits) = (UnderWay::default(), Waits::default());
         let now = self.waiter.now();
         let begun = self.call(|table| table.send_early(fd, args, flags, &mut under_way, now));
@@ -298,7 +241,7 @@ impl<W: Waiter> Posix<W> {
         let mut sent = under_way.sent;
         if begun? == Begun::Connecting {
             let opened = match limit {
-                Limit::Never => Err(Errno::EINPROGRESS),
+                WaitLimit::Never => Err(Errno::EINPROGRESS),
                 _ => {
                     if sent < args.len() {
                         self.call(|table| table.announce_write(fd));
@@ -307,7 +250,8 @@ impl<W: Waiter> Posix<W> {
                 }
             };
             if let Err(errno) = opened {
-                self.end_call(waits, |table| table.finish_send(under_way));
+                self.waiter
+                    .call(waits, |table| table.finish_send(under_way));
                 let goes_on = errno == Errno::EINPROGRESS && sent > 0;
                 return if goes_on { Ok(sent) } else { Err(errno) };
             }
@@ -316,7 +260,7 @@ impl<W: Waiter> Posix<W> {
         let outcome = self.wait_in_part(limit, &watched, &mut waits, |table, _| {
             let outcome = table.send_on(fd, args, flags, &mut under_way);
             sent = under_way.sent;
-            if outcome != Err(Errno::EAGAIN) || limit == Limit::Never {
+            if outcome != Err(Errno::EAGAIN) || limit == WaitLimit::Never {
                 // Before the last bytes are sent: this requests their timestamps.
                 table.finish_send(std::mem::take(&mut under_way));
             } else {
@@ -325,7 +269,8 @@ impl<W: Waiter> Posix<W> {
             }
             outcome
         });
-        self.end_call(waits, |table| table.finish_send(under_way));
+        self.waiter
+            .call(waits, |table| table.finish_send(under_way));
         match outcome {
             Err(errno) if sent == 0 => Err(errno),
             _ => Ok(sent),
@@ -341,11 +286,14 @@ impl<W: Waiter> Posix<W> {
         let mut waits = Waits::default();
         if let Some(time) = self.call(|table| table.linger(fd))? {
             // The file is closed even if the wait failed.
-            let _ = self.wait_in_part(Limit::For(time), &[(fd, serial)], &mut waits, |table, _| {
-                table.lingered(fd)
-            });
+            let _ = self.wait_in_part(
+                WaitLimit::For(time),
+                &[(fd, serial)],
+                &mut waits,
+                |table, _| table.lingered(fd),
+            );
         }
-        self.end_call(waits, |table| table.close(fd))
+        self.waiter.call(waits, |table| table.close(fd))
     }
 
     /// poll(2): fills in `revents`, returns how many entries have any.
@@ -358,7 +306,7 @@ impl<W: Waiter> Posix<W> {
             let serial = |fd: i32| Some((fd, table.patience(fd).ok()?.serial));
             fds.iter().filter_map(|entry| serial(entry.fd)).collect()
         };
-        let limit = Limit::from_millis(timeout_ms);
+        let limit = limit_of_millis(timeout_ms);
         let polled = self.wait_for(limit, &watched, |table, _| {
             let ready = fds.iter_mut().map(|entry| poll_one(table, entry));
             match ready.filter(|ready| *ready).count() {
@@ -384,7 +332,7 @@ impl<W: Waiter> Posix<W> {
         timeout_ms: i32,
     ) -> Result<Vec<EpollEvent>, Errno> {
         let serial = self.lock().patience(epfd)?.serial;
-        let limit = Limit::from_millis(timeout_ms);
+        let limit = limit_of_millis(timeout_ms);
         let events = self.wait_for(limit, &[(epfd, serial)], |table, _| {
             table.epoll_take(epfd, most)
         });

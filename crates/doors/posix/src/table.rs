@@ -8,6 +8,7 @@ mod names;
 mod open;
 mod pipe;
 mod ready;
+mod ready_fd;
 mod receive;
 mod send;
 mod settings;
@@ -33,6 +34,7 @@ pub(crate) use early::Begun;
 pub use epoll::EpollEvent;
 pub(crate) use hold::Hold;
 pub(crate) use pipe::PipeEnd;
+use ready_fd::ReadyFds;
 pub use receive::{Received, RecvArgs};
 pub(crate) use send::UnderWay;
 pub use send::{SendArgs, names_dmabuf};
@@ -61,6 +63,10 @@ pub struct Table {
     next_serial: u64,
     /// Number of changes that may end a wait.
     changes: u64,
+    /// That number when waiting threads were last woken, in real time.
+    changes_told: u64,
+    /// Descriptors of the process.
+    ready_fds: ReadyFds,
     /// The time of the last call.
     clock: Instant,
 }
@@ -76,7 +82,7 @@ pub(crate) struct File {
     /// Epolls that watch it, by their index.
     watchers: Vec<usize>,
     /// State when the watchers were last woken.
-    told: ready::Told,
+    told: ready::Reported,
     /// A caller was told that there is no room (linux `SOCK_NOSPACE`): the next free space wakes the watchers.
     no_space: Cell<bool>,
     /// Number of calls that wait for it.
@@ -152,12 +158,14 @@ impl Table {
             settings,
             next_serial: 0,
             changes: 0,
+            changes_told: 0,
+            ready_fds: ReadyFds::default(),
             clock: Instant::ZERO,
         }
     }
 
     /// Sets the time of the next call.
-    pub(crate) fn set_clock(&mut self, now: Instant) {
+    pub fn set_clock(&mut self, now: Instant) {
         self.clock = now;
     }
 
@@ -169,7 +177,7 @@ impl Table {
     }
 
     /// Sends what the call queued, and notes what became ready.
-    pub(crate) fn after_call(&mut self, now: Instant) {
+    pub fn after_call(&mut self, now: Instant) {
         self.clock = now;
         if self.stack.wants_flush() {
             self.stack.flush(now);
@@ -180,6 +188,16 @@ impl Table {
     /// Returns a number that grows whenever a file's readiness changes.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Returns whether waiting threads must be woken for a change.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changes != self.changes_told
+    }
+
+    /// As [`has_changed`](Self::has_changed), once for each change.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::replace(&mut self.changes_told, self.changes) != self.changes
     }
 
     /// Notes a change that the stack reports no event for: waiting calls check again.
@@ -351,7 +369,7 @@ impl Table {
             nonblocking: flags & crate::abi::SOCK_NONBLOCK != 0,
             close_on_exec: flags & crate::abi::SOCK_CLOEXEC != 0,
             watchers: Vec::new(),
-            told: ready::Told::default(),
+            told: ready::Reported::default(),
             no_space: Cell::new(false),
             holders: 0,
             is_closed: false,

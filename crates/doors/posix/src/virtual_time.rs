@@ -8,12 +8,14 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use runtime::WaitLimit;
 use rustix::thread::{Pid, gettid};
+use stack::Stack;
 use wire::Instant;
 
 use crate::posix::Posix;
-use crate::table::Table;
-use crate::waiter::Waiter;
+use crate::table::{Settings, Table};
+use crate::waiter::{Waiter, Waits};
 
 /// Maximum polls at one time. Time then advances, even if the stack still has work.
 const MAX_POLLS: usize = 10_000;
@@ -59,22 +61,24 @@ enum Next {
     RecordsResult,
 }
 
-/// A clock for [`Posix`], advanced by the thread that created it, the driver.
+/// A table for [`Posix`] with a clock that is advanced by the thread that created it, the driver.
 ///
 /// The driver may make blocking calls, too: time passes while it waits.
 #[derive(Debug)]
 pub struct VirtualTime {
     driver: ThreadId,
+    table: Mutex<Table>,
     state: Mutex<State>,
     woken: Condvar,
     tried: Condvar,
 }
 
 impl VirtualTime {
-    /// Returns a clock that shows `start` and is driven by this thread.
-    pub fn new(start: Instant) -> Self {
+    /// Returns a table over `stack`, with a clock that shows `start` and is driven by this thread.
+    pub fn new(stack: Stack, settings: Settings, start: Instant) -> Self {
         Self {
             driver: this_thread(),
+            table: Mutex::new(Table::new(stack, settings)),
             state: Mutex::new(State {
                 now: start,
                 until: Vec::new(),
@@ -92,6 +96,66 @@ impl VirtualTime {
     fn state(&self) -> MutexGuard<'_, State> {
         // No statement leaves the state inconsistent, so a panic while it is locked does not matter.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the table without locking it.
+    pub fn table_mut(&mut self) -> &mut Table {
+        self.table.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends an attempt, or a call: sends what it has queued, and wakes waiting threads if the table has changed.
+    fn finish(&self, table: &mut Table) {
+        table.after_call(self.now());
+        self.changed(table);
+    }
+
+    fn changed(&self, table: &mut Table) {
+        self.note_return(Next::Calls);
+        let changes = table.changes();
+        if std::mem::replace(&mut self.state().changes_seen, changes) != changes {
+            self.wake();
+        }
+    }
+
+    /// Notes, under the lock of the table, that a call which has waited is about to return.
+    fn note_waits(&self, waits: Waits) {
+        // The driver waits for these threads, and must not wait for itself.
+        if waits.any && this_thread() != self.driver {
+            self.state().returning.push(gettid());
+        }
+    }
+
+    /// Releases the lock until the table changes or `until` is reached, then takes it again. May return early.
+    fn wait<'a>(
+        &'a self,
+        mut table: MutexGuard<'a, Table>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, Table> {
+        if this_thread() == self.driver {
+            table = match self.wait_as_driver(table, until) {
+                Ok(table) => return table,
+                Err(table) => table,
+            };
+        }
+        let epoch = {
+            let mut state = self.state();
+            state.until.push(until);
+            state.epoch
+        };
+        while self.state().epoch == epoch {
+            table = self
+                .woken
+                .wait(table)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut state = self.state();
+        if let Some(at) = state.until.iter().position(|other| *other == until) {
+            state.until.swap_remove(at);
+        }
+        state.woken_threads = state.woken_threads.saturating_sub(1);
+        self.tried.notify_all();
+        drop(state);
+        table
     }
 
     /// Wakes every thread that waits.
@@ -218,55 +282,51 @@ impl VirtualTime {
 }
 
 impl Waiter for VirtualTime {
+    type Locked<'a> = MutexGuard<'a, Table>;
+
     fn now(&self) -> Instant {
         self.state().now
     }
 
-    fn changed(&self, table: &mut Table) {
-        self.note_return(Next::Calls);
-        let changes = table.changes();
-        if std::mem::replace(&mut self.state().changes_seen, changes) != changes {
-            self.wake();
-        }
+    /// A panic of another thread leaves the stack consistent between its calls, so poisoning is ignored.
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn returning(&self) {
-        // The driver waits for these threads, and must not wait for itself.
-        if this_thread() != self.driver {
-            self.state().returning.push(gettid());
-        }
+    fn call<T>(&self, waits: Waits, call: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.lock();
+        table.set_clock(self.now());
+        let result = call(&mut table);
+        self.finish(&mut table);
+        self.note_waits(waits);
+        result
     }
 
-    fn wait<'a>(
-        &'a self,
-        mut table: MutexGuard<'a, Table>,
-        until: Option<Instant>,
-    ) -> MutexGuard<'a, Table> {
-        if this_thread() == self.driver {
-            table = match self.wait_as_driver(table, until) {
-                Ok(table) => return table,
-                Err(table) => table,
-            };
-        }
-        let epoch = {
-            let mut state = self.state();
-            state.until.push(until);
-            state.epoch
+    fn wait_for<T>(
+        &self,
+        limit: WaitLimit,
+        waits: &mut Waits,
+        mut attempt: impl FnMut(&mut Table, Instant) -> Option<T>,
+        give_up: impl FnOnce(&mut Table) -> T,
+    ) -> T {
+        let mut table = self.lock();
+        let started = self.now();
+        let end = limit.end(started);
+        let result = loop {
+            let now = self.now();
+            if let Some(result) = attempt(&mut table, now) {
+                break result;
+            }
+            if limit.over(started, now).is_some() {
+                break give_up(&mut table);
+            }
+            self.finish(&mut table);
+            waits.any = true;
+            table = self.wait(table, end);
         };
-        while self.state().epoch == epoch {
-            table = self
-                .woken
-                .wait(table)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        let mut state = self.state();
-        if let Some(at) = state.until.iter().position(|other| *other == until) {
-            state.until.swap_remove(at);
-        }
-        state.woken_threads = state.woken_threads.saturating_sub(1);
-        self.tried.notify_all();
-        drop(state);
-        table
+        self.finish(&mut table);
+        self.note_waits(*waits);
+        result
     }
 }
 

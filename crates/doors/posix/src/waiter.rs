@@ -1,30 +1,41 @@
-//! How threads wait; each door has its [`Waiter`].
+//! How threads share a table and wait; each door has its [`Waiter`].
 
-use std::sync::MutexGuard;
+use std::ops::DerefMut;
 
+use runtime::WaitLimit;
 use wire::Instant;
 
 use crate::table::Table;
 
-/// How a thread waits until a table changes, and where its time comes from.
-///
-/// A waiter never reads the table: it sleeps until [`Waiter::changed`] reports a change, and the caller tries again.
-/// Lock order: the table's lock is taken before any of the waiter's.
+/// The owner of a table: how threads lock it, how they wait until it changes, and where its time comes from.
 pub trait Waiter: Send + Sync {
+    /// The locked table.
+    type Locked<'a>: DerefMut<Target = Table>
+    where
+        Self: 'a;
+
     /// Returns the time.
     fn now(&self) -> Instant;
 
-    /// Wakes waiting threads if the table has changed. Called with the table locked, after a call and after the stack was
-    /// polled.
-    fn changed(&self, table: &mut Table);
+    /// Locks the table.
+    fn lock(&self) -> Self::Locked<'_>;
 
-    /// Called when a call that waited is about to return.
-    fn returning(&self) {}
+    /// Runs a call that does not wait, or the last part of one that may have, and wakes the threads that wait for what it has changed.
+    fn call<T>(&self, waits: Waits, call: impl FnOnce(&mut Table) -> T) -> T;
 
-    /// Releases the lock until the table changes or `until` is reached, then takes it again. May return early.
-    fn wait<'a>(
-        &'a self,
-        table: MutexGuard<'a, Table>,
-        until: Option<Instant>,
-    ) -> MutexGuard<'a, Table>;
+    /// Repeats `attempt` after changes of the table until it has a result. At the limit the result is that of `give_up`.
+    fn wait_for<T>(
+        &self,
+        limit: WaitLimit,
+        waits: &mut Waits,
+        attempt: impl FnMut(&mut Table, Instant) -> Option<T>,
+        give_up: impl FnOnce(&mut Table) -> T,
+    ) -> T;
+}
+
+/// Whether a call of several parts has waited in one of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Waits {
+    /// It has.
+    pub any: bool,
 }

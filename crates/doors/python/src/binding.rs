@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{CpuAccess, Dmabuf as Memory, RxQueueId};
+use devmem_tcp::{BindOptions, Dmabuf as Memory, memory::CpuAccess, RxQueueId};
 use pyo3::prelude::*;
 
 use crate::closing::{Closing, Open};
@@ -138,7 +138,7 @@ impl BoundRx {
         let bound = released(py, || match size {
             None => nic.bind_rx(&bytes, &queues).map_err(Error::from),
             Some(size) => nic
-                .bind_rx_sized(&bytes, &queues, size)
+                .bind_rx_with(&bytes, &queues, BindOptions::new().niov_size(size))
                 .map_err(Error::from),
         })?;
         Ok(Self {

@@ -2,12 +2,7 @@
 
 use std::io;
 
-use devmem_tcp::{
-    AcceptError, BindError, BindTxError, CompletionError, ConnectError, CopyError,
-    DeviceMemoryError, DmabufError, Errno, ErrorKind, Forked, GatherError, GeometryError,
-    LinkSpecError, ListenError, OpenError, RecvError, ReleaseError, SendError, SetupError,
-    ShutdownError, cuda::GpuError, text::PrintableLines, vulkan::VulkanError,
-};
+use devmem_tcp::{BindError, cuda::GpuError, Errno, ErrorKind, memory::{CopyError, DmabufError, GeometryError}, RecvError, Remedy, text::PrintableLines, vulkan::VulkanError};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -21,7 +16,8 @@ pub(crate) enum Error {
         kind: &'static str,
         is_timeout: bool,
         errno: i32,
-        text: String,
+        reason: String,
+        remedy: Option<String>,
     },
     /// An argument has a wrong value.
     Value(String),
@@ -46,7 +42,19 @@ impl Error {
             kind: "Closed",
             is_timeout: false,
             errno: Errno::EBADF.0,
-            text: format!("the {what} is closed"),
+            reason: format!("the {what} is closed"),
+            remedy: None,
+        }
+    }
+
+    /// The object was made by the process `owner`, of which this one is a fork.
+    pub(crate) fn forked(owner: u32) -> Self {
+        Self::Library {
+            kind: "Forked",
+            is_timeout: false,
+            errno: Errno::EOWNERDEAD.0,
+            reason: format!("the NIC belongs to process {owner}, of which this one is a fork"),
+            remedy: Some("open a NIC in this process, or fork before opening it".to_owned()),
         }
     }
 
@@ -72,16 +80,79 @@ impl Error {
         )
     }
 
-    /// An error of the library. Its text may have some from outside, and tracebacks go to terminals: what a terminal would obey is
-    /// escaped.
-    pub(crate) fn library(kind: ErrorKind, errno: i32, text: String) -> Self {
+    /// An error of a load, with its remedy on further lines. It may have text from outside, and tracebacks go to terminals: what a
+    /// terminal would obey is escaped.
+    pub(crate) fn of_load(kind: ErrorKind, errno: i32, text: String) -> Self {
+        let text = PrintableLines(text).to_string();
+        let (reason, remedy) = match text.split_once('\n') {
+            None => (text.as_str(), None),
+            Some((reason, remedy)) => (reason, Some(remedy.lines().map(str::trim).collect())),
+        };
+        let remedy = remedy.map(|lines: Vec<_>| lines.join("\n"));
+        Self::new(kind, errno, reason.to_owned(), remedy)
+    }
+
+    /// A text cannot be resolved to an address.
+    pub(crate) fn not_an_address(error: &io::Error) -> Self {
+        let remedy = "write it as 10.77.0.1:5201 or [fd77::1]:5201".to_owned();
+        let reason = format!("not an address: {error}");
+        let errno = error.raw_os_error().unwrap_or(Errno::EINVAL.0);
+        Self::new(ErrorKind::InvalidInput, errno, reason, Some(remedy))
+    }
+
+    /// The peer has not answered in time.
+    pub(crate) fn no_answer() -> Self {
+        let reason = "the peer did not answer".to_owned();
+        let remedy = "check that the peer runs and that packets reach it: ping, and a capture on the link";
+        let errno = Errno::ETIMEDOUT.0;
+        Self::new(ErrorKind::TimedOut, errno, reason, Some(remedy.to_owned()))
+    }
+
+    fn new(kind: ErrorKind, errno: i32, reason: String, remedy: Option<String>) -> Self {
         Self::Library {
             kind: name_of(kind),
             is_timeout: kind == ErrorKind::TimedOut,
             errno,
-            text: PrintableLines(text).to_string(),
+            reason,
+            remedy,
         }
     }
+}
+
+/// Returns a remedy in the words of Python, where it names calls.
+fn words(remedy: Remedy) -> String {
+    let words = match remedy {
+        Remedy::GiveAddress => "give it one, as in Netdev.user(LINK, \"10.77.0.2/24\")",
+        Remedy::OtherWire => "choose another name, or close one of its NICs",
+        Remedy::SameShards => "open both with the same number of shards: Netdev.user(..., shards=2)",
+        Remedy::OneShard => {
+            "leave out shards=, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME"
+        }
+        Remedy::ExportableMemory => {
+            "make it with Dmabuf.udmabuf, Dmabuf.dma_heap or Dmabuf.memfd"
+        }
+        Remedy::BindToStreamsNic => {
+            "bind the memory to the stream's NIC, too, with its bind_tx, and send from that binding"
+        }
+        Remedy::NameRouter => {
+            "connect to an address in a network of this NIC, or name a router: Netdev.user(..., gateway=\"10.77.0.1\")"
+        }
+        Remedy::CorrectRouter => {
+            "correct the address of the router (gateway= of Netdev.user), or check that it is up and on this link"
+        }
+        Remedy::CloseNic => "call Netdev.close at the end, which waits for all streams",
+        Remedy::ReleaseFrags => "release the batches, or delete the frags and tensors, that the program holds",
+        Remedy::ReleaseOrBindMore => {
+            "release the batches, or drop the frags and tensors, that the program holds, or bind more memory: until then the peer \
+             may not send more"
+        }
+        Remedy::AcceptHostMemory => {
+            "the flow is not steered to a bound queue, or the NIC left payload with the headers; set_strict(False) delivers them"
+        }
+        Remedy::RealTime => "use a wire in real time: Netdev.user(\"mem:NAME\", ...)",
+        other => return other.to_string(),
+    };
+    words.to_owned()
 }
 
 /// The name by which `_errors.py` finds the class; a kind that it does not list becomes a `DevmemError`.
@@ -114,8 +185,14 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         match error {
             Error::Library {
-                kind, errno, text, ..
-            } => Python::attach(|py| raised(py, kind, errno, &text).unwrap_or_else(|error| error)),
+                kind,
+                errno,
+                reason,
+                remedy,
+                ..
+            } => Python::attach(|py| {
+                raised(py, kind, errno, reason, remedy).unwrap_or_else(|error| error)
+            }),
             Error::Value(text) => PyValueError::new_err(PrintableLines(text).to_string()),
             Error::Buffer(text) => PyBufferError::new_err(PrintableLines(text).to_string()),
             Error::Python(error) => error,
@@ -129,16 +206,23 @@ impl From<PyErr> for Error {
     }
 }
 
-/// Returns the exception of the package.
-fn raised(py: Python<'_>, kind: &str, errno: i32, text: &str) -> PyResult<PyErr> {
+/// Returns the exception of the package. Its text has the remedy, too, on further lines.
+fn raised(
+    py: Python<'_>,
+    kind: &str,
+    errno: i32,
+    reason: String,
+    remedy: Option<String>,
+) -> PyResult<PyErr> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || {
         PyModule::import(py, "devmem_tcp._errors").map(Bound::unbind)
     })?;
-    let remedy = text.split_once('\n').map(|(_, remedy)| {
-        let lines: Vec<_> = remedy.lines().map(str::trim).collect();
-        lines.join("\n")
-    });
+    let mut text = reason;
+    for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
+        text.push_str("\n  ");
+        text.push_str(line);
+    }
     let make = module.bind(py).getattr("make")?;
     Ok(PyErr::from_value(make.call1((kind, errno, text, remedy))?))
 }
@@ -147,81 +231,30 @@ macro_rules! from_library {
     ($($error:ty),* $(,)?) => {$(
         impl From<$error> for Error {
             fn from(error: $error) -> Self {
-                Self::library(error.kind(), error.errno().0, error.to_string())
+                let remedy = error.remedy().map(words);
+                let reason = PrintableLines(error.reason()).to_string();
+                Self::new(error.kind(), error.errno().0, reason, remedy)
             }
         }
     )*};
 }
 
-from_library!(
-    AcceptError,
-    BindError,
-    BindTxError,
-    CompletionError,
-    ConnectError,
-    DeviceMemoryError,
-    Forked,
-    GatherError,
-    LinkSpecError,
-    ListenError,
-    OpenError,
-    RecvError,
-    ReleaseError,
-    SendError,
-    SetupError,
-    ShutdownError,
-);
+from_library!(devmem_tcp::Error, BindError, RecvError);
 
-impl From<DmabufError> for Error {
-    fn from(error: DmabufError) -> Self {
-        DeviceMemoryError::from(error).into()
-    }
+macro_rules! by_the_library {
+    ($($error:ty),* $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                devmem_tcp::Error::from(error).into()
+            }
+        }
+    )*};
 }
 
-impl From<CopyError> for Error {
-    fn from(error: CopyError) -> Self {
-        GatherError::from(error).into()
-    }
-}
+by_the_library!(CopyError, DmabufError, GpuError, VulkanError, io::Error);
 
 impl From<GeometryError> for Error {
     fn from(error: GeometryError) -> Self {
         Self::Value(error.to_string())
-    }
-}
-
-impl From<GpuError> for Error {
-    fn from(error: GpuError) -> Self {
-        DeviceMemoryError::from(error).into()
-    }
-}
-
-impl From<VulkanError> for Error {
-    fn from(error: VulkanError) -> Self {
-        DeviceMemoryError::from(error).into()
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        let inner = error.get_ref().and_then(|inner| {
-            let kind = ErrorKind::of(inner)?;
-            let send = inner.downcast_ref::<SendError>().map(SendError::errno);
-            let recv = inner.downcast_ref::<RecvError>().map(RecvError::errno);
-            let forked = inner.downcast_ref::<Forked>().map(Forked::errno);
-            Some((kind, send.or(recv).or(forked).unwrap_or(Errno::EIO)))
-        });
-        if let Some((kind, errno)) = inner {
-            return Self::library(kind, errno.0, error.to_string());
-        }
-        let (kind, errno) = match error.kind() {
-            io::ErrorKind::WouldBlock => (ErrorKind::WouldBlock, Errno::EAGAIN),
-            io::ErrorKind::TimedOut => (ErrorKind::TimedOut, Errno::EAGAIN),
-            io::ErrorKind::NotConnected => (ErrorKind::NotConnected, Errno::ENOTCONN),
-            io::ErrorKind::InvalidInput => (ErrorKind::InvalidInput, Errno::EINVAL),
-            _ => (ErrorKind::Other, Errno::EIO),
-        };
-        let errno = error.raw_os_error().unwrap_or(errno.0);
-        Self::library(kind, errno, error.to_string())
     }
 }

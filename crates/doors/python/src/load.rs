@@ -23,7 +23,7 @@ use crate::tensor::Tensor;
 use crate::view::View;
 
 /// How often a load looks for signals.
-const LOOK: Duration = Duration::from_millis(50);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bytes that a NIC in user space receives into, if the caller does not say.
 const BIND_BYTES: usize = 64 << 20;
@@ -72,7 +72,7 @@ pub(crate) fn load_safetensors<'py>(
     let loaded = released(py, || {
         let mut looked = Instant::now();
         let mut look = || {
-            if looked.elapsed() < LOOK {
+            if looked.elapsed() < SIGNAL_CHECK_INTERVAL {
                 return ControlFlow::Continue(());
             }
             looked = Instant::now();
@@ -163,9 +163,9 @@ impl From<SecretError> for Error {
                     _ => ErrorKind::InvalidInput,
                 };
                 let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
-                Self::library(kind, errno, error.to_string())
+                Self::of_load(kind, errno, error.to_string())
             }
-            _ => Self::library(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
         }
     }
 }
@@ -213,7 +213,7 @@ fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {
 }
 
 fn of_url(error: UrlError) -> Error {
-    Error::library(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
+    Error::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
 }
 
 impl From<CheckpointError> for Error {
@@ -229,7 +229,7 @@ impl From<CheckpointError> for Error {
             }
             _ => (ErrorKind::Other, Errno::EIO),
         };
-        Self::library(kind, errno.0, error.to_string())
+        Self::of_load(kind, errno.0, error.to_string())
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use devmem_tcp::{ConnectError, ConnectOptions, Connecting, LinkState, SendSignal};
+use devmem_tcp::{ConnectOptions, Connecting, LinkState, SendSignal};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -82,7 +82,7 @@ impl Address {
                 || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
             found.next().ok_or_else(nothing)
         });
-        resolved.map_err(|error| ConnectError::Address(error).into())
+        resolved.map_err(|error: std::io::Error| Error::not_an_address(&error))
     }
 }
 
@@ -225,7 +225,7 @@ impl Netdev {
                 return Ok(stream);
             }
             if is_over {
-                return Err(Error::from(ConnectError::TimedOut).into());
+                return Err(Error::no_answer().into());
             }
             if let Some(edges) = &edges {
                 released(py, || edges.sleep());

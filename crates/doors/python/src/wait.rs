@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::Forked;
 use pyo3::prelude::*;
 
 use crate::error::Error;
@@ -161,8 +160,7 @@ impl<T: Send> Handle<T> {
     /// Fails in a child of fork(2), where a thread that does not exist may hold the lock, and after a close.
     fn check(&self) -> Result<(), Error> {
         if self.process != std::process::id() {
-            let owner = self.process;
-            return Err(Forked { owner }.into());
+            return Err(Error::forked(self.process));
         }
         match self.is_closing.load(Ordering::Acquire) {
             true => Err(Error::closed(self.what)),

@@ -26,7 +26,7 @@ const KEYRINGS: &[&str] = &[
     "/usr/share/keyrings/debian-archive-keyring.gpg",
 ];
 /// Time between two checks of the progress.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Origin of packages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -308,7 +308,7 @@ fn run(
             }
             Err(error) => return Err(error.to_string()),
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     };
     let said = reader.join().unwrap_or_default();
     if status.success() {

@@ -39,7 +39,7 @@ const QEMU_END_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time to read the rest of a frame; signals are not checked meanwhile.
 const FRAME_LIMIT: Duration = Duration::from_secs(60);
 /// Time between two checks of the control socket.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of lines of the kernel's log in an error message.
 const LOG_TAIL_LINES: usize = 25;
 
@@ -397,7 +397,7 @@ impl Guest {
     fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, Failure> {
         let start = Instant::now();
         loop {
-            let soon = Timespec::try_from(LOOK).context("a short time")?;
+            let soon = Timespec::try_from(POLL_INTERVAL).context("a short time")?;
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
             // A signal interrupts it, and is checked below.
             if poll(&mut fds, Some(&soon)).is_ok_and(|ready| ready > 0) {

@@ -13,7 +13,7 @@ use crate::scratch::Scratch;
 use tool::output::Failure;
 
 /// Time between two checks whether the first guest's NIC listens.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The machines of two guests. Each has the NIC `eth0`: 10.77.0.1 and fd77::1 in the first, 10.77.0.2 and fd77::2 in the second.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Pair {
             let first = scope.spawn(|| machine::run(kit, first, first_job, first_output));
             // The second guest's NIC connects to the first one's.
             while !self.wire.exists() && !first.is_finished() {
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
             let second = machine::run(kit, second, second_job, second_output);
             let panicked = |_| Err(Failure::failed("the thread of the first guest panicked"));

@@ -15,7 +15,7 @@ use tool::output::Failure;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Maximum time until the servers end after a signal; after it they are killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running server.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Servers {
                 let (what, socket) = (&server.what, socket.display());
                 return Err(Failure::failed(format!("{what} did not create {socket}")));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         self.0.push(server);
         Ok(())
@@ -142,7 +142,7 @@ mod tests {
         let said = loop {
             match servers.ended() {
                 Some(said) => break said,
-                None => thread::sleep(LOOK),
+                None => thread::sleep(POLL_INTERVAL),
             }
         };
         assert!(

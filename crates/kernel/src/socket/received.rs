@@ -81,7 +81,7 @@ impl<'a> ReceivedMessage<'a> {
         control: &'a [u8],
         data: &'a [u8],
     ) -> Result<Self, (ControlProblem, Vec<FragToken>)> {
-        let told = Told::by(control);
+        let told = ControlSums::by(control);
         match told.problem(bytes, flags, data.len()) {
             Some(problem) => Err((problem, tokens(control))),
             None => {
@@ -101,14 +101,14 @@ impl<'a> ReceivedMessage<'a> {
 
 /// The sums over a control buffer.
 #[derive(Default)]
-struct Told {
+struct ControlSums {
     messages: usize,
     linear: u64,
     device: u64,
     malformed: bool,
 }
 
-impl Told {
+impl ControlSums {
     fn by(control: &[u8]) -> Self {
         let mut told = Self::default();
         let mut messages = CmsgIter::new(control);

@@ -204,9 +204,9 @@ pub(crate) fn is_up(fd: BorrowedFd<'_>, index: u32) -> Result<bool, Errno> {
     const SIOCGIFNAME: c_ulong = 0x8910;
     const SIOCGIFFLAGS: c_ulong = 0x8913;
     // During a rename the interface has a name that is not found yet, for as long as other processors may read the old one.
-    const LOOKS: u32 = 500;
+    const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
-    for _ in 0..LOOKS {
+    for _ in 0..ATTEMPTS {
         let mut request = InterfaceRequest {
             name: [0; IFNAMSIZ],
             value: [index, 0, 0, 0, 0, 0],

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::ops::Range;
 
-use devmem_tcp::FramePayload;
+use devmem_tcp::capture::FramePayload;
 
 use crate::pcapng::Packet;
 

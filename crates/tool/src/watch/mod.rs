@@ -118,9 +118,9 @@ impl Watch {
             }),
             queues,
             connections,
-            elapsed: view.sofar.running,
-            average: view.sofar.elapsed,
-            ..self.sample(now, view.sofar.bytes)
+            elapsed: view.counts.running,
+            average: view.counts.elapsed,
+            ..self.sample(now, view.counts.bytes)
         };
         self.draw(now, &sample);
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use devmem_tcp::{QueueStats, TcpInfo};
+use devmem_tcp::{stats::QueueStats, tcp::TcpInfo};
 use netmem::PoolStats;
 
 /// State of a transfer at one moment.

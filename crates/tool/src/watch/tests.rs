@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use devmem_linux::test_util::skip;
-use devmem_tcp::{QueueStats, RxQueueId, TcpInfo};
+use devmem_tcp::{RxQueueId, stats::QueueStats, tcp::TcpInfo};
 use netmem::PoolStats;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{AcceptError, Stream, TcpState};
+use devmem_tcp::{Stream, tcp::TcpState};
 use rustix::io::Errno;
 
 use super::control::Control;
@@ -117,7 +117,7 @@ impl Arrivals {
     }
 
     /// Accepts connections that are established.
-    pub(super) fn accept(&mut self, now: Instant) -> Result<(), AcceptError> {
+    pub(super) fn accept(&mut self, now: Instant) -> Result<(), devmem_tcp::Error> {
         for _ in 0..TURN {
             let Some((stream, peer)) = self.accept_one(|arrivals| &arrivals.control)? else {
                 break;
@@ -150,13 +150,13 @@ impl Arrivals {
     fn accept_one(
         &mut self,
         of: impl Fn(&Self) -> &devmem_tcp::Listener,
-    ) -> Result<Option<(Stream, SocketAddr)>, AcceptError> {
+    ) -> Result<Option<(Stream, SocketAddr)>, devmem_tcp::Error> {
         match of(self).accept() {
             Ok((stream, peer)) => {
                 keep_alive(&stream);
                 Ok(Some((stream, peer)))
             }
-            Err(AcceptError::WouldBlock | AcceptError::TimedOut) => Ok(None),
+            Err(error) if error.kind().is_not_ready() => Ok(None),
             Err(error) if is_out_of_descriptors(&error) && self.make_room() => Ok(None),
             Err(error) => Err(error),
         }
@@ -347,14 +347,9 @@ fn is_open(stream: &Stream) -> bool {
     info.is_some_and(|info| info.state == TcpState::Established)
 }
 
-fn is_out_of_descriptors(error: &AcceptError) -> bool {
-    let errno = match error {
-        AcceptError::Refused(refusal) => Some(refusal.errno().0),
-        AcceptError::System(error) => error.raw_os_error(),
-        _ => None,
-    };
+fn is_out_of_descriptors(error: &devmem_tcp::Error) -> bool {
     let none_left = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
-    errno.is_some_and(|errno| none_left.contains(&errno))
+    none_left.contains(&error.errno().0)
 }
 
 impl Introduced {

@@ -23,7 +23,7 @@ use super::region::{RegionKey, Span};
 pub const MAX_NOTIFY_BYTES: usize = INLINE_BYTES;
 
 /// Turns in a row that do nothing, after each of which the connections are looked at for a peer that is gone.
-const LOOK_TURNS: u32 = 32;
+const IDLE_TURNS_PER_CHECK: u32 = 32;
 
 /// Announced chunks and unanswered gets from which on no further records are read: TCP stops the peer. The limits of notifications are those of
 /// [`Notifications`].
@@ -260,7 +260,7 @@ impl Core {
         let Some(wires) = &self.wires else {
             return Ok(());
         };
-        if self.idle_turns == 0 || !self.idle_turns.is_multiple_of(LOOK_TURNS) {
+        if self.idle_turns == 0 || !self.idle_turns.is_multiple_of(IDLE_TURNS_PER_CHECK) {
             return Ok(());
         }
         let data = wires.data.iter().map(DataStream::silence);

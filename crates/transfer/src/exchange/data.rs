@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use devmem_tcp::{
-    Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendError, SendId, Stream, Watch,
+    Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendId, Stream, Watch,
 };
 
 use super::budget::{Budget, TURN_BYTES};
@@ -176,7 +176,7 @@ impl DataStream {
                             self.flight.push_back((id, first.op, id.bytes()));
                             id.bytes()
                         }
-                        Err(SendError::WouldBlock | SendError::TimedOut) => 0,
+                        Err(error) if error.kind().is_not_ready() => 0,
                         Err(error) => return Err(Cause::of_stream(self.name, error)),
                     }
                 }

@@ -190,15 +190,9 @@ pub enum FabricError {
     /// An option has an impossible value.
     #[error("{0}")]
     Options(&'static str),
-    /// Cannot listen.
+    /// Cannot listen, or the queues or the memory for the pool are refused.
     #[error(transparent)]
-    Listen(#[from] devmem_tcp::ListenError),
-    /// The queues for device memory could not be set up.
-    #[error(transparent)]
-    Setup(#[from] devmem_tcp::SetupError),
-    /// The memory of the pool could not be allocated.
-    #[error(transparent)]
-    Memory(#[from] devmem_tcp::DeviceMemoryError),
+    Nic(#[from] devmem_tcp::Error),
     /// The pool could not be bound.
     #[error(transparent)]
     Bind(#[from] devmem_tcp::BindError),
@@ -225,7 +219,7 @@ pub enum ConnectError {
         /// Which one.
         stream: StreamName,
         /// Why.
-        source: devmem_tcp::ConnectError,
+        source: devmem_tcp::Error,
     },
     /// The other side broke the connection before the endpoint was ready.
     #[error(
@@ -234,7 +228,7 @@ pub enum ConnectError {
     Refused(Cause),
     /// The listening sockets of the fabric failed.
     #[error("cannot accept connections: {0}")]
-    Accept(#[from] devmem_tcp::AcceptError),
+    Accept(#[from] devmem_tcp::Error),
 }
 
 /// Why memory could not be registered.
@@ -253,7 +247,7 @@ pub enum RegisterError {
     },
     /// The descriptor is no dma-buf that the CPU can map.
     #[error(transparent)]
-    Import(#[from] devmem_tcp::DeviceMemoryError),
+    Import(#[from] devmem_tcp::Error),
     /// A system call failed.
     #[error("{what} failed: {source}")]
     System {

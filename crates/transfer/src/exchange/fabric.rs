@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use devmem_tcp::{BindTxError, BoundRx, Dmabuf, Netdev, Setup};
+use devmem_tcp::{BoundRx, Dmabuf, Netdev, Setup};
 
 use super::accept::Listener;
 use super::arrivals::Arrivals;
@@ -211,7 +211,7 @@ impl Fabric {
     ///
     /// # Errors
     /// The NIC cannot send from the memory.
-    pub fn bind_tx(&self, region: &Region) -> Result<(), BindTxError> {
+    pub fn bind_tx(&self, region: &Region) -> Result<(), devmem_tcp::Error> {
         region.bind_tx(&self.inner.nic)
     }
 
@@ -342,7 +342,7 @@ impl Regions {
             what: "dup",
             source,
         })?;
-        let device = Arc::new(Device::new(devmem_tcp::import(ours)?));
+        let device = Arc::new(Device::new(devmem_tcp::memory::import(ours)?));
         self.by_identity.insert(identity, Arc::downgrade(&device));
         Ok(device)
     }

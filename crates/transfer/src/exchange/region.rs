@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use devmem_tcp::{BindTxError, BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
+use devmem_tcp::{BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
 
 use super::error::{Cause, PostError, RegionInUse, RegisterError};
 
@@ -169,7 +169,7 @@ impl Device {
     }
 
     /// Binds the memory for sending, unless it is bound.
-    fn bind_tx(&self, nic: &Netdev) -> Result<(), BindTxError> {
+    fn bind_tx(&self, nic: &Netdev) -> Result<(), devmem_tcp::Error> {
         let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*sending, Some(TxPath::ZeroCopy(_))) {
             *sending = Some(TxPath::ZeroCopy(Arc::new(nic.bind_tx(&self.memory)?)));
@@ -283,7 +283,7 @@ impl Region {
     }
 
     /// Binds the memory for sending: see [`Fabric::bind_tx`](super::Fabric::bind_tx).
-    pub(super) fn bind_tx(&self, nic: &Netdev) -> Result<(), BindTxError> {
+    pub(super) fn bind_tx(&self, nic: &Netdev) -> Result<(), devmem_tcp::Error> {
         match &self.inner.kind {
             Kind::Device(device) => device.bind_tx(nic),
             Kind::Host(_) | Kind::Landing(_) => Ok(()),

@@ -24,9 +24,9 @@ const LONGEST_INTERVAL: Duration = Duration::from_millis(100);
 const WAITING: u32 = 8;
 /// Rate of a trial from which on its connections stay in use, in percent of the rate before: more than rates change by themselves.
 const FASTER: u64 = 110;
-/// Time after a trial in vain until the next one.
+/// Time from a trial that gained nothing until the next one.
 const NEXT_TRIAL: Duration = Duration::from_secs(1);
-/// Rest of a load for which no trial begins, in milliseconds. A trial in vain may cost 30: for two intervals, and while it connects
+/// Rest of a load for which no trial begins, in milliseconds. A trial that gains nothing may cost 30: for two intervals, and while it connects
 /// nothing is received, which takes 17 where the server looks for holes in 1 GiB first (nbdkit).
 const SHORT_REST_MS: u64 = 300;
 
@@ -122,10 +122,10 @@ impl Active {
     }
 
     /// Chooses the number of connections, at the end of an interval.
-    pub(super) fn choose(&mut self, sofar: Progress, now: Instant) {
+    pub(super) fn choose(&mut self, so_far: Progress, now: Instant) {
         let time = now.saturating_duration_since(self.start);
         // Fewer than before: a connection broke, and its piece comes again.
-        let came = sofar.bytes.saturating_sub(self.before);
+        let came = so_far.bytes.saturating_sub(self.before);
         let is_over = match self.phase {
             Phase::All => false,
             Phase::Silent => came > 0 || time >= FIRST_BYTE,
@@ -141,7 +141,7 @@ impl Active {
             Phase::Silent => Phase::Started,
             Phase::Started => Phase::Some(now),
             Phase::Some(next) if is_waiting && now >= next => Phase::Waiting(rate),
-            Phase::Waiting(last) if is_waiting && !is_short(sofar, rate) => {
+            Phase::Waiting(last) if is_waiting && !is_short(so_far, rate) => {
                 let (used, rate) = (self.used, rate.max(last));
                 self.used = used.saturating_mul(2).min(self.most);
                 Phase::More(Before { used, rate })
@@ -161,7 +161,7 @@ impl Active {
             phase @ (Phase::All | Phase::Some(_)) => phase,
         };
         self.start = now;
-        self.before = sofar.bytes;
+        self.before = so_far.bytes;
         self.waited = Duration::ZERO;
     }
 
@@ -172,8 +172,8 @@ impl Active {
 }
 
 /// Returns whether the rest of a load is done soon.
-fn is_short(sofar: Progress, rate: u64) -> bool {
-    let rest = sofar.total.saturating_sub(sofar.bytes);
+fn is_short(so_far: Progress, rate: u64) -> bool {
+    let rest = so_far.total.saturating_sub(so_far.bytes);
     rest / rate.div_ceil(1000).max(1) < SHORT_REST_MS
 }
 
@@ -220,12 +220,12 @@ mod tests {
             self.now += time;
             self.bytes += bytes;
             self.active.on_waited(waited);
-            let sofar = Progress {
+            let so_far = Progress {
                 bytes: self.bytes,
                 total: TOTAL,
                 connections: self.active.used(),
             };
-            self.active.choose(sofar, self.now);
+            self.active.choose(so_far, self.now);
         }
 
         /// Lets an interval pass at `mib_per_s`, half of it without work.

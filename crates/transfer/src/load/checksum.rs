@@ -4,7 +4,10 @@ use std::fmt;
 use std::hash::Hasher as _;
 use std::ops::Range;
 
-use devmem_tcp::{CopyError, Dmabuf, RangeCrc32c};
+use devmem_tcp::{
+    Dmabuf,
+    memory::{CopyError, RangeCrc32c},
+};
 use twox_hash::XxHash3_64;
 
 /// A CRC-32C (RFC 3720 B.4) of bytes that are added in order.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{Interest, RecvError, RxBatch, Stream, StreamStats};
+use devmem_tcp::{Interest, RecvError, RxBatch, Stream, stats::StreamStats};
 
 use super::error::LoadError;
 use super::landing::Landing;
@@ -204,7 +204,7 @@ impl Connection {
         }
         self.text.resize(received, 0);
         let copied = self.batch.copy_to(&mut self.text);
-        copied.map_err(LoadError::from)?;
+        copied.map_err(LoadError::Gather)?;
         self.release()?;
         self.session.on_text(&self.text)?;
         Ok(Some(received))

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use devmem_tcp::{ConnectError, GatherError, NoRoom, OpenError, RecvError, SendError};
+use devmem_tcp::{Error, RecvError, memory::NoRoom};
 
 use super::http::UrlError;
 use crate::parallel::ranges::Overlap;
@@ -73,14 +73,14 @@ pub enum LoadError {
     },
     /// The kernel has no interface for connections to the host.
     #[error(transparent)]
-    Route(#[from] OpenError),
+    Route(Error),
     /// No connection could be made.
     #[error("connect to {address}: {source}")]
     Connect {
         /// The last address that was tried.
         address: SocketAddr,
         /// The error.
-        source: ConnectError,
+        source: Error,
     },
     /// The server answered with an error.
     #[error("{host} answers {status} {reason}{}", hint(*.status))]
@@ -181,7 +181,7 @@ pub enum LoadError {
     Cancelled,
     /// The payload could not be copied to its place.
     #[error("copy to the place of the payload: {0}")]
-    Gather(#[from] GatherError),
+    Gather(Error),
     /// The receiver of the payload failed.
     #[error(transparent)]
     Caller(io::Error),
@@ -190,7 +190,7 @@ pub enum LoadError {
     Recv(#[from] RecvError),
     /// The NIC refused to send.
     #[error("send a request: {0}")]
-    Send(#[from] SendError),
+    Send(Error),
     /// The connections cannot be waited for.
     #[error("wait for the connections: {0}")]
     Wait(io::Error),

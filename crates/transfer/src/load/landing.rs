@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use devmem_tcp::{BoundTarget, Dmabuf, GatherError, Netdev, RxBatch};
+use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
 use super::error::LoadError;
 use super::part::Layout;
@@ -105,7 +105,9 @@ impl Landing<'_> {
         match self {
             Self::Memory(layout, _) => {
                 let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
-                batch.gather_into(place.memory, place.offset)?;
+                batch
+                    .gather_into(place.memory, place.offset)
+                    .map_err(LoadError::Gather)?;
                 Ok(())
             }
             Self::Caller(take) => take(Landed::Frags { at, batch }).map_err(LoadError::Caller),
@@ -130,7 +132,7 @@ impl Landing<'_> {
             // Fits: the part fits into its memory.
             let bytes = usize::try_from(len).map_err(|_| LoadError::Unasked { at })?;
             let filled = place.memory.fill(place.offset..place.offset + bytes, 0);
-            filled.map_err(GatherError::from)?;
+            filled.map_err(|error| LoadError::Gather(error.into()))?;
             at = at.saturating_add(len);
             left -= len;
         }

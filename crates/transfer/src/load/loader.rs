@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
 
-use devmem_tcp::{Netdev, StreamStats, check_room};
+use devmem_tcp::{Netdev, memory::check_room, stats::StreamStats};
 
 use super::dial::GoOn;
 use super::error::LoadError;

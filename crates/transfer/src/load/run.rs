@@ -66,11 +66,11 @@ impl<'a> Run<'a> {
     pub(super) fn run(mut self, progress: &mut Report<'_>) -> Result<Loaded, LoadError> {
         let start = Instant::now();
         while !self.pieces.is_done() {
-            let sofar = self.progress();
-            if progress(sofar).is_break() {
+            let so_far = self.progress();
+            if progress(so_far).is_break() {
                 return Err(LoadError::Cancelled);
             }
-            self.active.choose(sofar, Instant::now());
+            self.active.choose(so_far, Instant::now());
             self.prepare_all(progress)?;
             let spin = self.idle.spin();
             if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
@@ -167,8 +167,8 @@ impl<'a> Run<'a> {
 
     fn connect(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), LoadError> {
         let nic = &self.loader.nic;
-        let sofar = self.progress();
-        let mut go_on = || progress(sofar);
+        let so_far = self.progress();
+        let mut go_on = || progress(so_far);
         match self.source.connect(nic, self.window, &mut go_on) {
             Ok((stream, session)) => {
                 self.loaded.connections += 1;

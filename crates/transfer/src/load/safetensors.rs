@@ -232,11 +232,11 @@ impl Checkpoint {
                 })
                 .collect();
             let before = all.bytes;
-            let loaded = loader.load(file, &parts, &mut |sofar| {
+            let loaded = loader.load(file, &parts, &mut |so_far| {
                 progress(Progress {
-                    bytes: before + sofar.bytes,
+                    bytes: before + so_far.bytes,
                     total,
-                    ..sofar
+                    ..so_far
                 })
             })?;
             all.add(&loaded);

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 
-use devmem_tcp::{CopyError, Dmabuf, GatherError};
+use devmem_tcp::{Dmabuf, memory::CopyError};
 
 use super::error::LoadError;
 use super::landing::Landed;
@@ -64,17 +64,17 @@ impl Loader {
                 offset: 0,
             };
             let before = start - range.start;
-            self.load(source.clone(), &[part], &mut |sofar| {
-                let bytes = before + sofar.bytes;
+            self.load(source.clone(), &[part], &mut |so_far| {
+                let bytes = before + so_far.bytes;
                 progress(Progress {
                     bytes,
                     total,
-                    ..sofar
+                    ..so_far
                 })
             })?;
             // Fits: it is at most the size of the memory.
             let len = usize::try_from(end - start).unwrap_or(memory.size());
-            look(0..len).map_err(GatherError::from)?;
+            look(0..len).map_err(|error| LoadError::Gather(error.into()))?;
             start = end;
         }
         Ok(())

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::slots::Slots;
 
 /// Longest wait without a call of the progress function.
-const LOOK_AROUND: Duration = Duration::from_millis(100);
+const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Rest of a poller that finds nothing, before it looks again. Many servers are slower than this receiver, and a wake-up, a read and
 /// an ACK for each of their packets cost more than the copies. Measured: 50 us take a quarter of the CPU time with a fast NBD
 /// server, at the same rate; with 100 us a load from nginx is slower. The kernel's timer adds up to 50 us (timerslack).
@@ -75,7 +75,7 @@ impl Idle {
         due: Option<Instant>,
     ) -> io::Result<()> {
         let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
-        let limit = until_due.map_or(LOOK_AROUND, |left| left.min(LOOK_AROUND));
+        let limit = until_due.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
         let Some(poller) = &self.poller else {
             return wait_for_descriptors(slots, limit);
         };

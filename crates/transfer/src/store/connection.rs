@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{
-    BoundTx, Completions, Interest, RecvError, RxBatch, SendCounts, SendError, SendId, Stream,
+    BoundTx, Completions, Interest, RecvError, RxBatch, SendId, Stream, stats::SendCounts,
 };
 
 use super::ledger::Moment;
@@ -172,7 +172,7 @@ impl Connection {
                 let now = first_bytes(places);
                 let id = match self.stream.send(tx, &now) {
                     Ok(id) => id,
-                    Err(SendError::WouldBlock | SendError::TimedOut) => return Ok(false),
+                    Err(error) if error.kind().is_not_ready() => return Ok(false),
                     Err(error) => return Err(of_send(error)),
                 };
                 advance(places, id.bytes());
@@ -296,10 +296,10 @@ fn of_receive(error: RecvError) -> Fault {
     }
 }
 
-fn of_send(error: SendError) -> Fault {
+fn of_send(error: devmem_tcp::Error) -> Fault {
     match retry::may_help(error.kind()) {
         true => Fault::Broken(format!("send a payload: {error}")),
-        false => Fault::Fatal(error.into()),
+        false => Fault::Fatal(super::error::StoreError::Send(error)),
     }
 }
 

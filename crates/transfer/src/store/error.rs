@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-use devmem_tcp::{BindTxError, SendError};
+use devmem_tcp::Error;
 
 use crate::load::LoadError;
 use crate::parallel::ranges::Overlap;
@@ -113,10 +113,10 @@ pub enum StoreError {
     },
     /// The memory cannot be bound for sending.
     #[error("bind the memory for sending: {0}")]
-    Bind(#[from] BindTxError),
+    Bind(Error),
     /// The NIC refused to send.
     #[error("send from the memory: {0}")]
-    Send(#[from] SendError),
+    Send(Error),
     /// The server could not do what was requested.
     #[error("{host} cannot {operation}{}: {}{}", at(*.start, *.end), io::Error::from_raw_os_error((*.errno).cast_signed()), hint(*.errno))]
     Server {

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{BoundTx, Dmabuf, SendCounts};
+use devmem_tcp::{BoundTx, Dmabuf, stats::SendCounts};
 
 use super::connection::{Acknowledged, Connection};
 use super::error::{Operation, StoreError};
@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self, StoreError> {
         let lane = |_| {
             Ok(Lane {
-                tx: job.storer.nic.bind_tx(memory)?,
+                tx: job.storer.nic.bind_tx(memory).map_err(StoreError::Bind)?,
                 stuck: Vec::new(),
             })
         };
@@ -214,8 +214,8 @@ impl<'a> Run<'a> {
         let Job { storer, export, .. } = self.job;
         // The server accepts the connection after this moment.
         let since = self.ledger.moment();
-        let sofar = self.progress();
-        match export.dial(&storer.nic, &mut || progress(sofar)) {
+        let so_far = self.progress();
+        match export.dial(&storer.nic, &mut || progress(so_far)) {
             Ok((stream, is_structured)) => {
                 self.stored.connections += 1;
                 let host = export.url().host();

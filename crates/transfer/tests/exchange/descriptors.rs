@@ -9,7 +9,7 @@ use crate::world::{connect, host, pair, part, pattern, run};
 
 #[test]
 fn a_descriptor_may_be_closed_after_the_registration() {
-    let dmabuf = match devmem_tcp::udmabuf(64 << 10) {
+    let dmabuf = match devmem_tcp::memory::udmabuf(64 << 10) {
         Ok(dmabuf) => dmabuf,
         Err(error) => {
             let test = "descriptors::a_descriptor_may_be_closed_after_the_registration";

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use devmem_tcp::{Direction, Netdev};
+use devmem_tcp::{Netdev, capture::Direction};
 use devmem_transfer::exchange::{
     Access, Event, Fabric, INLINE_BYTES, MAX_RECEIVES, Memory, Options, Pool, PostError,
     RECORD_BYTES,

@@ -257,8 +257,8 @@ fn after_a_failure_requests_are_sent_one_by_one_until_a_piece_is_whole() {
         let memory = memory_for(FILE_BYTES);
         let part = whole(&memory, FILE_BYTES);
         let loader = loader(&world).connections(1).pipeline(4);
-        let loaded = loader.load(&opened, &[part], &mut |sofar| {
-            if sofar.bytes == BEGUN {
+        let loaded = loader.load(&opened, &[part], &mut |so_far| {
+            if so_far.bytes == BEGUN {
                 idle_calls.fetch_add(1, Ordering::Relaxed);
             }
             ControlFlow::Continue(())
@@ -415,7 +415,7 @@ fn a_load_can_be_cancelled_and_loses_nothing() {
             let cancelled = loader(&world).load(
                 &opened,
                 std::slice::from_ref(&part),
-                &mut |sofar| match sofar.bytes >= limit {
+                &mut |so_far| match so_far.bytes >= limit {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 },

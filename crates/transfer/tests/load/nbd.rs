@@ -192,8 +192,8 @@ fn a_server_that_is_killed_and_started_again_in_the_middle_sends_the_rest() {
         let part = whole(&memory, EXPORT_BYTES);
         let loader = Loader::new(&world.nic).piece_bytes(1 << 20);
         let mut is_first = true;
-        let loaded = loader.load(export, &[part], &mut |sofar| {
-            if sofar.bytes > EXPORT_BYTES as u64 / 3 && std::mem::take(&mut is_first) {
+        let loaded = loader.load(export, &[part], &mut |so_far| {
+            if so_far.bytes > EXPORT_BYTES as u64 / 3 && std::mem::take(&mut is_first) {
                 restart();
             }
             ControlFlow::Continue(())

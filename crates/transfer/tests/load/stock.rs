@@ -113,8 +113,8 @@ fn a_server_killed_and_started_again_goes_on() {
         let part = whole(&memory, FILE_BYTES);
         let loader = Loader::new(&world.nic).piece_bytes(1 << 20);
         let mut restarted = false;
-        let loaded = loader.load(&opened, &[part], &mut |sofar| {
-            if sofar.bytes > FILE_BYTES as u64 / 3 && !restarted {
+        let loaded = loader.load(&opened, &[part], &mut |so_far| {
+            if so_far.bytes > FILE_BYTES as u64 / 3 && !restarted {
                 restarted = true;
                 if let Some(server) = server.take() {
                     server.kill();

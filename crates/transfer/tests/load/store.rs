@@ -233,14 +233,14 @@ fn a_server_that_was_restarted_and_lost_its_memory_gets_all_bytes_again() {
             .piece_bytes(64 << 10)
             .window(4);
         let mut restarts = 0;
-        let stored = storer.store(&export, &memory, &[all_bytes()], &mut |sofar| {
-            if sofar.bytes > 1 << 20 && restarts == 0 {
+        let stored = storer.store(&export, &memory, &[all_bytes()], &mut |so_far| {
+            if so_far.bytes > 1 << 20 && restarts == 0 {
                 // It forgets what it has acknowledged.
                 if let Some(server) = server.take() {
                     server.kill();
                 }
                 restarts = 1;
-            } else if sofar.connections == 0 && server.is_none() {
+            } else if so_far.connections == 0 && server.is_none() {
                 server = Some(serve());
             }
             ControlFlow::Continue(())
@@ -347,7 +347,7 @@ fn a_store_that_is_cancelled_or_has_no_server_any_more_says_what_was_acknowledge
         let memory = memory_with(&pattern(EXPORT_BYTES));
         let storer = Storer::new(&world.nic).piece_bytes(64 << 10).attempts(2);
         let parts = [all_bytes()];
-        let cancelled = storer.store(&export, &memory, &parts, &mut |sofar| match sofar.bytes {
+        let cancelled = storer.store(&export, &memory, &parts, &mut |so_far| match so_far.bytes {
             0 => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),
         });
@@ -360,8 +360,8 @@ fn a_store_that_is_cancelled_or_has_no_server_any_more_says_what_was_acknowledge
         };
         assert!(acknowledged > 0 && total == EXPORT_BYTES as u64);
         let mut server = Some(server);
-        let failed = storer.store(&export, &memory, &parts, &mut |sofar| {
-            if sofar.bytes > 0 {
+        let failed = storer.store(&export, &memory, &parts, &mut |so_far| {
+            if so_far.bytes > 0 {
                 server = None;
             }
             ControlFlow::Continue(())

@@ -132,8 +132,8 @@ fn on_tap(addresses: Addresses) -> NetdevBuilder {
 #[track_caller]
 pub fn load_counted(loader: &Loader, source: impl Into<Source>, part: Part) -> (Loaded, usize) {
     let mut together = 0;
-    let loaded = loader.load(source, &[part], &mut |sofar| {
-        together = together.max(sofar.connections);
+    let loaded = loader.load(source, &[part], &mut |so_far| {
+        together = together.max(so_far.connections);
         ControlFlow::Continue(())
     });
     (loaded.expect("it loads"), together)

@@ -26,7 +26,7 @@ pub const POOL_BYTES: usize = 16 << 20;
 /// Time limit for the connections to the neighbours.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// Time between two looks at them.
-const LOOK: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Values of the vectors: sums of them are exact, whatever the order of the additions.
 const VALUES: usize = 1021;
 
@@ -157,7 +157,7 @@ fn wait_for(socket: &Path) -> Result<()> {
         if start.elapsed() > CONNECT_LIMIT {
             bail!("the previous rank did not listen within {CONNECT_LIMIT:?}");
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
@@ -184,7 +184,7 @@ fn both(listener: Listener, mut dial: Dial, left: Fabric, right: Fabric) -> Resu
         if start.elapsed() > CONNECT_LIMIT {
             bail!("the neighbours did not connect within {CONNECT_LIMIT:?}");
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use devmem_tcp::cuda::{self, Adder, Allocation, Floats};
-use devmem_tcp::{CopyError, Dmabuf};
+use devmem_tcp::{Dmabuf, memory::CopyError};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use transfer::exchange::{Buffer, Memory};

@@ -112,7 +112,7 @@ fn anonymous_memory_has_no_file_and_device_memory_is_not_host_memory() {
     let list = FragList::from_host_bytes(&mut pool, b"private").unwrap();
     assert!(port.shareable(list.first().unwrap()).is_none());
     let memory = Dmabuf::shared_memfd(64 << 10).unwrap();
-    let bound = TxMemory::new(&memory, devmem_uapi::DmabufId(1)).unwrap();
+    let bound = FragSource::new(&memory, devmem_uapi::DmabufId(1)).unwrap();
     let list = bound.begin().frags(0, 1).unwrap();
     let shared = port.shareable(list.first().unwrap()).unwrap();
     assert!(!shared.is_host() && shared.file().is_some());

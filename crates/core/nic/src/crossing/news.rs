@@ -85,11 +85,11 @@ fn digest(value: impl Hash) -> u64 {
 
 /// What the shards of one NIC have asked and told each other.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Ledger {
     places: Box<[AtomicU64]>,
 }
 
-impl Told {
+impl Ledger {
     fn place(&self, about: IpAddr) -> (&AtomicU64, u64) {
         let digest = digest(about);
         // Less than PLACES, and evenly distributed.
@@ -136,14 +136,14 @@ pub(super) enum Verdict {
 /// A shard's part in the exchange of news.
 #[derive(Debug)]
 pub(super) struct NewsDesk {
-    told: Arc<Told>,
+    told: Arc<Ledger>,
     limit: RateLimit,
 }
 
 impl NewsDesk {
     /// Returns the parts of `shards` shards.
     pub(super) fn group(shards: u16) -> impl Iterator<Item = Self> {
-        let told = Arc::new(Told {
+        let told = Arc::new(Ledger {
             places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
         });
         let count = u64::from(shards.max(1));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use netmem::{FragList, OutOfBounds, Payload, TxSend};
+use netmem::{FragList, FragUse, OutOfBounds, Payload};
 
 use crate::fill::MAX_PAYLOAD;
 
@@ -18,7 +18,7 @@ const MAX_POSTED: usize = 32;
 pub(super) struct DdpRanges {
     /// Sequence number of the next byte.
     pub(super) seq: u32,
-    memory: TxSend,
+    memory: FragUse,
     /// All ranges, also those that are full.
     ranges: Vec<Range<usize>>,
     /// Bytes that are still to be filled.
@@ -34,7 +34,7 @@ impl DdpRanges {
     /// A range is not inside the memory.
     pub(super) fn new(
         seq: u32,
-        memory: TxSend,
+        memory: FragUse,
         ranges: Vec<Range<usize>>,
     ) -> Result<Self, OutOfBounds> {
         let mut left = 0_usize;

@@ -18,7 +18,7 @@ use crate::drops::DropReason;
 
 /// How often the link asks the kernel how many packets the socket has dropped, and for the state of an interface that is
 /// down.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the kernel says about the interface of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl PacketLink {
     }
 
     fn look_again(&mut self, now: Instant) {
-        self.look_at.get_or_insert(now + LOOK_INTERVAL);
+        self.look_at.get_or_insert(now + CHECK_INTERVAL);
     }
 
     /// Changes the state if the error means that the interface is down or gone.
@@ -125,7 +125,7 @@ impl PacketLink {
         match Errno::from_io_error(error) {
             Some(Errno::NETDOWN) if self.state == LinkState::Up => {
                 self.state = LinkState::Down;
-                self.look_at = Some(now + LOOK_INTERVAL);
+                self.look_at = Some(now + CHECK_INTERVAL);
             }
             Some(Errno::NXIO | Errno::NODEV) => {
                 self.state = LinkState::Gone;

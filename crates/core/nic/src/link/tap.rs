@@ -76,16 +76,16 @@ pub struct TapLink {
     read: usize,
     up: bool,
     writer: FrameWriter,
-    kept: Kept,
+    kept: Guard,
 }
 
 /// A value that ends with a link, after its descriptors.
 #[derive(Default)]
-struct Kept(Option<Box<dyn Send>>);
+struct Guard(Option<Box<dyn Send>>);
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Kept").field(&self.0.is_some()).finish()
+        f.debug_tuple("Guard").field(&self.0.is_some()).finish()
     }
 }
 
@@ -141,14 +141,14 @@ impl TapLink {
             read: 0,
             up: true,
             writer: FrameWriter::default(),
-            kept: Kept::default(),
+            kept: Guard::default(),
         }
     }
 
     /// Drops `value` when the link is dropped, after its queues were closed.
     #[must_use]
     pub fn keeping(mut self, value: impl Send + 'static) -> Self {
-        self.kept = Kept(Some(Box::new(value)));
+        self.kept = Guard(Some(Box::new(value)));
         self
     }
 

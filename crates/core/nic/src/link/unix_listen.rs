@@ -24,7 +24,7 @@ use crate::drops::DropReason;
 const REFUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// Time after which the first packet of a connection is looked for again.
-const HELLO_LOOK: Duration = Duration::from_millis(2);
+const HELLO_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The listening end of a UNIX wire: down until another end has connected, and again when that has left. It has one peer at a
 /// time; the next one may be another process.
@@ -105,7 +105,7 @@ impl UnixListenLink {
             self.watch(self.listener.as_fd())?;
         }
         self.port.serve(now, &mut |_| {});
-        self.look_at = now + HELLO_LOOK;
+        self.look_at = now + HELLO_POLL_INTERVAL;
         let Some((socket, theirs)) = self.port.take_peer() else {
             return Ok(());
         };

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use netmem::{OutOfBounds, TxSend};
+use netmem::{FragUse, OutOfBounds};
 use wire::FourTuple;
 
 use super::Nic;
@@ -17,7 +17,7 @@ impl Nic {
         &mut self,
         flow: FourTuple,
         seq: u32,
-        memory: TxSend,
+        memory: FragUse,
         ranges: Vec<Range<usize>>,
     ) -> Result<(), OutOfBounds> {
         self.rx.ddp.add(flow, seq, memory, ranges)

@@ -4,7 +4,7 @@
     reason = "a payload may lie in one range"
 )]
 
-use netmem::{Dmabuf, DmabufId, FragList, TxMemory};
+use netmem::{Dmabuf, DmabufId, FragList, FragSource};
 use proptest::prelude::*;
 use wire::{FourTuple, SackBlocks, TcpOptions};
 
@@ -18,7 +18,7 @@ const TARGET: DmabufId = DmabufId(100);
 struct Direct {
     bench: Bench,
     target: Dmabuf,
-    memory: TxMemory,
+    memory: FragSource,
 }
 
 impl Direct {
@@ -28,7 +28,7 @@ impl Direct {
 
     fn on(bench: Bench, target_bytes: usize) -> Self {
         let target = Dmabuf::anonymous(target_bytes).unwrap();
-        let memory = TxMemory::new(&target, TARGET).unwrap();
+        let memory = FragSource::new(&target, TARGET).unwrap();
         Self {
             bench,
             target,

@@ -1,12 +1,12 @@
 //! Packets from this NIC to itself.
 
-use netmem::{DmabufId, Payload, TxMemory};
+use netmem::{DmabufId, FragSource, Payload};
 
 use super::harness::*;
 use crate::*;
 
 /// A packet from this NIC to itself, payload in memory that is bound for sending.
-fn own(memory: &TxMemory, segment: &Tcp, len: usize) -> TxPacket {
+fn own(memory: &FragSource, segment: &Tcp, len: usize) -> TxPacket {
     let mut head = segment.head();
     // From our own address: destination and source are the first twelve bytes.
     head.copy_within(0..6, 6);
@@ -18,10 +18,10 @@ fn own(memory: &TxMemory, segment: &Tcp, len: usize) -> TxPacket {
     }
 }
 
-fn sending() -> (netmem::Dmabuf, TxMemory) {
+fn sending() -> (netmem::Dmabuf, FragSource) {
     let dmabuf = netmem::Dmabuf::anonymous(1 << 20).unwrap();
     dmabuf.copy_in(100, &pattern(1, 65_000)).unwrap();
-    let memory = TxMemory::new(&dmabuf, DmabufId(9)).unwrap();
+    let memory = FragSource::new(&dmabuf, DmabufId(9)).unwrap();
     (dmabuf, memory)
 }
 

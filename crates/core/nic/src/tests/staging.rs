@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use netmem::{
-    Dmabuf, DmabufId, DmabufProvider, FAKE_LOST, FakeDevice, FakePace, FragList, MemoryProvider,
-    NiovSize, Payload, TxMemory,
+    Dmabuf, DmabufId, DmabufProvider, FAKE_LOST, FakeDevice, FakePace, FragList, FragSource,
+    MemoryProvider, NiovSize, Payload,
 };
 use wire::TcpFlags;
 
@@ -69,12 +69,12 @@ impl Staged {
     }
 
     /// Memory to send from, with a pattern from offset 100.
-    fn sending(&mut self) -> TxMemory {
+    fn sending(&mut self) -> FragSource {
         let memory = self.device.alloc(1 << 20).unwrap();
         memory.copy_in(100, &pattern(3, 65_000)).unwrap();
         let engine = memory.copy_engine().unwrap();
         self.bench.nic.prepare_tx(engine).unwrap();
-        TxMemory::new(&memory, SENT).unwrap()
+        FragSource::new(&memory, SENT).unwrap()
     }
 
     fn sent(&self) -> Vec<Vec<u8>> {
@@ -90,7 +90,7 @@ impl Staged {
 }
 
 /// A packet with `len` bytes of `memory` from offset 100.
-fn packet(memory: &TxMemory, segment: &Tcp, len: usize) -> TxPacket {
+fn packet(memory: &FragSource, segment: &Tcp, len: usize) -> TxPacket {
     TxPacket {
         head: HeadBuf::from_slice(&segment.head()).unwrap(),
         payload: memory.begin().frags(100, len).unwrap(),

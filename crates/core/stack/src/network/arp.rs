@@ -3,10 +3,8 @@
 use std::net::Ipv4Addr;
 
 use netmem::FragList;
-use nic::{HeadBuf, Origin};
-use wire::{
-    ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant, MacAddr, emit_arp_frame,
-};
+use nic::{HeadBuf, Nic, Origin};
+use wire::{ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant, emit_arp_frame};
 
 use super::Network;
 use crate::drops::DropReason;
@@ -17,6 +15,7 @@ impl Network {
     /// request of which this is a copy.
     pub(crate) fn receive_arp(
         &mut self,
+        nic: &mut Nic,
         ethernet: &EthernetHeader,
         payload: &FragList,
         origin: Origin,
@@ -31,19 +30,19 @@ impl Network {
         };
         let (sender, target) = (arp.sender_ip.into(), arp.target_ip.into());
         if self.claims_address(sender) {
-            return self.on_claimed(sender, arp.sender_mac, origin, now);
+            return self.on_claimed(nic, sender, arp.sender_mac, origin, now);
         }
         let is_probe = arp.sender_ip.is_unspecified();
         if is_probe && self.on_probed(target, arp.sender_mac, origin, now) {
             return;
         }
-        self.learn_of_arp(ethernet, &arp, now);
+        self.learn_of_arp(nic, ethernet, &arp, now);
         let is_for_us = origin != Origin::Copy && self.routes.is_ours(target);
         if arp.op == ArpOperation::REQUEST && is_for_us {
             let ethernet = self.ethernet(arp.sender_mac, EtherType::ARP);
-            let reply = arp.reply(self.mac());
+            let reply = arp.reply(self.mac);
             let head = HeadBuf::with(|out| emit_arp_frame(&ethernet, &reply, out));
-            self.send_frame(head, now);
+            self.send_frame(nic, head, now);
         }
     }
 
@@ -81,7 +80,13 @@ impl Network {
     }
 
     /// Learns the hardware address of the sender of a valid packet.
-    fn learn_of_arp(&mut self, ethernet: &EthernetHeader, arp: &ArpPacket, now: Instant) {
+    fn learn_of_arp(
+        &mut self,
+        nic: &mut Nic,
+        ethernet: &EthernetHeader,
+        arp: &ArpPacket,
+        now: Instant,
+    ) {
         let ArpPacket {
             op,
             sender_mac,
@@ -96,7 +101,7 @@ impl Network {
         let for_us = self.routes.is_ours(target_ip.into());
         // In a gratuitous reply, sender and target are the same (linux `arp_is_garp`).
         let is_gratuitous = sender_ip == target_ip && (is_question || target_mac == sender_mac);
-        let is_answer = !is_question && for_us && ethernet.dst == self.mac();
+        let is_answer = !is_question && for_us && ethernet.dst == self.mac;
         let claim = Claim {
             mac: sender_mac,
             learnt: match is_answer {
@@ -113,15 +118,9 @@ impl Network {
             false => self.neighbors.learn(sender_ip.into(), claim, now),
         };
         match learnt {
-            Ok(waited) => self.send_waited(sender_mac, waited, now),
+            Ok(waited) => self.send_waited(nic, sender_mac, waited, now),
             Err(_) => self.drops.count(DropReason::NeighborClaimRefused),
         }
-    }
-
-    /// Returns `mac` if it can be the address of another station: unicast, not zero, and not the NIC's own, for which
-    /// the NIC would receive its own frames.
-    pub(crate) fn station(&self, mac: MacAddr) -> Option<MacAddr> {
-        (mac.is_unicast() && mac != self.mac()).then_some(mac)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use nic::{HeadBuf, Origin};
+use nic::{HeadBuf, Nic, Origin};
 use wire::{
     ArpPacket, EtherType, Instant, MacAddr, NeighborAdvertisement, NeighborSolicitation,
     emit_arp_frame, solicited_node,
@@ -11,29 +11,29 @@ use wire::{
 use super::Network;
 use crate::claims::{AddressConflict, AddressConflicts, ClaimAction, ConflictOutcome};
 use crate::drops::DropReason;
-use crate::route::{AddressError, LentAddress, is_link_local};
+use crate::route::{AddressError, LeasedAddress, is_link_local};
 
 impl Network {
     /// Adds a local address with its routes, or changes them. The caller has asked whether another station has it; nobody has
     /// asked about the link-local address that may come with it.
     pub(crate) fn add_address(
         &mut self,
-        lent: &LentAddress,
+        nic: &mut Nic,
+        leased: &LeasedAddress,
         now: Instant,
     ) -> Result<(), AddressError> {
-        let mac = self.nic.mac();
-        self.routes.add(mac, lent)?;
-        self.is_lent_to = true;
+        self.routes.add(self.mac, leased)?;
+        self.has_leases = true;
         if self.point_to_point.is_some() {
             return Ok(());
         }
-        self.claims.hold(lent.ip);
+        self.claims.hold(leased.ip);
         let added: Vec<IpAddr> = self.routes.all_addresses().collect();
         for ip in added {
             self.claims.use_and_ask(ip, now);
         }
         self.claims.announce_all(now);
-        self.poll_claims(now);
+        self.poll_claims(nic, now);
         Ok(())
     }
 
@@ -44,17 +44,17 @@ impl Network {
     }
 
     /// Sends what is due for the local addresses, and uses those that no other station has.
-    pub(crate) fn poll_claims(&mut self, now: Instant) {
+    pub(crate) fn poll_claims(&mut self, nic: &mut Nic, now: Instant) {
         while let Some(action) = self.claims.poll(now) {
             // The shards of a NIC are one station.
-            let speaks = self.nic.is_first_shard();
+            let speaks = nic.is_first_shard();
             match action {
-                ClaimAction::Probe(ip) if speaks => self.probe(ip, now),
-                ClaimAction::Announce(ip) if speaks => self.announce(ip, now),
+                ClaimAction::Probe(ip) if speaks => self.probe(nic, ip, now),
+                ClaimAction::Announce(ip) if speaks => self.announce(nic, ip, now),
                 ClaimAction::Use(ip) => {
                     self.routes.trust(ip);
                     if speaks {
-                        self.announce(ip, now);
+                        self.announce(nic, ip, now);
                     }
                 }
                 ClaimAction::Probe(_) | ClaimAction::Announce(_) => {}
@@ -90,22 +90,29 @@ impl Network {
 
     /// Returns whether there is no address but link-local ones, and none will come.
     pub(crate) fn is_homeless(&self) -> bool {
-        !self.is_lent_to && self.routes.addresses().all(is_link_local)
+        !self.has_leases && self.routes.addresses().all(is_link_local)
     }
 
-    /// Returns whether an address is local, or is to be so.
+    /// Returns whether an address is local, or will be.
     pub(crate) fn claims_address(&self, ip: IpAddr) -> bool {
         self.routes.is_ours(ip) || self.claims.has(ip)
     }
 
     /// The station `by` uses a local address: defends it, or gives it up. The shard that has received the frame does so for all.
-    pub(crate) fn on_claimed(&mut self, ip: IpAddr, by: MacAddr, origin: Origin, now: Instant) {
+    pub(crate) fn on_claimed(
+        &mut self,
+        nic: &mut Nic,
+        ip: IpAddr,
+        by: MacAddr,
+        origin: Origin,
+        now: Instant,
+    ) {
         self.drops.count(DropReason::AddressConflict);
         if origin == Origin::Copy {
             return;
         }
         if self.claims.on_claimed(ip, by, now) == Some(ConflictOutcome::Defended) {
-            self.announce(ip, now);
+            self.announce(nic, ip, now);
         }
     }
 
@@ -126,8 +133,8 @@ impl Network {
 
     /// Asks whether another station has an address: an ARP probe (RFC 5227 2.1.1), or a solicitation from the unspecified address
     /// (RFC 4862 5.4.2).
-    fn probe(&mut self, ip: IpAddr, now: Instant) {
-        let mac = self.nic.mac();
+    fn probe(&mut self, nic: &mut Nic, ip: IpAddr, now: Instant) {
+        let mac = self.mac;
         let head = match ip {
             IpAddr::V4(target) => {
                 let probe = ArpPacket::request(mac, Ipv4Addr::UNSPECIFIED, target);
@@ -144,12 +151,12 @@ impl Network {
                 HeadBuf::with(|out| asked.emit_frame(mac, to, Ipv6Addr::UNSPECIFIED, group, out))
             }
         };
-        self.send_frame(head, now);
+        self.send_frame(nic, head, now);
     }
 
     /// Announces a local address: gratuitous ARP (RFC 5227 2.3), an unsolicited advertisement (RFC 4861 7.2.6).
-    fn announce(&mut self, ip: IpAddr, now: Instant) {
-        let mac = self.nic.mac();
+    fn announce(&mut self, nic: &mut Nic, ip: IpAddr, now: Instant) {
+        let mac = self.mac;
         let head = match ip {
             IpAddr::V4(ip) => {
                 let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
@@ -169,6 +176,6 @@ impl Network {
                 HeadBuf::with(|out| told.emit_frame(mac, group, target, all_nodes, out))
             }
         };
-        self.send_frame(head, now);
+        self.send_frame(nic, head, now);
     }
 }

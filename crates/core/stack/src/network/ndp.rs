@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use nic::{HeadBuf, Origin};
+use nic::{HeadBuf, Nic, Origin};
 use wire::{Instant, MacAddr, NeighborAdvertisement, NeighborSolicitation};
 
 use super::Network;
@@ -15,6 +15,7 @@ impl Network {
     /// copy.
     pub(crate) fn on_solicitation(
         &mut self,
+        nic: &mut Nic,
         from: MacAddr,
         peer: Ipv6Addr,
         asked: &NeighborSolicitation,
@@ -27,7 +28,7 @@ impl Network {
             return self.drops.count(DropReason::IcmpInvalid);
         }
         if self.claims_address(peer.into()) {
-            return self.on_claimed(peer.into(), from, origin, now);
+            return self.on_claimed(nic, peer.into(), from, origin, now);
         }
         if peer.is_unspecified() && self.on_probed(target.into(), from, origin, now) {
             return;
@@ -37,7 +38,7 @@ impl Network {
         }
         let answer = |solicited| NeighborAdvertisement {
             target,
-            target_mac: Some(self.mac()),
+            target_mac: Some(self.mac),
             router: false,
             solicited,
             overrides: true,
@@ -47,9 +48,9 @@ impl Network {
             let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
             let group = MacAddr::for_ipv6_multicast(all_nodes);
             let head = HeadBuf::with(|out| {
-                answer(false).emit_frame(self.mac(), group, target, all_nodes, out)
+                answer(false).emit_frame(self.mac, group, target, all_nodes, out)
             });
-            return self.send_answer(head, origin, now);
+            return self.send_answer(nic, head, origin, now);
         }
         if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
             return self.drops.count(DropReason::IcmpInvalid);
@@ -64,8 +65,8 @@ impl Network {
         let Some(to) = to else {
             return self.drops.count(DropReason::IcmpInvalid);
         };
-        let head = HeadBuf::with(|out| answer(true).emit_frame(self.mac(), to, target, peer, out));
-        self.send_answer(head, origin, now);
+        let head = HeadBuf::with(|out| answer(true).emit_frame(self.mac, to, target, peer, out));
+        self.send_answer(nic, head, origin, now);
         if source_mac.is_some() {
             let claim = Claim {
                 mac: to,
@@ -73,20 +74,21 @@ impl Network {
                 change: Change::Replaces,
             };
             let waited = self.neighbors.expect(peer.into(), claim, now);
-            self.send_waited(to, waited.unwrap_or_default(), now);
+            self.send_waited(nic, to, waited.unwrap_or_default(), now);
         }
     }
 
     /// Sends an answer, unless another shard does.
-    fn send_answer(&mut self, head: HeadBuf, origin: Origin, now: Instant) {
+    fn send_answer(&mut self, nic: &mut Nic, head: HeadBuf, origin: Origin, now: Instant) {
         if origin != Origin::Copy {
-            self.send_frame(head, now);
+            self.send_frame(nic, head, now);
         }
     }
 
     /// Learns the hardware address in an advertisement (RFC 4861 7.2.5), which the station `from` has sent.
     pub(crate) fn on_advertisement(
         &mut self,
+        nic: &mut Nic,
         from: MacAddr,
         told: &NeighborAdvertisement,
         origin: Origin,
@@ -103,9 +105,9 @@ impl Network {
         if self.claims_address(target) {
             // Or the link has returned an advertisement of this stack.
             let other = target_mac.unwrap_or(from);
-            return match other == self.mac() || from == self.mac() {
+            return match other == self.mac || from == self.mac {
                 true => self.drops.count(DropReason::IcmpInvalid),
-                false => self.on_claimed(target, other, origin, now),
+                false => self.on_claimed(nic, target, other, origin, now),
             };
         }
         let mac = target_mac.or_else(|| self.neighbors.peek(target));
@@ -124,7 +126,7 @@ impl Network {
             },
         };
         match self.neighbors.learn(target, claim, now) {
-            Ok(waited) => self.send_waited(mac, waited, now),
+            Ok(waited) => self.send_waited(nic, mac, waited, now),
             Err(_) => self.drops.count(DropReason::NeighborClaimRefused),
         }
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use netmem::{FragList, Payload};
-use nic::{HeadBuf, TxPacket};
+use nic::{HeadBuf, Nic, TxPacket};
 use tcp::{Control, Segment, SeqNum};
 use wire::{
     ArpPacket, Ecn, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr,
@@ -14,7 +14,7 @@ use wire::{
 use super::Network;
 use crate::drops::DropReason;
 use crate::neighbor::{HoldOutcome, NeighborAction, Purpose};
-use crate::socket::SocketId;
+use crate::socket::id::SocketId;
 use crate::socket::sockopt::SocketSettings;
 
 /// A packet that waits until the hardware address of its next hop is resolved.
@@ -74,7 +74,7 @@ impl Network {
     pub(crate) fn ethernet(&self, dst: MacAddr, ethertype: EtherType) -> EthernetHeader {
         EthernetHeader {
             dst,
-            src: self.mac(),
+            src: self.mac,
             ethertype,
             vlan: None,
         }
@@ -83,6 +83,7 @@ impl Network {
     /// Sends the reply to a segment that belongs to no connection.
     pub(crate) fn send_control(
         &mut self,
+        nic: &mut Nic,
         tuple: &FourTuple,
         from: Option<MacAddr>,
         segment: Segment<FragList>,
@@ -90,7 +91,9 @@ impl Network {
     ) {
         let owner = SegmentOwner::Answer(from);
         match self.routes.next_hop(tuple.src_ip) {
-            Ok(next_hop) => self.send_segment(tuple, Egress::to(next_hop), owner, segment, now),
+            Ok(next_hop) => {
+                self.send_segment(nic, tuple, Egress::to(next_hop), owner, segment, now)
+            }
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
     }
@@ -98,6 +101,7 @@ impl Network {
     /// Sends a SYN-ACK of a listener with these options; `from` as in [`SegmentOwner::Answer`].
     pub(crate) fn send_syn_ack(
         &mut self,
+        nic: &mut Nic,
         tuple: &FourTuple,
         from: Option<MacAddr>,
         options: &SocketSettings,
@@ -115,7 +119,7 @@ impl Network {
         match self.routes.next_hop(tuple.src_ip) {
             // It may have been lost since the SYN.
             Ok(_) if !self.routes.may_bind(tuple.dst_ip) => self.drops.count(DropReason::NoRoute),
-            Ok(next_hop) => self.send_segment(tuple, egress(next_hop), owner, segment, now),
+            Ok(next_hop) => self.send_segment(nic, tuple, egress(next_hop), owner, segment, now),
             Err(_) => self.drops.count(DropReason::NoRoute),
         }
     }
@@ -123,6 +127,7 @@ impl Network {
     /// Sends a segment of the connection `tuple` (the four-tuple of received packets: the peer is the source).
     pub(crate) fn send_segment(
         &mut self,
+        nic: &mut Nic,
         tuple: &FourTuple,
         egress: Egress,
         owner: SegmentOwner,
@@ -135,18 +140,15 @@ impl Network {
             SegmentOwner::Connection(owner) => Some((owner, segment.seq)),
             SegmentOwner::Answer(_) => None,
         };
-        let Some(packet) = emit_headers(
-            self.mac(),
-            known.unwrap_or_default(),
-            tuple,
-            segment,
-            egress,
-        ) else {
+        let Some(packet) =
+            emit_headers(self.mac, known.unwrap_or_default(), tuple, segment, egress)
+        else {
             return self.drops.count(DropReason::NoRoute);
         };
         match known {
-            Some(_) => self.transmit(packet, now),
+            Some(_) => self.transmit(nic, packet, now),
             None => self.hold(
+                nic,
                 next_hop,
                 WaitingPacket {
                     packet,
@@ -161,6 +163,7 @@ impl Network {
     /// Sends a reply to a frame from the station `from`. The packet is complete except for the destination MAC address.
     pub(crate) fn output(
         &mut self,
+        nic: &mut Nic,
         destination: IpAddr,
         from: Option<MacAddr>,
         packet: TxPacket,
@@ -171,8 +174,9 @@ impl Network {
             return self.drops.count(DropReason::NoRoute);
         };
         match self.hardware_address(next_hop, purpose, now) {
-            Some(mac) => self.transmit(addressed(packet, mac), now),
+            Some(mac) => self.transmit(nic, addressed(packet, mac), now),
             None => self.hold(
+                nic,
                 next_hop,
                 WaitingPacket {
                     packet,
@@ -193,15 +197,16 @@ impl Network {
         now: Instant,
     ) -> Option<MacAddr> {
         match (self.routes.is_ours(next_hop), self.point_to_point) {
-            (true, _) => Some(self.mac()),
+            (true, _) => Some(self.mac),
             (false, Some(peer)) => Some(peer),
             (false, None) => self.neighbors.lookup(next_hop, purpose, now),
         }
     }
 
     /// Sends a frame without payload.
-    pub(crate) fn send_frame(&mut self, head: HeadBuf, now: Instant) {
+    pub(crate) fn send_frame(&mut self, nic: &mut Nic, head: HeadBuf, now: Instant) {
         self.transmit(
+            nic,
             TxPacket {
                 head,
                 payload: FragList::default(),
@@ -213,20 +218,33 @@ impl Network {
     }
 
     /// Sends the packets that waited for the address `mac`.
-    pub(crate) fn send_waited(&mut self, mac: MacAddr, waited: Vec<WaitingPacket>, now: Instant) {
+    pub(crate) fn send_waited(
+        &mut self,
+        nic: &mut Nic,
+        mac: MacAddr,
+        waited: Vec<WaitingPacket>,
+        now: Instant,
+    ) {
         for WaitingPacket { packet, .. } in waited {
-            self.transmit(addressed(packet, mac), now);
+            self.transmit(nic, addressed(packet, mac), now);
         }
     }
 
     /// Passes a packet to the NIC, which counts the packets that it drops.
-    fn transmit(&mut self, packet: TxPacket, now: Instant) {
+    fn transmit(&mut self, nic: &mut Nic, packet: TxPacket, now: Instant) {
         self.tx_packets += 1;
         // A dropped packet is retransmitted like one that is lost on the link.
-        let _ = self.nic.transmit(packet, now);
+        let _ = nic.transmit(packet, now);
     }
 
-    fn hold(&mut self, next_hop: IpAddr, waiting: WaitingPacket, purpose: Purpose, now: Instant) {
+    fn hold(
+        &mut self,
+        nic: &mut Nic,
+        next_hop: IpAddr,
+        waiting: WaitingPacket,
+        purpose: Purpose,
+        now: Instant,
+    ) {
         match (
             self.neighbors.hold(next_hop, waiting, purpose, now),
             purpose,
@@ -240,15 +258,15 @@ impl Network {
             }
             (HoldOutcome::NotAsked(_), _) => self.drops.count(DropReason::NeighborAskLimited),
         }
-        self.poll_neighbors(now);
+        self.poll_neighbors(nic, now);
     }
 
     /// Sends the requests for neighbours that are due. Connections with a neighbour that did not answer are queued for
     /// [`Network::pop_failed`].
-    pub(crate) fn poll_neighbors(&mut self, now: Instant) {
+    pub(crate) fn poll_neighbors(&mut self, nic: &mut Nic, now: Instant) {
         while let Some(action) = self.neighbors.poll(now) {
             match action {
-                NeighborAction::Solicit { ip, known } => self.solicit(ip, known, now),
+                NeighborAction::Solicit { ip, known } => self.solicit(nic, ip, known, now),
                 NeighborAction::Unreachable { held, .. } => {
                     for WaitingPacket { owner, .. } in held {
                         self.drops.count(DropReason::NeighborFailed);
@@ -265,11 +283,11 @@ impl Network {
     }
 
     /// Sends a request for `ip`: to `known` if it is set, else broadcast or multicast.
-    fn solicit(&mut self, ip: IpAddr, known: Option<MacAddr>, now: Instant) {
+    fn solicit(&mut self, nic: &mut Nic, ip: IpAddr, known: Option<MacAddr>, now: Instant) {
         let Ok(route) = self.routes.route(ip) else {
             return;
         };
-        let mac = self.mac();
+        let mac = self.mac;
         let head = match (ip, route.source) {
             (IpAddr::V4(target), IpAddr::V4(source)) => {
                 let ethernet = self.ethernet(known.unwrap_or(MacAddr::BROADCAST), EtherType::ARP);
@@ -290,7 +308,7 @@ impl Network {
             }
             _ => return,
         };
-        self.send_frame(head, now);
+        self.send_frame(nic, head, now);
     }
 }
 

@@ -6,8 +6,8 @@ use devmem_uapi::{DmabufId, Errno, IfIndex, MAX_DONTNEED_TOKENS, UIO_MAXIOV};
 use tcp::{StateKind, TcpError};
 use thiserror::Error;
 
-use super::SocketId;
 use super::errqueue::MAX_ZEROCOPY_SENDS;
+use super::id::SocketId;
 use super::token_table::{BadTokens, MAX_TOKENS};
 use crate::route::RouteError;
 

@@ -2,14 +2,14 @@
 //!
 //! A send is complete when its memory will not be read any more: the peer has acknowledged all bytes, so that the send
 //! queue has dropped them, and the NIC has finished all packets with them, including retransmissions. Both hold frags
-//! of the send, so it is complete when no frag is left ([`TxSend::is_over`]).
+//! of the send, so it is complete when no frag is left ([`FragUse::is_over`]).
 
 use std::collections::VecDeque;
 
 use devmem_uapi::{
     CmsgSink, NoSpace, OffenderFamily, SockExtendedErr, TxStamp, ZerocopyId, ZerocopyRange,
 };
-use netmem::TxSend;
+use netmem::FragUse;
 use wire::Instant;
 
 use super::timestamps::Stamps;
@@ -31,8 +31,6 @@ pub(crate) struct ErrQueue {
     noted: u64,
     /// Sends with timestamps to be taken.
     pub(crate) stamps: Stamps,
-    /// The socket is in the list of those with acknowledged sends that the NIC still holds.
-    pub(crate) is_draining: bool,
 }
 
 /// One entry of the error queue.
@@ -59,10 +57,10 @@ struct UnfinishedSend {
 #[derive(Debug)]
 pub(crate) enum SendMemory {
     /// Device memory.
-    Device(TxSend),
-    /// Device memory; the sendmsg that continues the send has its [`TxSend`] at the moment, from [`ErrQueue::lend`] to
+    Device(FragUse),
+    /// Device memory; the sendmsg that continues the send has its [`FragUse`] at the moment, from [`ErrQueue::take_memory`] to
     /// [`ErrQueue::go_on`].
-    Lent,
+    InCall,
     /// A copy in the stack's host memory. As in Linux, it is complete when the peer has acknowledged it: programs also
     /// use these entries to follow the progress of the peer.
     Copied,
@@ -76,7 +74,6 @@ impl Default for ErrQueue {
             done: VecDeque::new(),
             noted: 0,
             stamps: Stamps::default(),
-            is_draining: false,
         }
     }
 }
@@ -108,10 +105,10 @@ impl ErrQueue {
         }
     }
 
-    /// Lends the device memory of a send that continues, to make more frags; `None` if it has none.
-    pub(crate) fn lend(&mut self, id: ZerocopyId) -> Option<TxSend> {
+    /// Takes the device memory of a send that continues, to make more frags; `None` if it has none.
+    pub(crate) fn take_memory(&mut self, id: ZerocopyId) -> Option<FragUse> {
         let send = self.entry(id)?;
-        match std::mem::replace(&mut send.memory, SendMemory::Lent) {
+        match std::mem::replace(&mut send.memory, SendMemory::InCall) {
             SendMemory::Device(memory) => Some(memory),
             other => {
                 send.memory = other;
@@ -141,7 +138,7 @@ impl ErrQueue {
         while let Some(send) = self.unfinished.front_mut() {
             let (is_over, copied) = match &mut send.memory {
                 SendMemory::Device(memory) => (memory.is_over(), false),
-                SendMemory::Lent => (false, false),
+                SendMemory::InCall => (false, false),
                 SendMemory::Copied => (send.end <= acked, true),
             };
             if send.is_open || !is_over {
@@ -171,6 +168,11 @@ impl ErrQueue {
         self.unfinished
             .front()
             .is_some_and(|oldest| !oldest.is_open && oldest.end <= acked)
+    }
+
+    /// Returns whether a send is incomplete, or has timestamps to be taken.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        !self.unfinished.is_empty() || !self.stamps.is_empty()
     }
 
     /// Returns the total number of entries so far: if it grows, there is a new entry, even if the queue was not empty.
@@ -244,15 +246,15 @@ impl ErrQueue {
 #[cfg(test)]
 mod tests {
     use devmem_uapi::DmabufId;
-    use netmem::{Dmabuf, FragList, TxMemory};
+    use netmem::{Dmabuf, FragList, FragSource};
 
     use super::*;
 
-    fn memory() -> TxMemory {
-        TxMemory::new(&Dmabuf::anonymous(8192).unwrap(), DmabufId(1)).unwrap()
+    fn memory() -> FragSource {
+        FragSource::new(&Dmabuf::anonymous(8192).unwrap(), DmabufId(1)).unwrap()
     }
 
-    fn send(queue: &mut ErrQueue, memory: &TxMemory, end: u64) -> FragList {
+    fn send(queue: &mut ErrQueue, memory: &FragSource, end: u64) -> FragList {
         let send = memory.begin();
         let frags = send.frags(0, 100).unwrap();
         let id = queue.begin(SendMemory::Device(send), end);
@@ -316,8 +318,10 @@ mod tests {
         let id = queue.begin(SendMemory::Device(memory.begin()), 100);
         copied(&mut queue, 200);
         assert!(!queue.collect(200) && !queue.is_held_below(200));
-        let send = queue.lend(id).expect("it was sent from device memory");
-        assert!(queue.lend(id).is_none(), "it is lent");
+        let send = queue
+            .take_memory(id)
+            .expect("it was sent from device memory");
+        assert!(queue.take_memory(id).is_none(), "it is taken");
         let more = send.frags(0, 100).unwrap();
         queue.go_on(id, SendMemory::Device(send), 300);
         queue.finish(id);
@@ -329,12 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn a_send_whose_memory_is_lent_is_not_over_and_a_copied_one_has_none_to_lend() {
+    fn a_send_whose_memory_is_taken_is_not_over_and_a_copied_one_has_none() {
         let (memory, mut queue) = (memory(), ErrQueue::default());
         let device = queue.begin(SendMemory::Device(memory.begin()), 100);
         let host = queue.begin(SendMemory::Copied, 200);
-        let send = queue.lend(device).expect("it was sent from device memory");
-        assert!(queue.lend(host).is_none());
+        let send = queue
+            .take_memory(device)
+            .expect("it was sent from device memory");
+        assert!(queue.take_memory(host).is_none());
         queue.finish(device);
         queue.finish(host);
         assert!(!queue.collect(200), "its frags may still be made");

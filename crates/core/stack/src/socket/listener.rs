@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 use netmem::FragList;
 use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
-use super::SocketId;
-use super::readiness::Readiness;
+use super::id::SocketId;
 use super::sockopt::SocketSettings;
 
 /// Why no peer can connect to a listener any more.
@@ -40,12 +39,12 @@ impl Listener {
         half_open: SynBacklog<FragList>,
         backlog: usize,
         link: LinkLimits,
-        config: &tcp::ConnectionOptions,
+        settings: &tcp::Settings,
     ) -> Self {
         Self {
             local,
             half_open,
-            options: SocketSettings::new(config),
+            options: SocketSettings::new(settings),
             accepted: VecDeque::new(),
             accepted_ever: 0,
             backlog,
@@ -69,11 +68,9 @@ impl Listener {
         self.half_open.set_capacity(backlog);
     }
 
-    /// Returns what the listener is ready for.
-    pub(crate) fn readiness(&self) -> Readiness {
-        // Accepting does not wait when no peer can connect: it returns the error.
-        (Readiness::ACCEPTABLE | Readiness::READABLE)
-            .when(!self.accepted.is_empty() || self.end.is_some())
+    /// Returns whether accepting does not wait: a connection is there, or the error that no peer can connect.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.accepted.is_empty() || self.end.is_some()
     }
 
     /// Notes that no peer can connect any more.

@@ -1,4 +1,4 @@
-//! recvmsg: delivers payload in order, copied to the iovec or as tokens in control messages (ABI.md 3).
+//! recvmsg: delivers payload in order, copied to the iovec or as tokens in control messages (linux net/ipv4/tcp.c `tcp_recvmsg_dmabuf`).
 //!
 //! Reading and peeking differ in [`RecvCursor`] only, control buffers and typed batches in [`CmsgSink`] only.
 
@@ -7,10 +7,10 @@ use netmem::{Frag, FragList, Payload};
 use tcp::RecvQueue;
 use wire::Instant;
 
-use super::Held;
 use super::error::RecvError;
+use super::place::PlacedFrags;
+use super::token_memory::TokenMemory;
 use super::token_table::{MAX_TOKENS, TokenTable};
-use crate::direct::LentPlaces;
 
 /// Destination of the bytes of a [`recvmsg`](crate::Stack::recvmsg), and their maximum number.
 #[derive(Debug)]
@@ -66,18 +66,34 @@ pub struct RecvOutcome {
     pub stopped: Stopped,
 }
 
-/// Arguments and socket state of one call, except for the queue.
+impl RecvOutcome {
+    /// Returns the outcome of a call that delivered nothing.
+    pub(crate) const fn without_bytes(stopped: Stopped) -> Self {
+        Self {
+            bytes: 0,
+            host_bytes: 0,
+            arrived: None,
+            stopped,
+        }
+    }
+}
+
+/// Arguments of one call.
 pub(crate) struct RecvCall<'a, 'm> {
     pub(crate) msg: &'a mut RecvMsg<'m>,
     pub(crate) sink: &'a mut dyn CmsgSink,
-    pub(crate) tokens: &'a mut TokenTable<Held>,
-    /// Notes frags in places that the program has chosen.
-    pub(crate) lent_places: Option<&'a mut LentPlaces>,
     pub(crate) flags: MsgFlags,
     /// Adjacent frags share one control message and one token.
     pub(crate) merge: bool,
     /// Takes back the memory of payload that was copied or discarded.
     pub(crate) home: &'a mut dyn FnMut(FragList),
+}
+
+impl RecvCall<'_, '_> {
+    /// Returns whether the payload stays in the queue.
+    pub(crate) fn is_peek(&self) -> bool {
+        self.flags.contains(MsgFlags::PEEK)
+    }
 }
 
 /// Most bytes that one step delivers: they fit the 32 bits of a control message.
@@ -163,7 +179,7 @@ impl RecvCursor<'_> {
 /// A control message that adjacent frags can still be added to.
 struct OpenCmsg {
     cmsg: DmabufCmsg,
-    held: Held,
+    memory: TokenMemory,
 }
 
 impl OpenCmsg {
@@ -176,9 +192,11 @@ impl OpenCmsg {
 /// Delivers payload of `queue`, up to the limits of the call.
 pub(crate) fn recvmsg(
     queue: &mut RecvQueue<FragList>,
+    tokens: &mut TokenTable<TokenMemory>,
+    placed_frags: Option<&mut PlacedFrags>,
     call: RecvCall<'_, '_>,
 ) -> Result<RecvOutcome, RecvError> {
-    let peeked = call.flags.contains(MsgFlags::PEEK).then_some(0);
+    let peeked = call.is_peek().then_some(0);
     let mut cursor = RecvCursor {
         queue,
         peeked,
@@ -186,6 +204,8 @@ pub(crate) fn recvmsg(
     };
     let mut delivery = Delivery {
         call,
+        tokens,
+        placed_frags,
         bytes: 0,
         host_bytes: 0,
         unreadable: None,
@@ -202,30 +222,31 @@ pub(crate) fn recvmsg(
     let Delivery {
         bytes, host_bytes, ..
     } = delivery;
-    match end {
-        End::Refused(error) if bytes == 0 => Err(error),
-        End::Refused(_) => Ok(RecvOutcome {
-            bytes,
-            host_bytes,
-            arrived: None,
-            stopped: Stopped::Refused,
-        }),
-        End::Stopped(Stopped::Empty) if bytes == 0 => Err(RecvError::WouldBlock),
-        End::Stopped(Stopped::ControlFull) if bytes == 0 => Err(RecvError::NoControlSpace {
-            need: cmsg_space(size_of::<DmabufCmsg>()),
-        }),
-        End::Stopped(stopped) => Ok(RecvOutcome {
-            bytes,
-            host_bytes,
-            arrived: None,
-            stopped,
-        }),
-    }
+    let stopped = match end {
+        End::Refused(error) if bytes == 0 => return Err(error),
+        End::Refused(_) => Stopped::Refused,
+        End::Stopped(Stopped::Empty) if bytes == 0 => return Err(RecvError::WouldBlock),
+        End::Stopped(Stopped::ControlFull) if bytes == 0 => {
+            return Err(RecvError::NoControlSpace {
+                need: cmsg_space(size_of::<DmabufCmsg>()),
+            });
+        }
+        End::Stopped(stopped) => stopped,
+    };
+    Ok(RecvOutcome {
+        bytes,
+        host_bytes,
+        arrived: None,
+        stopped,
+    })
 }
 
 /// State of one call.
-struct Delivery<'a, 'm> {
+struct Delivery<'s, 'a, 'm> {
     call: RecvCall<'a, 'm>,
+    tokens: &'s mut TokenTable<TokenMemory>,
+    /// Notes frags in places that the program has chosen.
+    placed_frags: Option<&'s mut PlacedFrags>,
     bytes: usize,
     host_bytes: usize,
     /// Whether the bytes delivered so far are unreadable: one call does not mix both.
@@ -233,7 +254,7 @@ struct Delivery<'a, 'm> {
     open: Option<OpenCmsg>,
 }
 
-impl Delivery<'_, '_> {
+impl Delivery<'_, '_, '_> {
     /// Delivers the next frag, or the part of it that is within the limits.
     fn step(&mut self, cursor: &mut RecvCursor<'_>) -> Result<(), End> {
         let left = self.call.msg.len - self.bytes;
@@ -329,7 +350,7 @@ impl Delivery<'_, '_> {
             && let Some(merged) = open.cmsg.frag_size.checked_add(size)
         {
             open.cmsg.frag_size = merged;
-            open.held.keep(cursor.take(len));
+            open.memory.keep(cursor.take(len));
             self.bytes += len;
             return Ok(());
         }
@@ -338,7 +359,7 @@ impl Delivery<'_, '_> {
         if self.call.sink.room() == 0 {
             return Err(End::Stopped(Stopped::ControlFull));
         }
-        if self.call.tokens.outstanding() >= MAX_TOKENS {
+        if self.tokens.outstanding() >= MAX_TOKENS {
             return Err(End::Refused(RecvError::TooManyTokens));
         }
         let cmsg = DmabufCmsg {
@@ -348,22 +369,22 @@ impl Delivery<'_, '_> {
             dmabuf_id: id,
             flags: 0,
         };
-        let mut held = Held::default();
-        held.keep(cursor.take(len));
-        self.open = Some(OpenCmsg { cmsg, held });
+        let mut memory = TokenMemory::default();
+        memory.keep(cursor.take(len));
+        self.open = Some(OpenCmsg { cmsg, memory });
         self.bytes += len;
         Ok(())
     }
 
     /// Issues the token of the open control message, and pushes the message. Room for both was checked before.
     fn flush(&mut self) {
-        let Some(OpenCmsg { mut cmsg, held }) = self.open.take() else {
+        let Some(OpenCmsg { mut cmsg, memory }) = self.open.take() else {
             return;
         };
-        match self.call.tokens.issue(held) {
+        match self.tokens.issue(memory) {
             Ok(token) => {
                 cmsg.frag_token = token;
-                if let Some(places) = &mut self.call.lent_places {
+                if let Some(places) = &mut self.placed_frags {
                     places.on_lent(&cmsg);
                 }
                 self.push(DevmemCmsg::Dmabuf(cmsg));

@@ -9,76 +9,27 @@ use std::ops::{Deref, DerefMut};
 use tcp::StateKind;
 use wire::{FourTuple, Instant};
 
+use super::agenda::{Agenda, Mark, Marks};
+use super::connection::{ConnectionSocket, Holder};
+use super::demux::{AddrInUse, Demux};
 use super::error::BadSocket;
+use super::id::SocketId;
+use super::kind::{SocketKind, TimeWaitSocket};
 use super::listener::{Listener, ListenerEnd};
-use super::readiness::Readiness;
-use super::table::{SocketId, SocketTable};
-use super::work::{Work, WorkLists, WorkMarks};
-use super::{ConnectionSocket, Holder, SocketKind, TimeWaitSocket};
-use crate::Secret;
+use super::readiness::{Pollable, Snapshot};
+use super::table::SocketTable;
 use crate::bind_addr::BindAddr;
-use crate::demux::{AddrInUse, Demux, TupleOwner};
 use crate::ports::{EphemeralPorts, LocalPorts};
-use crate::slot_heap::SlotHeap;
-use crate::stack::four_tuple;
-
-/// The state of a socket that programs wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Snapshot {
-    pub(crate) readiness: Readiness,
-    /// Total number of bytes or connections received: a program that waits for edges is notified if it grows.
-    pub(crate) arrivals: u64,
-    /// Total number of entries of the error queue.
-    pub(crate) error_arrivals: u64,
-}
-
-impl Snapshot {
-    /// The state of a new socket.
-    pub(crate) const NONE: Self = Self {
-        readiness: Readiness::NONE,
-        arrivals: 0,
-        error_arrivals: 0,
-    };
-}
-
-/// A type that a [`SocketMut`] may give access to.
-pub(crate) trait Pollable {
-    /// Returns the state that a program may wait for; `None` if no program has the socket's id.
-    fn snapshot(&self) -> Option<Snapshot>;
-}
+use crate::random::Secret;
+use crate::tuple::four_tuple;
 
 /// One slot of the table.
 #[derive(Debug)]
 struct Slot {
     kind: SocketKind,
-    marks: Marks,
-}
-
-/// Membership of a socket in lists, and its last reported state.
-#[derive(Debug)]
-struct Marks {
     /// The last reported state.
     reported: Snapshot,
-    /// In the list of events.
-    has_event: bool,
-    /// In these lists of sockets with work.
-    work: WorkMarks,
-    /// Counted as a connection with bytes that wait to be sent.
-    has_unsent: bool,
-}
-
-/// Sockets with work now or later.
-#[derive(Debug, Default)]
-struct Agenda {
-    timers: SlotHeap<Instant>,
-    /// Sockets with changed readiness.
-    events: Vec<SocketId>,
-    /// Sockets with work to do soon.
-    work: WorkLists,
-    /// Slots of sockets with sends that the peer has acknowledged and the NIC still holds.
-    draining: Vec<u32>,
-    /// Number of connections with bytes that wait to be sent.
-    unsent: usize,
+    marks: Marks,
 }
 
 /// Access to one socket. Its `Drop` turns a change of readiness into an event.
@@ -86,6 +37,7 @@ struct Agenda {
 pub(crate) struct SocketMut<'a, T: Pollable = SocketKind> {
     id: SocketId,
     target: &'a mut T,
+    reported: &'a mut Snapshot,
     marks: &'a mut Marks,
     agenda: &'a mut Agenda,
 }
@@ -99,19 +51,19 @@ impl<T: Pollable> SocketMut<'_, T> {
         self.id
     }
 
-    /// Notes that the socket may have something to send.
-    pub(crate) fn touch(&mut self) {
-        self.note(Work::Touched);
+    /// Marks the socket.
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        self.agenda.add(mark, self.id.slot(), self.marks);
     }
 
-    /// Notes that segments arrived.
-    pub(crate) fn note_arrivals(&mut self) {
-        self.note(Work::Arrivals);
-    }
-
-    fn note(&mut self, work: Work) {
-        let slot = self.id.slot();
-        self.agenda.work.add(work, slot, &mut self.marks.work);
+    /// Marks the socket if `is_marked`, or clears the mark.
+    pub(crate) fn set_mark(&mut self, mark: Mark, is_marked: bool) {
+        match is_marked {
+            true => self.mark(mark),
+            false => {
+                self.agenda.clear(mark, self.marks);
+            }
+        }
     }
 
     /// Returns the deadline of the socket's timer.
@@ -122,28 +74,6 @@ impl<T: Pollable> SocketMut<'_, T> {
     /// Arms the socket's timer, or disarms it.
     pub(crate) fn arm(&mut self, deadline: Option<Instant>) {
         self.agenda.timers.set(self.id.slot(), deadline);
-    }
-}
-
-impl ConnectionMut<'_> {
-    /// Enters the socket into the list if the NIC still holds sends that the peer has acknowledged.
-    pub(crate) fn note_draining(&mut self) {
-        if self.target.is_draining()
-            && !std::mem::replace(&mut self.target.errors.is_draining, true)
-        {
-            self.agenda.draining.push(self.id.slot());
-        }
-    }
-
-    /// Counts the connection among those with bytes that wait to be sent, or no longer.
-    pub(crate) fn note_unsent(&mut self) {
-        let has_unsent = self.target.conn.sent_offset() < self.target.conn.pushed_offset();
-        match (self.marks.has_unsent, has_unsent) {
-            (false, true) => self.agenda.unsent += 1,
-            (true, false) => self.agenda.unsent -= 1,
-            _ => {}
-        }
-        self.marks.has_unsent = has_unsent;
     }
 }
 
@@ -166,11 +96,9 @@ impl<T: Pollable> Drop for SocketMut<'_, T> {
         let Some(now) = self.target.snapshot() else {
             return;
         };
-        if now != self.marks.reported {
-            self.marks.reported = now;
-            if !std::mem::replace(&mut self.marks.has_event, true) {
-                self.agenda.events.push(self.id);
-            }
+        if now != *self.reported {
+            *self.reported = now;
+            self.mark(Mark::Event);
         }
     }
 }
@@ -182,37 +110,31 @@ fn guard<'a, T: Pollable>(
     agenda: &'a mut Agenda,
     part: impl FnOnce(&'a mut SocketKind) -> Option<&'a mut T>,
 ) -> Option<SocketMut<'a, T>> {
-    let Slot { kind, marks } = slot;
+    let Slot {
+        kind,
+        reported,
+        marks,
+    } = slot;
     part(kind).map(|target| SocketMut {
         id,
         target,
+        reported,
         marks,
         agenda,
     })
-}
-
-fn connection(kind: &mut SocketKind) -> Option<&mut ConnectionSocket> {
-    match kind {
-        SocketKind::Connection(connection) => Some(connection),
-        SocketKind::Listener(_) | SocketKind::TimeWait(_) => None,
-    }
-}
-
-fn listener(kind: &mut SocketKind) -> Option<&mut Listener> {
-    match kind {
-        SocketKind::Listener(listener) => Some(listener),
-        SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
-    }
 }
 
 /// All sockets of a stack.
 pub(crate) struct Sockets {
     table: SocketTable<Slot>,
     agenda: Agenda,
-    demux: Demux,
+    /// The result of [`Sockets::take_events`]; its memory is reused.
+    events: Vec<SocketId>,
+    /// The four-tuples of connections, and the addresses of listeners.
+    pub(crate) names: Demux,
     /// The ports that programs may use.
-    local_ports: LocalPorts,
-    ports: EphemeralPorts,
+    pub(crate) local_ports: LocalPorts,
+    pub(crate) ports: EphemeralPorts,
     /// Number of connections without a program.
     orphans: usize,
     max_orphans: usize,
@@ -229,7 +151,8 @@ impl Sockets {
         Self {
             table: SocketTable::new(limit),
             agenda: Agenda::default(),
-            demux: Demux::new(secret.key("demux")),
+            events: Vec::new(),
+            names: Demux::new(secret.key("demux")),
             local_ports,
             ports: EphemeralPorts::new(
                 secret.key("port offsets"),
@@ -256,26 +179,6 @@ impl Sockets {
         self.table.limit()
     }
 
-    /// Returns the four-tuples of connections and the addresses of listeners.
-    pub(crate) fn names(&self) -> &Demux {
-        &self.demux
-    }
-
-    /// Returns the connection or listener that receives a packet.
-    pub(crate) fn lookup(&mut self, tuple: &FourTuple) -> Option<TupleOwner> {
-        self.demux.lookup(tuple)
-    }
-
-    /// Returns the ports that programs may use.
-    pub(crate) fn local_ports(&self) -> LocalPorts {
-        self.local_ports
-    }
-
-    /// Returns the port of the dynamic range at which a search for a free port at `local` begins.
-    pub(crate) fn first_port(&mut self, local: IpAddr) -> u16 {
-        self.ports.begin(local)
-    }
-
     /// Returns a port for a connection from `local` to `remote` that no listener has, and no other connection to
     /// `remote`, and for which `owns` returns true of the connection's four-tuple.
     pub(crate) fn choose_port(
@@ -284,11 +187,11 @@ impl Sockets {
         remote: SocketAddr,
         owns: impl Fn(&FourTuple) -> bool,
     ) -> Option<u16> {
-        let Self { demux, ports, .. } = self;
+        let Self { names, ports, .. } = self;
         ports.choose(local, remote, |port| {
             let local = SocketAddr::new(local, port);
             let tuple = four_tuple(local, remote);
-            owns(&tuple) && demux.is_free(&tuple) && !demux.is_listened_on(&local.into())
+            owns(&tuple) && names.is_free(&tuple) && !names.is_listened_on(&local.into())
         })
     }
 
@@ -299,13 +202,14 @@ impl Sockets {
 
     /// Returns whether a connection that no program holds waits for acknowledgements: of data, or of its FIN.
     pub(crate) fn has_unacknowledged_orphan(&self) -> bool {
-        self.table.iter().any(|(_, slot)| match &slot.kind {
-            SocketKind::Connection(connection) => {
-                matches!(connection.holder, Holder::Nobody)
-                    && connection.conn.state() != StateKind::FinWait2
-            }
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => false,
-        })
+        let is_one = |it: &ConnectionSocket| {
+            it.holder() == Holder::Nobody && it.conn.state() != StateKind::FinWait2
+        };
+        let mut connections = self
+            .table
+            .iter()
+            .filter_map(|(_, slot)| slot.kind.connection());
+        connections.any(is_one)
     }
 
     /// Returns whether the maximum number of orphaned connections is reached.
@@ -318,7 +222,8 @@ impl Sockets {
         let Ok(Some(mut connection)) = self.connection_mut(id) else {
             return;
         };
-        connection.holder = Holder::Nobody;
+        connection.hand_to(Holder::Nobody);
+        connection.set_mark(Mark::Event, false);
         drop(connection);
         self.orphans += 1;
         self.table.renew(id.slot());
@@ -326,9 +231,9 @@ impl Sockets {
 
     /// Adds a connection. The caller has checked [`Sockets::is_full`], and that the four-tuple is free.
     pub(crate) fn insert_connection(&mut self, connection: ConnectionSocket) -> SocketId {
-        let tuple = connection.tuple;
+        let tuple = *connection.tuple();
         let id = self.insert(SocketKind::Connection(Box::new(connection)));
-        let inserted = self.demux.insert(tuple, id.slot());
+        let inserted = self.names.insert(tuple, id.slot());
         debug_assert!(inserted.is_ok(), "it was free");
         id
     }
@@ -339,51 +244,53 @@ impl Sockets {
         local: BindAddr,
         listener: Listener,
     ) -> Result<SocketId, AddrInUse> {
-        self.demux.listen(local, self.table.next_slot())?;
+        self.names.listen(local, self.table.next_slot())?;
         Ok(self.insert(SocketKind::Listener(Box::new(listener))))
     }
 
     fn insert(&mut self, kind: SocketKind) -> SocketId {
         let id = self.table.insert(Slot {
             kind,
-            marks: Marks {
-                reported: Snapshot::NONE,
-                has_event: false,
-                work: WorkMarks::default(),
-                has_unsent: false,
-            },
+            reported: Snapshot::NONE,
+            marks: Marks::default(),
         });
         drop(self.at_mut(id.slot()));
-        // Each open socket is listed at most once. Closed ones are removed here, to bound the list for a program that
-        // never takes events.
-        let Self { table, agenda, .. } = self;
-        if agenda.events.len() > 2 * table.len() + 64 {
-            agenda.events.retain(|&id| table.get(id).is_ok());
+        // Only slots of closed sockets make a list longer than the table.
+        for mark in Mark::LISTED {
+            if self.agenda.listed(mark) > 2 * self.table.len() + 64 {
+                self.compact(mark);
+            }
         }
         id
     }
 
+    /// Removes slots of closed sockets from a list.
+    fn compact(&mut self, mark: Mark) {
+        let mut listed = self.take(mark);
+        listed.retain(|&slot| self.clear(mark, slot));
+        for slot in listed {
+            if let Some(Slot { marks, .. }) = self.table.at_mut(slot) {
+                self.agenda.add(mark, slot, marks);
+            }
+        }
+    }
+
     /// Returns the slots of the connections that `wanted` returns true for.
     pub(crate) fn connections(&self, wanted: impl Fn(&ConnectionSocket) -> bool) -> Vec<u32> {
-        let is_wanted = |socket: &SocketKind| match socket {
-            SocketKind::Connection(connection) => wanted(connection),
-            SocketKind::Listener(_) | SocketKind::TimeWait(_) => false,
-        };
-        let found = self.table.iter().filter(|(_, slot)| is_wanted(&slot.kind));
+        let found = self
+            .table
+            .iter()
+            .filter(|(_, slot)| slot.kind.connection().is_some_and(&wanted));
         found.map(|(id, _)| id.slot()).collect()
     }
 
     /// Notes at each listener that the link has ended for good.
     pub(crate) fn end_listeners(&mut self, end: ListenerEnd, of: impl Fn(IpAddr) -> bool) {
-        let found = self.table.iter().filter_map(|(id, slot)| match slot.kind {
-            SocketKind::Listener(ref listener) if of(listener.local.ip()) => Some(id.slot()),
-            SocketKind::Listener(_) | SocketKind::Connection(_) | SocketKind::TimeWait(_) => None,
-        });
-        let listeners: Vec<u32> = found.collect();
+        let is_one = |slot: &Slot| slot.kind.listener().is_some_and(|it| of(it.local.ip()));
+        let found = self.table.iter().filter(|(_, slot)| is_one(slot));
+        let listeners: Vec<u32> = found.map(|(id, _)| id.slot()).collect();
         for slot in listeners {
-            if let Some(mut socket) = self.at_mut(slot)
-                && let SocketKind::Listener(listener) = &mut *socket
-            {
+            if let Some(mut listener) = self.listener_at(slot) {
                 listener.on_end(end);
             }
         }
@@ -392,14 +299,13 @@ impl Sockets {
     /// Releases the four-tuple of a connection, and keeps the reason of its failure.
     pub(crate) fn forget_name(&mut self, slot: u32) {
         let entry = self.table.entry_mut(slot);
-        let Some(mut connection) =
-            entry.and_then(|(id, slot)| guard(id, slot, &mut self.agenda, connection))
+        let Some(mut connection) = entry
+            .and_then(|(id, slot)| guard(id, slot, &mut self.agenda, SocketKind::connection_mut))
         else {
             return;
         };
-        if std::mem::take(&mut connection.is_named) {
-            self.demux.remove(&connection.tuple);
-            connection.error = connection.conn.error();
+        if connection.forget_name() {
+            self.names.remove(connection.tuple());
         }
     }
 
@@ -416,20 +322,19 @@ impl Sockets {
 
     /// Removes a socket with its four-tuple or address and its timer.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<SocketKind> {
-        self.agenda.timers.set(slot, None);
-        let Slot { kind, marks } = self.table.remove(slot)?;
-        self.agenda.unsent -= usize::from(marks.has_unsent);
+        let Slot { kind, marks, .. } = self.table.remove(slot)?;
+        self.agenda.remove(slot, marks);
         match &kind {
             SocketKind::Connection(connection) => {
-                if connection.is_named {
-                    self.demux.remove(&connection.tuple);
+                if connection.is_named() {
+                    self.names.remove(connection.tuple());
                 }
-                if let Holder::Nobody = connection.holder {
+                if connection.holder() == Holder::Nobody {
                     self.orphans -= 1;
                 }
             }
-            SocketKind::TimeWait(time_wait) => self.demux.remove(&time_wait.tuple),
-            SocketKind::Listener(listener) => self.demux.unlisten(listener.local.port(), slot),
+            SocketKind::TimeWait(time_wait) => self.names.remove(&time_wait.tuple),
+            SocketKind::Listener(listener) => self.names.unlisten(listener.local.port(), slot),
         }
         Some(kind)
     }
@@ -449,6 +354,20 @@ impl Sockets {
         self.table.get(id).map(|slot| &slot.kind)
     }
 
+    /// Returns the connection with this id; `None` if the socket is not a connection.
+    pub(crate) fn connection(&self, id: SocketId) -> Result<Option<&ConnectionSocket>, BadSocket> {
+        Ok(self.get(id)?.connection())
+    }
+
+    /// Returns access to the listener with this id; `None` if the socket is not a listener.
+    pub(crate) fn listener_mut(
+        &mut self,
+        id: SocketId,
+    ) -> Result<Option<SocketMut<'_, Listener>>, BadSocket> {
+        let slot = self.table.get_mut(id)?;
+        Ok(guard(id, slot, &mut self.agenda, SocketKind::listener_mut))
+    }
+
     /// Returns the socket in `slot`.
     pub(crate) fn at(&self, slot: u32) -> Option<&SocketKind> {
         self.table.at(slot).map(|slot| &slot.kind)
@@ -466,7 +385,12 @@ impl Sockets {
         id: SocketId,
     ) -> Result<Option<ConnectionMut<'_>>, BadSocket> {
         let slot = self.table.get_mut(id)?;
-        Ok(guard(id, slot, &mut self.agenda, connection))
+        Ok(guard(
+            id,
+            slot,
+            &mut self.agenda,
+            SocketKind::connection_mut,
+        ))
     }
 
     /// Returns access to the socket in `slot`.
@@ -478,99 +402,91 @@ impl Sockets {
     /// Returns access to the connection in `slot`, if it is one.
     pub(crate) fn connection_at(&mut self, slot: u32) -> Option<ConnectionMut<'_>> {
         let (id, slot) = self.table.entry_mut(slot)?;
-        guard(id, slot, &mut self.agenda, connection)
+        guard(id, slot, &mut self.agenda, SocketKind::connection_mut)
     }
 
     /// Returns access to the listener in `slot`, if it is one.
     pub(crate) fn listener_at(&mut self, slot: u32) -> Option<SocketMut<'_, Listener>> {
         let (id, slot) = self.table.entry_mut(slot)?;
-        guard(id, slot, &mut self.agenda, listener)
-    }
-
-    /// Returns whether [`Sockets::take_events`] will return any.
-    pub(crate) fn has_events(&self) -> bool {
-        !self.agenda.events.is_empty()
+        guard(id, slot, &mut self.agenda, SocketKind::listener_mut)
     }
 
     /// Returns the sockets whose readiness has changed since the last call.
     pub(crate) fn take_events(&mut self) -> impl Iterator<Item = SocketId> + '_ {
-        for id in &self.agenda.events {
-            if let Ok(slot) = self.table.get_mut(*id) {
-                slot.marks.has_event = false;
+        self.events.clear();
+        let mut changed = self.take(Mark::Event);
+        for slot in changed.drain(..) {
+            if self.clear(Mark::Event, slot) {
+                self.events.extend(self.table.id(slot));
             }
         }
-        self.agenda.events.drain(..)
+        self.reuse(Mark::Event, changed);
+        self.events.drain(..)
     }
 
-    /// Returns whether any socket has this work.
-    pub(crate) fn any(&self, work: Work) -> bool {
-        !self.agenda.work.of(work).is_empty()
+    /// Returns whether any socket has this mark.
+    pub(crate) fn any(&self, mark: Mark) -> bool {
+        self.agenda.any(mark)
     }
 
-    /// Returns whether any connection has bytes that wait to be sent.
-    pub(crate) fn any_unsent(&self) -> bool {
-        self.agenda.unsent > 0
+    /// Takes the list of the sockets with a mark, which is cleared for one after another with [`Sockets::clear`].
+    pub(crate) fn take(&mut self, mark: Mark) -> Vec<u32> {
+        self.agenda.take(mark)
     }
 
-    /// Takes the list of sockets with this work, whose marks are cleared one by one with [`Sockets::unmark`].
-    pub(crate) fn take(&mut self, work: Work) -> Vec<u32> {
-        self.agenda.work.take(work)
+    /// Gives the list of [`Sockets::take`] back, to reuse its memory.
+    pub(crate) fn reuse(&mut self, mark: Mark, taken: Vec<u32>) {
+        self.agenda.reuse(mark, taken);
     }
 
-    /// Gives the empty list of [`Sockets::take`] back, to reuse its memory.
-    pub(crate) fn reuse(&mut self, work: Work, taken: Vec<u32>) {
-        self.agenda.work.reuse(work, taken);
-    }
-
-    /// Clears the mark of a socket from [`Sockets::take`]; returns whether it was set.
-    ///
-    /// A slot is listed twice if a closed socket had it before; then only the first entry counts.
-    pub(crate) fn unmark(&mut self, work: Work, slot: u32) -> bool {
+    /// Clears a mark; returns whether the socket in `slot` had it.
+    pub(crate) fn clear(&mut self, mark: Mark, slot: u32) -> bool {
         let slot = self.table.at_mut(slot);
-        slot.is_some_and(|slot| slot.marks.work.clear(work))
+        slot.is_some_and(|slot| self.agenda.clear(mark, &mut slot.marks))
     }
 
-    /// Enters a connection into the list [`Work::HeldAck`], if it has an ACK that leaves when the link is empty.
+    /// Marks a connection with [`Mark::HeldAck`], if it has an ACK that leaves when the link is empty.
     pub(crate) fn hold_ack(&mut self, slot: u32) {
-        let Some(Slot { kind, marks }) = self.table.at_mut(slot) else {
+        let Some(Slot { kind, marks, .. }) = self.table.at_mut(slot) else {
             return;
         };
-        if matches!(kind, SocketKind::Connection(it) if it.conn.has_ack_for_link()) {
-            self.agenda.work.add(Work::HeldAck, slot, &mut marks.work);
+        if kind
+            .connection()
+            .is_some_and(|it| it.conn.has_ack_for_link())
+        {
+            self.agenda.add(Mark::HeldAck, slot, marks);
         }
     }
 
-    /// Enters the connections of [`Work::HeldAck`] into [`Work::Arrivals`], to be served with those that are there: each once, also one
-    /// that has received segments since.
+    /// Marks the connections with [`Mark::HeldAck`] with [`Mark::Arrivals`] instead: each is served once, also one that has received
+    /// segments since.
     pub(crate) fn release_held_acks(&mut self) {
-        let mut held = self.take(Work::HeldAck);
+        let mut held = self.take(Mark::HeldAck);
         for slot in held.drain(..) {
             if let Some(Slot { marks, .. }) = self.table.at_mut(slot)
-                && marks.work.clear(Work::HeldAck)
+                && self.agenda.clear(Mark::HeldAck, marks)
             {
-                self.agenda.work.add(Work::Arrivals, slot, &mut marks.work);
+                self.agenda.add(Mark::Arrivals, slot, marks);
             }
         }
-        self.reuse(Work::HeldAck, held);
+        self.reuse(Mark::HeldAck, held);
     }
 
     /// Collects acknowledged sends that the NIC has finished; returns whether there were any.
     pub(crate) fn drain_sends(&mut self) -> bool {
         let mut any = false;
-        let mut draining = std::mem::take(&mut self.agenda.draining);
-        draining.retain(|&slot| {
-            let connection = self.connection_at(slot);
-            let Some(mut connection) = connection.filter(|socket| socket.errors.is_draining) else {
-                return false;
-            };
-            let acked = connection.acked_offset();
-            any |= connection.errors.collect(acked);
-            let is_draining = connection.is_draining();
-            connection.errors.is_draining = is_draining;
-            is_draining
-        });
-        // Nothing is added during the iteration. The allocation is reused.
-        self.agenda.draining = draining;
+        let mut draining = self.take(Mark::Draining);
+        for slot in draining.drain(..) {
+            if self.clear(Mark::Draining, slot)
+                && let Some(mut connection) = self.connection_at(slot)
+            {
+                let ConnectionSocket { conn, writer, .. } = &mut *connection;
+                any |= writer.collect(conn);
+                let is_draining = writer.is_draining(conn);
+                connection.set_mark(Mark::Draining, is_draining);
+            }
+        }
+        self.reuse(Mark::Draining, draining);
         any
     }
 
@@ -579,7 +495,7 @@ impl Sockets {
     pub(crate) fn unreported(&self) -> Option<(SocketId, Snapshot, Snapshot)> {
         self.table.iter().find_map(|(id, slot)| {
             let now = slot.kind.snapshot()?;
-            (now != slot.marks.reported).then_some((id, slot.marks.reported, now))
+            (now != slot.reported).then_some((id, slot.reported, now))
         })
     }
 }

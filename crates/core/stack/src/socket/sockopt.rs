@@ -1,8 +1,8 @@
-//! SocketSettings of a socket.
+//! Options of a socket: setsockopt and getsockopt.
 
 use std::time::Duration;
 
-use tcp::{CongestionKind, Connection, Keepalive};
+use tcp::{CongestionKind, Keepalive};
 
 use super::error::OptionError;
 use super::timestamps::Timestamping;
@@ -98,140 +98,92 @@ pub enum OptionName {
 /// The values of all options of one socket. Connections inherit those of their listener.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SocketSettings {
-    nodelay: bool,
-    keepalive: Option<Keepalive>,
-    user_timeout: Option<Duration>,
+    /// Those of TCP, as they are in effect: [`SocketSettings::limit_send_buffer`] may have reduced the send buffer.
+    pub(crate) tcp: tcp::Settings,
+    /// SO_SNDBUF, as it was set.
+    snd_buf: usize,
     pub(crate) merge_frags: bool,
     pub(crate) zerocopy: bool,
-    pub(crate) cork: bool,
-    pub(crate) rcv_buf: u32,
-    snd_buf: usize,
-    /// TCP_NOTSENT_LOWAT, if it was set.
-    notsent_lowat: Option<u32>,
-    notsent_lowat_default: Option<u32>,
     pub(crate) tos: u8,
     pub(crate) timestamping: Timestamping,
     pub(crate) hop_limit: Option<u8>,
     pub(crate) may_fragment: bool,
-    congestion: CongestionKind,
-    syn_retries: u8,
 }
 
 impl SocketSettings {
-    /// Returns the values of `config`, and defaults for the other options.
-    pub(crate) fn new(config: &tcp::ConnectionOptions) -> Self {
+    /// Returns the settings `tcp`, and defaults for the other options.
+    pub(crate) fn new(tcp: &tcp::Settings) -> Self {
         Self {
-            nodelay: config.nodelay,
-            keepalive: config.keepalive,
-            user_timeout: config.user_timeout,
+            tcp: *tcp,
+            snd_buf: tcp.snd_buf_max,
             merge_frags: false,
             zerocopy: false,
-            cork: false,
-            rcv_buf: config.rcv_buf_max,
-            snd_buf: config.snd_buf_max,
-            notsent_lowat: None,
-            notsent_lowat_default: config.notsent_lowat,
             tos: 0,
             timestamping: Timestamping::default(),
             hop_limit: None,
             may_fragment: false,
-            congestion: config.congestion,
-            syn_retries: config.syn_retries,
         }
     }
 
-    /// Returns the unsent bytes from which on nothing more is queued; `None`: no limit.
-    pub(crate) fn notsent_limit(&self) -> Option<u32> {
-        // u32::MAX means no limit (linux `tcp_notsent_lowat`).
-        self.notsent_lowat
-            .or(self.notsent_lowat_default)
-            .filter(|&bytes| bytes != u32::MAX)
-    }
-
-    /// Returns the size of the send queue in bytes.
-    pub(crate) fn send_buffer(&self) -> usize {
-        self.snd_buf
+    /// Limits the send queue to `most` bytes, if SO_SNDBUF allows more. Bytes that are queued already stay.
+    pub(crate) fn limit_send_buffer(&mut self, most: usize) {
+        self.tcp.snd_buf_max = self.snd_buf.min(most);
     }
 
     /// Returns the free bytes of the send queue at which the socket is writable (linux `sk_stream_min_wspace`: a third of
     /// the buffer).
     pub(crate) fn write_low(&self) -> usize {
-        (self.snd_buf / 3).max(1)
+        (self.tcp.snd_buf_max / 3).max(1)
     }
 
     /// Sets an option.
     pub(crate) fn set(&mut self, option: SocketOption) -> Result<(), OptionError> {
         match option {
-            SocketOption::NoDelay(nodelay) => self.nodelay = nodelay,
-            SocketOption::KeepAlive(keepalive) => self.keepalive = checked(keepalive)?,
-            SocketOption::UserTimeout(timeout) => self.user_timeout = timeout,
+            SocketOption::NoDelay(nodelay) => self.tcp.nodelay = nodelay,
+            SocketOption::KeepAlive(keepalive) => self.tcp.keepalive = checked(keepalive)?,
+            SocketOption::UserTimeout(timeout) => self.tcp.user_timeout = timeout,
             SocketOption::MergeFrags(merge) => self.merge_frags = merge,
             SocketOption::Zerocopy(zerocopy) => self.zerocopy = zerocopy,
-            SocketOption::Cork(cork) => self.cork = cork,
-            SocketOption::RcvBuf(bytes) => self.rcv_buf = bytes,
-            SocketOption::SndBuf(bytes) => self.snd_buf = bytes,
+            SocketOption::Cork(cork) => self.tcp.cork = cork,
+            SocketOption::RcvBuf(bytes) => self.tcp.rcv_buf_max = bytes,
             SocketOption::NotsentLowat(bytes) => {
                 // 0 means the default (linux `tcp_notsent_lowat`).
-                self.notsent_lowat = Some(bytes).filter(|&bytes| bytes != 0);
+                self.tcp.notsent_lowat = Some(bytes).filter(|&bytes| bytes != 0);
             }
             SocketOption::Tos(tos) => self.tos = tos & !wire::Ecn::MASK,
             SocketOption::Timestamping(timestamping) => self.timestamping = timestamping,
-            SocketOption::Congestion(kind) => self.congestion = kind,
+            SocketOption::Congestion(kind) => self.tcp.congestion = kind,
             SocketOption::HopLimit(hops) => self.hop_limit = hops,
             SocketOption::MayFragment(may) => self.may_fragment = may,
-            SocketOption::SynRetries(count) => self.syn_retries = count,
+            SocketOption::SynRetries(count) => self.tcp.syn_retries = count,
+            SocketOption::SndBuf(bytes) => self.snd_buf = bytes,
         }
+        // The next send finds out whether that is too much for the memory of its bytes.
+        self.limit_send_buffer(usize::MAX);
         Ok(())
     }
 
     /// Returns an option.
     pub(crate) fn get(&self, name: OptionName) -> SocketOption {
         match name {
-            OptionName::NoDelay => SocketOption::NoDelay(self.nodelay),
-            OptionName::KeepAlive => SocketOption::KeepAlive(self.keepalive),
-            OptionName::UserTimeout => SocketOption::UserTimeout(self.user_timeout),
+            OptionName::NoDelay => SocketOption::NoDelay(self.tcp.nodelay),
+            OptionName::KeepAlive => SocketOption::KeepAlive(self.tcp.keepalive),
+            OptionName::UserTimeout => SocketOption::UserTimeout(self.tcp.user_timeout),
             OptionName::MergeFrags => SocketOption::MergeFrags(self.merge_frags),
             OptionName::Zerocopy => SocketOption::Zerocopy(self.zerocopy),
-            OptionName::Cork => SocketOption::Cork(self.cork),
-            OptionName::RcvBuf => SocketOption::RcvBuf(self.rcv_buf),
+            OptionName::Cork => SocketOption::Cork(self.tcp.cork),
+            OptionName::RcvBuf => SocketOption::RcvBuf(self.tcp.rcv_buf_max),
             OptionName::SndBuf => SocketOption::SndBuf(self.snd_buf),
-            OptionName::NotsentLowat => SocketOption::NotsentLowat(self.notsent_lowat.unwrap_or(0)),
+            OptionName::NotsentLowat => {
+                SocketOption::NotsentLowat(self.tcp.notsent_lowat.unwrap_or(0))
+            }
             OptionName::Tos => SocketOption::Tos(self.tos),
             OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
-            OptionName::Congestion => SocketOption::Congestion(self.congestion),
+            OptionName::Congestion => SocketOption::Congestion(self.tcp.congestion),
             OptionName::HopLimit => SocketOption::HopLimit(self.hop_limit),
             OptionName::MayFragment => SocketOption::MayFragment(self.may_fragment),
-            OptionName::SynRetries => SocketOption::SynRetries(self.syn_retries),
+            OptionName::SynRetries => SocketOption::SynRetries(self.tcp.syn_retries),
         }
-    }
-
-    /// Applies the options to a connection.
-    pub(crate) fn apply<P: netmem::Payload>(&self, conn: &mut Connection<P>) {
-        let Self {
-            nodelay,
-            keepalive,
-            user_timeout,
-            snd_buf,
-            cork,
-            congestion,
-            syn_retries,
-            merge_frags: _,
-            zerocopy: _,
-            rcv_buf: _,
-            notsent_lowat: _,
-            notsent_lowat_default: _,
-            tos: _,
-            timestamping: _,
-            hop_limit: _,
-            may_fragment: _,
-        } = *self;
-        conn.set_cork(cork);
-        conn.set_nodelay(nodelay);
-        conn.set_keepalive(keepalive);
-        conn.set_user_timeout(user_timeout);
-        conn.set_snd_buf(snd_buf);
-        conn.set_congestion(congestion);
-        conn.set_syn_retries(syn_retries);
     }
 }
 

@@ -1,36 +1,9 @@
 //! The table of sockets by id.
 
-use std::fmt;
-
 use slab::Slab;
 
 use super::error::BadSocket;
-
-/// The id of a socket of a stack. It contains a generation beside the slot: the id of a closed socket is refused (EBADF),
-/// and does not name a later socket in the same slot.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SocketId {
-    slot: u32,
-    generation: u32,
-}
-
-impl SocketId {
-    pub(crate) fn slot(self) -> u32 {
-        self.slot
-    }
-}
-
-impl fmt::Display for SocketId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "socket {}.{}", self.slot, self.generation)
-    }
-}
-
-impl fmt::Debug for SocketId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+use super::id::SocketId;
 
 /// Slots of sockets, each with its generation.
 #[derive(Debug)]
@@ -109,6 +82,12 @@ impl<S> SocketTable<S> {
             Some((generation, socket)) if *generation == id.generation => Ok(socket),
             _ => Err(BadSocket(id)),
         }
+    }
+
+    /// Returns the id of the socket in `slot`.
+    pub(crate) fn id(&self, slot: u32) -> Option<SocketId> {
+        let &(generation, _) = self.slots.get(slot as usize)?;
+        Some(SocketId { slot, generation })
     }
 
     /// Returns the socket in `slot`.

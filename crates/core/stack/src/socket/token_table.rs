@@ -1,6 +1,6 @@
 //! The tokens of a socket: frags that are lent to the application.
 //!
-//! A token is the lowest free number of the socket, beginning with 1 (ABI.md 3). The table owns a reference to
+//! A token is the lowest free number of the socket, beginning with 1. The table owns a reference to
 //! the memory of each lent frag. Releasing a token returns the reference, to be recycled; dropping the table
 //! releases all memory.
 

@@ -1,4 +1,4 @@
-//! Receiving: each rule of ABI.md 3.
+//! Receiving: each rule of recvmsg in Linux.
 
 use super::common::{Bound, RecvArgs, assert_says, recv};
 use devmem_uapi::{DevmemCmsg, Errno, MsgFlags};

@@ -1,4 +1,4 @@
-//! Sending from device memory: each rule of ABI.md 2 and 5.
+//! Sending from device memory: each rule of bind-tx and sendmsg in Linux.
 #![allow(
     clippy::single_range_in_vec_init,
     reason = "a send takes a list of ranges"

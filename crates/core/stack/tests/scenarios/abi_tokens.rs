@@ -1,4 +1,4 @@
-//! Giving tokens back: each rule of ABI.md 4.
+//! Giving tokens back: each rule of SO_DEVMEM_DONTNEED in Linux.
 
 use super::common::{Bound, assert_says};
 use devmem_uapi::{DmabufToken, Errno, FragToken, MsgFlags};

@@ -197,9 +197,9 @@ fn both_ways(seed: u64, impairment: &str, total: u64) {
     println!("seed {seed}, {impairment}");
     let impairment: Impairment = impairment.parse().unwrap();
     let tcp = tcp::Config {
-        options: tcp::ConnectionOptions {
+        settings: tcp::Settings {
             snd_buf_max: 256 << 10,
-            ..tcp::ConnectionOptions::default()
+            ..tcp::Settings::default()
         },
         ..tcp::Config::default()
     };

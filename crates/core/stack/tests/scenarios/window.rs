@@ -111,9 +111,9 @@ fn a_receiver_that_keeps_a_few_tokens_never_stalls() {
 fn single_bytes_kept_for_ever_stall_the_sender_too() {
     let config = PairConfig {
         tcp: tcp::Config {
-            options: tcp::ConnectionOptions {
+            settings: tcp::Settings {
                 nodelay: true,
-                ..tcp::ConnectionOptions::default()
+                ..tcp::Settings::default()
             },
             ..Default::default()
         },
@@ -282,7 +282,7 @@ fn long_fat_path(tcp: &tcp::Config, total: u64) -> u64 {
         ..PairConfig::default()
     };
     config.tcp = tcp.clone();
-    config.tcp.options.snd_buf_max = 64 << 20;
+    config.tcp.settings.snd_buf_max = 64 << 20;
     let mut pair = Pair::new(&config);
     let id = pair.bind(Side::B, 64 << 20, NiovSize::DEFAULT, &[0]);
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
@@ -312,7 +312,7 @@ fn the_default_window_fills_a_long_fat_path_and_six_mebibytes_do_not() {
     );
     assert!(whole < 3900, "{whole} ms");
     let mut small = tcp::Config::default();
-    small.options.rcv_buf_max = 6 << 20;
+    small.settings.rcv_buf_max = 6 << 20;
     let limited = long_fat_path(&small, TOTAL);
     println!("{whole} ms, with a window of 6 MiB {limited} ms");
     assert!(

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use devmem_uapi::MsgFlags;
 use netsim::{Door as _, PairConfig, Side};
-use stack::{AddressError, LentAddress, NetworkRoute, SendMsg};
+use stack::{AddressError, LeasedAddress, NetworkRoute, SendMsg};
 use tcp::TcpError;
 
 use crate::scenarios::Pair;
@@ -13,18 +13,18 @@ use crate::scenarios::common::PORT;
 /// Another address of the second stack, in the network of both.
 const LENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 99));
 
-fn lent(router: Option<IpAddr>) -> LentAddress {
+fn lent(router: Option<IpAddr>) -> LeasedAddress {
     address(LENT, 24, router)
 }
 
 /// An address with its default router.
-fn address(ip: IpAddr, prefix_len: u8, router: Option<IpAddr>) -> LentAddress {
-    LentAddress {
+fn address(ip: IpAddr, prefix_len: u8, router: Option<IpAddr>) -> LeasedAddress {
+    LeasedAddress {
         routes: router
             .map(NetworkRoute::default_through)
             .into_iter()
             .collect(),
-        ..LentAddress::new(ip, prefix_len)
+        ..LeasedAddress::new(ip, prefix_len)
     }
 }
 

@@ -1,4 +1,4 @@
-//! bind-rx and bind-tx: each refusal of ABI.md 2.
+//! bind-rx and bind-tx: each refusal of the kernel.
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{Dmabuf, NiovSize};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use netsim::{RawPeer, RawSegment, Side};
 use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{
-    AcceptError, AddressCheck, AddressConflict, ConflictOutcome, LentAddress, PROBE_WAIT, PROBES,
+    AcceptError, AddressCheck, AddressConflict, ConflictOutcome, LeasedAddress, PROBE_WAIT, PROBES,
     Secret, Stack, StackConfig, StackError,
 };
 use tcp::TcpError;
@@ -318,12 +318,12 @@ fn an_address_in_use_is_defended_once_and_then_given_up_with_its_sockets() {
 }
 
 #[test]
-fn a_listener_on_all_addresses_ends_with_the_last_one_unless_another_may_be_lent() {
+fn a_listener_on_all_addresses_ends_with_the_last_one_unless_another_may_be_leased() {
     for is_lent in [false, true] {
         let mut peer = RawPeer::with(|_, config| {
             config.addresses = vec![(Side::B.ipv4(), 24)];
             if is_lent {
-                config.lent = vec![LentAddress::new(Side::B.ipv4(), 24)];
+                config.leased = vec![LeasedAddress::new(Side::B.ipv4(), 24)];
             }
         });
         peer.poll();

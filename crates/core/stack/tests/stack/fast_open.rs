@@ -19,7 +19,7 @@ const REMOTE: fn() -> SocketAddr = || SocketAddr::new(Side::B.ipv4(), PORT);
 fn connect_early(pair: &mut Pair, cookie: EarlyCookie) -> SocketId {
     let now = pair.now();
     let stack = pair.a.stack_mut();
-    let options = stack.tcp_config().options;
+    let options = stack.tcp_config().settings;
     stack
         .connect_early(None, REMOTE(), &options, cookie, now)
         .unwrap()

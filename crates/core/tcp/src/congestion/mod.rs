@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::CongestionKind;
+use crate::settings::CongestionKind;
 use cubic::Cubic;
 use hystart::{HyStart, SlowStartPace};
 use newreno::NewReno;

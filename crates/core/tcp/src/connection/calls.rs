@@ -1,45 +1,59 @@
 //! Calls of a connection's user: reading, writing, closing, options, and facts about the connection.
 
-use core::time::Duration;
-
 use netmem::Payload;
 use wire::Instant;
 
-use super::{Connection, Push, SendError};
-use crate::config::{CongestionKind, Keepalive};
+use super::{Connection, ConnectionState, Push, SendError};
+use crate::context::Context;
+use crate::disposition::Next;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::receiver::KeptPayload;
 use crate::recv_queue::RecvQueue;
 use crate::sender::Sender;
 use crate::seqnum::SeqNum;
+use crate::settings::Settings;
 use crate::state::closing::TimeWait;
+use crate::state::established::Synchronized;
 use crate::state::syn::EarlyClose;
-use crate::state::{ConnectionState, Next, StateKind};
+use crate::state_kind::StateKind;
 
 impl<P: Payload> Connection<P> {
+    /// Returns the state from ESTABLISHED to LAST-ACK, with the two halves.
+    fn synchronized(&self) -> Option<&Synchronized<P>> {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) => Some(synchronized),
+            _ => None,
+        }
+    }
+
+    fn synchronized_mut(&mut self) -> Option<&mut Synchronized<P>> {
+        match &mut self.state {
+            ConnectionState::Synchronized(synchronized) => Some(synchronized),
+            _ => None,
+        }
+    }
+
     /// Makes a pending ACK due, because the stack has emptied the link; soon after an ACK of many bytes it waits for
     /// [`Connection::on_idle`], or for a timer.
     pub fn on_drained(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.on_drained();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.on_drained();
         }
     }
 
     /// Makes a pending ACK due: the stack has found the link empty again, so waiting for more segments gains nothing.
     pub fn on_idle(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.on_idle();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.on_idle();
         }
     }
 
     /// Returns whether an ACK is pending that leaves when the link is empty: by [`Connection::on_drained`] or
     /// [`Connection::on_idle`]. One that waits for an answer of the program is none.
     pub fn has_ack_for_link(&self) -> bool {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.has_ack_for_link(),
-            _ => false,
-        }
+        self.synchronized()
+            .is_some_and(|open| open.receiver.has_ack_for_link())
     }
 
     /// Sets the receive space: how many bytes may lie beyond RCV.NXT, those held out of order included. Data that arrives in
@@ -47,10 +61,10 @@ impl<P: Payload> Connection<P> {
     ///
     /// The right edge of the window never moves left, even if `bytes` is less than was promised (RFC 9293 3.8.6). If the
     /// window grows enough for an update, an ACK is due: call [`Connection::poll_send`].
-    pub fn set_rcv_space(&mut self, bytes: u32) {
+    pub fn set_rcv_space(&mut self, bytes: u32, settings: &Settings) {
         match &mut self.state {
             ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
-            ConnectionState::SynSent(syn_sent) => syn_sent.set_space(&self.config, bytes),
+            ConnectionState::SynSent(syn_sent) => syn_sent.set_space(bytes, settings, &self.config),
             ConnectionState::SynReceived(syn_received) => syn_received.set_space(bytes),
             ConnectionState::Synchronized(synchronized) => {
                 synchronized.receiver.set_space(bytes, &self.queue)
@@ -61,10 +75,7 @@ impl<P: Payload> Connection<P> {
     /// Returns the number of the next byte in order (RCV.NXT), once the connection is synchronized.
     #[must_use]
     pub fn rcv_nxt(&self) -> Option<SeqNum> {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => Some(synchronized.receiver.rcv_nxt()),
-            _ => None,
-        }
+        self.synchronized().map(|open| open.receiver.rcv_nxt())
     }
 
     /// Returns how many bytes the peer may still send: promised, and not received yet.
@@ -84,30 +95,24 @@ impl<P: Payload> Connection<P> {
     /// scale, which the window field cannot express (RFC 7323 2.4).
     #[must_use]
     pub fn is_rcv_window_shut(&self) -> bool {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.is_shut(),
-            _ => self.rcv_outstanding() == 0,
+        match self.synchronized() {
+            Some(open) => open.receiver.is_shut(),
+            None => self.rcv_outstanding() == 0,
         }
     }
 
     /// Returns the number of bytes held out of order.
     #[must_use]
     pub fn out_of_order_len(&self) -> usize {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.out_of_order(),
-            _ => 0,
-        }
+        self.synchronized()
+            .map_or(0, |open| open.receiver.out_of_order())
     }
 
     /// Returns the payloads held out of order, in the order of the stream.
     pub fn out_of_order(&self) -> impl Iterator<Item = &P> + '_ {
-        let synchronized = match &self.state {
-            ConnectionState::Synchronized(synchronized) => Some(synchronized),
-            _ => None,
-        };
-        synchronized
+        self.synchronized()
             .into_iter()
-            .flat_map(|synchronized| synchronized.receiver.held())
+            .flat_map(|open| open.receiver.held())
     }
 
     /// Calls `each` with every payload that is held, in order or out of order. It may move a payload to other memory and must
@@ -118,8 +123,8 @@ impl<P: Payload> Connection<P> {
             each(payload);
             debug_assert_eq!(payload.len(), len, "no byte comes or goes");
         };
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.held_mut().for_each(&mut each);
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.held_mut().for_each(&mut each);
         }
         self.queue.iter_mut().for_each(each);
     }
@@ -128,23 +133,20 @@ impl<P: Payload> Connection<P> {
     /// payload is never removed.
     #[must_use = "the payload's memory is what is wanted"]
     pub fn prune(&mut self) -> Option<P> {
-        match &mut self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.prune(),
-            _ => None,
-        }
+        self.synchronized_mut()?.receiver.prune()
     }
 
     /// Sets which arriving payload is kept.
     pub fn set_kept_payload(&mut self, kept: KeptPayload) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.set_kept_payload(kept);
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.set_kept_payload(kept);
         }
     }
 
     /// Advertises a window that [`Connection::on_unplaced`] has withdrawn: there is memory again.
     pub fn restore_rcv_window(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.restore_window();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.restore_window();
         }
     }
 
@@ -166,10 +168,10 @@ impl<P: Payload> Connection<P> {
 
     /// Returns how many bytes [`Connection::send`] takes.
     #[must_use]
-    pub fn write_room(&self) -> usize {
+    pub fn write_room(&self, settings: &Settings) -> usize {
         match &self.state {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized.sender.room()
+                synchronized.sender.room(settings)
             }
             ConnectionState::SynSent(_) => self.early.as_ref().map_or(0, |early| early.room()),
             _ => 0,
@@ -178,47 +180,33 @@ impl<P: Payload> Connection<P> {
 
     /// Returns how many of `wanted` bytes a write may queue now.
     ///
-    /// At most [`Connection::write_room`] bytes, unless the policy
-    /// [fills super-segments](crate::policy::Policy::fills_super_segments). No new super-segment begins while
-    /// `notsent_lowat` bytes (TCP_NOTSENT_LOWAT) are unsent.
+    /// At most [`Connection::write_room`] bytes, unless the stack
+    /// [fills super-segments](crate::tuning::Tuning::fills_super_segments). No new super-segment begins while
+    /// TCP_NOTSENT_LOWAT bytes are unsent.
     #[must_use]
-    pub fn admit(&mut self, wanted: usize, notsent_lowat: Option<u32>) -> usize {
+    pub fn admit(&mut self, wanted: usize, settings: &Settings) -> usize {
         match &mut self.state {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized.sender.admit(wanted, notsent_lowat)
+                synchronized
+                    .sender
+                    .admit(wanted, settings, &self.config.shared)
             }
             // The payload of a SYN: no sender exists yet, and nothing is sent but this.
-            ConnectionState::SynSent(_) => wanted.min(self.write_room()),
+            ConnectionState::SynSent(_) => wanted.min(self.write_room(settings)),
             _ => 0,
         }
     }
 
-    /// Queues payload for sending; [`Connection::poll_send`] sends it as the windows allow.
+    /// Queues payload for sending; [`Connection::poll_send`] sends it as the windows allow. The send buffer is not checked:
+    /// [`Connection::admit`] says how much of a write it takes.
     ///
     /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] reaches it, all of the payload is
     /// released.
     ///
     /// # Errors
     ///
-    /// There is no connection, or not enough room for the whole payload. The error returns the payload.
-    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
-        if let ConnectionState::Synchronized(synchronized) = &self.state
-            && synchronized.kind().can_send()
-        {
-            let room = synchronized.sender.room();
-            if payload.len() > room {
-                return Err(SendError::NoRoom { payload, room });
-            }
-        }
-        self.send_admitted(payload, push)
-    }
-
-    /// As [`Connection::send`], of bytes that [`Connection::admit`] admitted: the send buffer is not checked.
-    ///
-    /// # Errors
-    ///
     /// There is no connection. The error returns the payload.
-    pub fn send_admitted(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
+    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
         let synchronized = match &mut self.state {
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 return self.send_early(payload, push);
@@ -292,25 +280,21 @@ impl<P: Payload> Connection<P> {
     /// released.
     #[must_use]
     pub fn acked_offset(&self) -> u64 {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.acked_offset(),
-            _ => 0,
-        }
+        self.synchronized()
+            .map_or(0, |open| open.sender.acked_offset())
     }
 
     /// Returns the stream offset behind the last byte that was sent at least once; 0 without a stream.
     pub fn sent_offset(&self) -> u64 {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.sent_offset(),
-            _ => 0,
-        }
+        self.synchronized()
+            .map_or(0, |open| open.sender.sent_offset())
     }
 
     /// Returns the stream offset behind the last byte that was queued; 0 without a stream.
     pub fn pushed_offset(&self) -> u64 {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.pushed_offset(),
-            _ => self.early_sender().map_or(0, Sender::pushed_offset),
+        match self.synchronized() {
+            Some(open) => open.sender.pushed_offset(),
+            None => self.early_sender().map_or(0, Sender::pushed_offset),
         }
     }
 
@@ -349,7 +333,7 @@ impl<P: Payload> Connection<P> {
                     self.end(Next::Abort(None));
                 } else {
                     synchronized.shutdown_write();
-                    synchronized.drop_reader(self.config.options.user_timeout);
+                    synchronized.drop_reader();
                 }
             }
             ConnectionState::Closed | ConnectionState::TimeWait(_) => {}
@@ -368,109 +352,65 @@ impl<P: Payload> Connection<P> {
         self.queue.clear();
     }
 
-    /// Changes the congestion control (TCP_CONGESTION); the congestion window stays.
-    pub fn set_congestion(&mut self, kind: CongestionKind) {
-        self.config.options.congestion = kind;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_congestion(kind);
-        }
-    }
-
-    /// Sets how often a SYN is repeated with doubling intervals (TCP_SYNCNT), also if it was sent already.
-    pub fn set_syn_retries(&mut self, retries: u8) {
-        self.config.options.syn_retries = retries;
-    }
-
-    /// Sends small segments at once, or gathers them (TCP_NODELAY).
-    pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.config.options.nodelay = nodelay;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_nodelay(nodelay);
+    /// Takes changes of the settings that have an effect at once: the congestion control (TCP_CONGESTION), whose window stays,
+    /// probes of a silent peer (SO_KEEPALIVE and its three times), and TCP_CORK when it ends. The others count from the next
+    /// event on.
+    pub fn on_settings(&mut self, settings: &Settings) {
+        if let Some(open) = self.synchronized_mut() {
+            open.sender.on_settings(settings);
+            open.keepalive.on_setting(settings.keepalive);
         }
     }
 
     /// Sends small segments that are held back, once, corked or not: TCP_NODELAY was set (linux `__tcp_sock_set_nodelay`).
     pub fn flush(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.flush();
+        if let Some(open) = self.synchronized_mut() {
+            open.sender.flush();
         }
     }
 
     /// Returns whether a caller that expects further sends soon may postpone [`poll_send`](Self::poll_send): it would send a
     /// part of a super-segment and nothing else, while a whole one is unacknowledged. Never with TCP_NODELAY.
     #[must_use]
-    pub fn may_gather(&self, now: Instant) -> bool {
+    pub fn may_gather(&self, settings: &Settings, now: Instant) -> bool {
+        let cx = Context::new(settings, &self.config, now);
         match &self.state {
             ConnectionState::Synchronized(synchronized) => {
                 self.reset.is_none()
                     && !synchronized.receiver.is_ack_due(now)
-                    && synchronized.sender.may_gather()
+                    && synchronized.sender.may_gather(&cx)
             }
             _ => false,
         }
     }
 
-    /// Holds small segments back until they are full, or lets them go (TCP_CORK).
-    pub fn set_cork(&mut self, corked: bool) {
-        self.config.options.cork = corked;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_cork(corked);
-        }
-    }
-
-    /// Sets how many bytes may be queued for sending (SO_SNDBUF).
-    pub fn set_snd_buf(&mut self, bytes: usize) {
-        self.config.options.snd_buf_max = bytes;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_snd_buf(bytes);
-        }
-    }
-
     /// Notes that the user has read everything: an ACK that waited for it is due.
     pub fn on_read(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.on_read();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.on_read();
         }
     }
 
     /// Returns whether received data is acknowledged at once (TCP_QUICKACK).
     #[must_use]
     pub fn has_quick_acks(&self) -> bool {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.has_quick_acks(),
-            _ => true,
-        }
+        self.synchronized()
+            .is_none_or(|open| open.receiver.has_quick_acks())
     }
 
     /// Switches immediate ACKs on or off (TCP_QUICKACK). As in linux, the connection may switch back by itself.
     pub fn set_quick_acks(&mut self, quick: bool) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.set_quick_acks(quick);
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.set_quick_acks(quick);
         }
     }
 
     /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ).
     #[must_use]
     pub fn unacked_len(&self) -> usize {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.queued_len(),
-            _ => self.early_sender().map_or(0, Sender::queued_len),
-        }
-    }
-
-    /// Switches probes of a silent peer on or off (SO_KEEPALIVE and its three times).
-    pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
-        self.config.options.keepalive = keepalive;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.keepalive.configure(keepalive);
-        }
-    }
-
-    /// Bounds how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482).
-    pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.config.options.user_timeout = timeout;
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.set_user_timeout(timeout);
+        match self.synchronized() {
+            Some(open) => open.sender.queued_len(),
+            None => self.early_sender().map_or(0, Sender::queued_len),
         }
     }
 
@@ -501,18 +441,31 @@ impl<P: Payload> Connection<P> {
         self.error
     }
 
+    /// Returns how many bytes are queued and were never sent (SIOCOUTQNSD).
+    #[must_use]
+    pub fn unsent_len(&self) -> u64 {
+        self.synchronized().map_or(0, |open| open.sender.unsent())
+    }
+
+    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
+    #[must_use]
+    pub fn has_unsent_room(&self, times: u64, settings: &Settings) -> bool {
+        let limit = self.config.shared.notsent_limit(settings);
+        limit.is_none_or(|lowat| self.unsent_len().saturating_mul(times) < lowat.into())
+    }
+
     /// Returns the facts of `TCP_INFO`.
     #[must_use]
-    pub fn info(&self) -> Info {
-        let mut info = Info::default();
-        if let ConnectionState::Synchronized(synchronized) = &self.state {
-            synchronized.info(&mut info);
+    pub fn info(&self, settings: &Settings) -> Info {
+        let mut info = Info {
+            state: self.state(),
+            ..Info::default()
+        };
+        if let Some(open) = self.synchronized() {
+            open.info(&mut info);
+            info.state = open.shown_kind();
         }
-        info.state = self.state();
-        info.adv_mss = self.config.mss();
-        if let ConnectionState::Synchronized(synchronized) = &self.state {
-            info.state = synchronized.shown_kind();
-        }
+        info.adv_mss = self.config.mss(settings);
         info.syn_data_acked = self.opened_with_data;
         if let Some(early) = &self.early {
             info.syn_data_acked |= early.acked;

@@ -3,81 +3,31 @@
 use netmem::Payload;
 use wire::Instant;
 
+use super::Sender;
+use super::event::AckEvent;
+use super::incoming::{AckKind, IncomingAck};
 use super::recovery::Phase;
 use super::space::WindowUpdate;
-use super::{AckKind, AckOutcome, IncomingAck, Sender};
-use crate::accecn::DeliveryReport;
 use crate::congestion::Acked;
-use crate::options::TimestampClock;
+use crate::context::Context;
+use crate::ecn::accecn::DeliveryReport;
 use crate::rack::ProbeVerdict;
-use crate::scoreboard::Delivered;
-
-/// What one acknowledgement brought, for the parts that judge it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AckEvent {
-    /// SND.UNA, with this ACK.
-    pub(super) una: u64,
-    /// SND.NXT.
-    pub(super) nxt: u64,
-    /// How far SND.UNA moved.
-    pub(super) advanced: u64,
-    pub(super) delivered: Delivered,
-    /// It reports bytes that arrived twice.
-    pub(super) dsack: bool,
-    /// A duplicate in the sense of RFC 5681 2.
-    pub(super) duplicate: bool,
-    /// It echoes a mark of what was in flight.
-    pub(super) ece: bool,
-    /// It is not older than another one, and something was in flight.
-    pub(super) in_time: bool,
-    /// The peer's window was 0 over data in flight, and is open now.
-    pub(super) reopened: bool,
-    /// TSecr.
-    pub(super) ts_echo: Option<u32>,
-    /// The clock that TSecr is of.
-    pub(super) clock: TimestampClock,
-    pub(super) now: Instant,
-}
-
-impl AckEvent {
-    /// Returns whether the ACK was caused by something sent before `sent_at` (RFC 3522, Eifel detection).
-    pub(super) fn echo_precedes(&self, sent_at: Instant) -> bool {
-        let sent = self.clock.value(sent_at);
-        self.ts_echo
-            .is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0)
-    }
-}
 
 impl<P: Payload> Sender<P> {
     /// Takes in an acknowledgement; what it frees is dropped, what it lets out is for [`Sender::poll_data`].
-    pub fn on_ack(&mut self, ack: &IncomingAck<'_>, now: Instant) -> AckOutcome {
+    pub fn on_ack(&mut self, ack: &IncomingAck<'_>, cx: &Context<'_>) -> AckKind {
         if self.is_one_way(ack) {
             self.space.note_seq(ack.seq);
-            return AckOutcome {
-                kind: AckKind::Duplicate,
-                newly_acked: 0,
-                writable: false,
-            };
+            return AckKind::Duplicate;
         }
         self.writer.forget_more();
         let kind = self.space.classify(ack.ack);
-        let mut outcome = AckOutcome {
-            kind,
-            newly_acked: 0,
-            writable: false,
-        };
-        if matches!(kind, AckKind::TooOld | AckKind::Future) {
-            return outcome;
+        if matches!(kind, AckKind::New | AckKind::Duplicate) {
+            let mut event = self.take_in(ack, cx.now);
+            self.count_delivered(ack, &mut event);
+            self.judge(&event, cx);
         }
-        let (acked_before, room_before) = (self.acked_offset(), self.room());
-        let mut event = self.take_in(ack, now);
-        self.count_delivered(ack, &mut event);
-        self.judge(&event);
-
-        outcome.newly_acked = (self.acked_offset() - acked_before) as usize;
-        let was_writable = self.writer.is_writable(room_before);
-        outcome.writable = !was_writable && self.writer.is_writable(self.room());
-        outcome
+        kind
     }
 
     /// Returns whether the ACK says nothing: the peer only sends, we have sent nothing and have nothing to send.
@@ -152,10 +102,10 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Draws the conclusions: round-trip time, losses, windows, timers.
-    fn judge(&mut self, event: &AckEvent) {
+    fn judge(&mut self, event: &AckEvent, cx: &Context<'_>) {
         let rtt = self.flight.sample_rtt(event);
         if self.flight.has_sack() {
-            self.judge_by_rack(event);
+            self.judge_by_rack(event, cx);
         }
         let srtt = self.flight.rtt().srtt();
         let acked = Acked {
@@ -167,12 +117,12 @@ impl<P: Payload> Sender<P> {
             mss: self.mss(),
             now: event.now,
         };
-        self.recover(event, &acked);
+        self.recover(event, &acked, cx);
         if event.reopened {
             self.on_reopened(event);
         }
         self.rate.update_pacing(srtt);
-        self.after_ack(event.advanced, event.now);
+        self.after_ack(event.advanced, cx);
     }
 
     /// Ends the backoff of a peer that withdrew its window over data in flight and opens it again: the timeouts in
@@ -216,14 +166,14 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    fn judge_by_rack(&mut self, event: &AckEvent) {
+    fn judge_by_rack(&mut self, event: &AckEvent, cx: &Context<'_>) {
         self.flight.update_rack(event);
         if let Some(from) = event.delivered.reordered_from {
             let packets = self.flight.overtaken_by(from, self.mss());
             self.counters.reordering = self.counters.reordering.max(packets);
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
-        if event.delivered.split && self.shared.policy.takes_split_packets_for_reordering() {
+        if event.delivered.split && cx.shared().tuning.takes_split_packets_for_reordering {
             self.flight.on_needless_repair();
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }

@@ -9,10 +9,13 @@ use super::packets::Bundling;
 use super::recovery::Phase;
 use super::timers::DueSend;
 use super::writer::SendRange;
-use super::{Busy, DataSegment, Sender};
+use super::{DataSegment, Sender};
+use crate::chrono::Busy;
+use crate::config::Config;
 use crate::congestion::FlightLimit;
-use crate::policy::FlowState;
+use crate::context::Context;
 use crate::rack::TailProbe;
+use crate::tuning::FlowState;
 
 /// Time since the last sending after which nothing is put off (linux `tcp_tso_should_defer`).
 const DEFER_WITHIN: Duration = Duration::from_millis(1);
@@ -31,39 +34,39 @@ struct Allowance {
 impl<P: Payload> Sender<P> {
     /// Returns what the windows, Nagle's algorithm and pacing let out now, retransmissions first, `None` when that
     /// is nothing more. What is returned counts as sent.
-    pub fn poll_data(&mut self, now: Instant) -> Option<DataSegment<P>> {
+    pub fn poll_data(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
         if !self.packets.is_open() {
             return None;
         }
-        if let Some(probe) = self.due_probe(now) {
+        if let Some(probe) = self.due_probe(cx) {
             return Some(probe);
         }
-        if let Some(segment) = self.next_retransmission(now) {
+        if let Some(segment) = self.next_retransmission(cx) {
             return Some(segment);
         }
         let segment = if self.awaits_retransmission() {
             None
         } else {
-            self.next_new(now)
+            self.next_new(cx)
         };
         self.timers.clear_due();
         if segment.is_none() {
-            self.note_held_back(now);
-            self.note_busy(now);
+            self.note_held_back(cx);
+            self.note_busy(cx);
         }
         segment
     }
 
     /// Returns the probe that a timer asked for.
-    fn due_probe(&mut self, now: Instant) -> Option<DataSegment<P>> {
+    fn due_probe(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
         match self.timers.due()? {
             DueSend::TailProbe => {
                 self.timers.clear_due();
-                self.tail_probe(now)
+                self.tail_probe(cx)
             }
             DueSend::WindowProbe => {
                 self.timers.clear_due();
-                self.window_probe(now)
+                self.window_probe(cx)
             }
             // Taken where small segments are held back.
             DueSend::Small | DueSend::Flush => None,
@@ -71,31 +74,32 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Notes what the connection waits for, now that nothing more may leave.
-    fn note_busy(&mut self, now: Instant) {
+    fn note_busy(&mut self, cx: &Context<'_>) {
         let (mss, unsent) = (u64::from(self.mss()), self.unsent());
         let by_window = unsent > 0 && self.space.usable() < unsent.min(mss);
-        let waits = self.counters.chrono.writer_waits && !self.writer.is_writable(self.room());
+        let waits =
+            self.counters.chrono.writer_waits && !self.writer.is_writable(cx.settings.snd_buf_max);
         let by_buffer = unsent == 0 && waits;
         // Where the congestion window is used up, too, the network counts (linux `tcp_write_xmit`, `tcp_cwnd_validate`).
-        let by_network = |sender: &Self| sender.allowance(now).congestion < mss;
+        let by_network = |sender: &Self| sender.allowance(cx).congestion < mss;
         let busy = match () {
             () if self.all_acked() => None,
             () if by_window && !by_network(self) => Some(Busy::PeerWindow),
             () if by_buffer && !by_network(self) => Some(Busy::SendBuffer),
             () => Some(Busy::Network),
         };
-        self.counters.chrono.switch(busy, now);
+        self.counters.chrono.switch(busy, cx.now);
     }
 
     /// Makes sure that something wakes up what waits.
-    fn note_held_back(&mut self, now: Instant) {
+    fn note_held_back(&mut self, cx: &Context<'_>) {
         let waits = self.has_unsent();
         if waits {
-            self.arm_held_back(now);
+            self.arm_held_back(cx);
         }
         let release = self
             .rate
-            .paced_release(now)
+            .paced_release(cx.now)
             .filter(|_| waits || self.flight.board().lost() > 0);
         self.timers.set_paced_until(release);
     }
@@ -104,12 +108,12 @@ impl<P: Payload> Sender<P> {
         self.writer.has_unsent(self.space.nxt())
     }
 
-    fn allowance(&self, now: Instant) -> Allowance {
+    fn allowance(&self, cx: &Context<'_>) -> Allowance {
         let mss = u64::from(self.mss());
         let pipe = self.flight.pipe();
         let room = self.rate.cwnd().saturating_sub(pipe);
-        let packets = self.packets_at_once();
-        let paced = self.rate.paced_allowance(self.mss(), now);
+        let packets = self.packets_at_once(cx.shared());
+        let paced = self.rate.paced_allowance(self.mss(), cx.now);
         Allowance {
             window: self.space.usable(),
             // A segment may always leave into an empty pipe.
@@ -119,12 +123,12 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns how many packets one segment may have.
-    pub(super) fn packets_at_once(&self) -> u64 {
+    pub(super) fn packets_at_once(&self, shared: &Config) -> u64 {
         if self.packets.bundling() == Bundling::SinglePackets {
             return 1;
         }
         let rtt = self.flight.rtt();
-        self.shared.policy.packets_at_once(&FlowState {
+        shared.tuning.packets_at_once(&FlowState {
             mss: self.mss().into(),
             longest: self.packets.longest().into(),
             max_wnd: self.space.max_wnd().into(),
@@ -136,12 +140,12 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns the next range to be sent again.
-    fn next_retransmission(&mut self, now: Instant) -> Option<DataSegment<P>> {
+    fn next_retransmission(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
         if self.flight.board().lost() == 0 || self.recovery.prefers_new_data() {
             return None;
         }
         let mss = u64::from(self.mss());
-        let allowance = self.allowance(now);
+        let allowance = self.allowance(cx);
         let room = allowance.congestion.min(allowance.burst);
         let most = (room / mss).max(1) * mss;
         let (start, len) = self
@@ -152,7 +156,7 @@ impl<P: Payload> Sender<P> {
             return None;
         }
         let len = self.within_window(start, len)?;
-        Some(self.repeat((start, len), now))
+        Some(self.repeat((start, len), cx))
     }
 
     /// Returns whether something lost must leave before anything new (RFC 6675 4 NextSeg).
@@ -173,13 +177,13 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Returns new data, or the FIN.
-    fn next_new(&mut self, now: Instant) -> Option<DataSegment<P>> {
+    fn next_new(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
         if !self.has_unsent() {
             return None;
         }
-        self.restart_after_idle(now);
-        let allowance = self.allowance(now);
-        let range = self.new_range(&allowance, now);
+        self.restart_after_idle(cx);
+        let allowance = self.allowance(cx);
+        let range = self.new_range(&allowance, cx);
         if range.is_none() {
             let window = allowance.congestion < self.unsent().min(allowance.window);
             self.note_flight(if window {
@@ -188,18 +192,18 @@ impl<P: Payload> Sender<P> {
                 FlightLimit::Other
             });
             if self.recovery.stop_frto_without_data(self.space.nxt()) {
-                return self.next_retransmission(now);
+                return self.next_retransmission(cx);
             }
         }
         let range = range?;
         let mut segment = self.emit_new(range);
         segment.push |= self.timers.due() == Some(DueSend::Small);
-        self.on_new_sent(range, now);
+        self.on_new_sent(range, cx);
         Some(segment)
     }
 
     /// Decides how much new data leaves.
-    fn new_range(&self, allowance: &Allowance, now: Instant) -> Option<SendRange> {
+    fn new_range(&self, allowance: &Allowance, cx: &Context<'_>) -> Option<SendRange> {
         let (nxt, mss) = (self.space.nxt(), u64::from(self.mss()));
         let unsent = self.writer.unsent(nxt);
         let most = allowance
@@ -212,7 +216,7 @@ impl<P: Payload> Sender<P> {
         let fin = has_room && self.writer.fin_follows(len, nxt);
         let is_complete = self.writer.is_complete(nxt, len);
         let una = self.space.una();
-        let may_be_small = || is_complete && self.writer.may_send_small(nxt, len, una);
+        let may_be_small = || is_complete && self.writer.may_send_small(cx.settings, nxt, len, una);
         let len = if len.is_multiple_of(mss) || fin || may_be_small() {
             len
         } else {
@@ -221,7 +225,7 @@ impl<P: Payload> Sender<P> {
         if len == 0 && !fin {
             return self.overdue_range(allowance);
         }
-        if !is_complete && self.should_defer(len, allowance, now) {
+        if !is_complete && self.should_defer(len, allowance, cx) {
             return None;
         }
         Some(SendRange {
@@ -233,15 +237,17 @@ impl<P: Payload> Sender<P> {
 
     /// Returns whether what is unsent does not fill a super-segment, and may wait for further writes while the peer is busy: a
     /// whole super-segment is unacknowledged (linux `tcp_should_autocork`, where one that the NIC has not sent counts).
-    pub(crate) fn may_gather(&self) -> bool {
+    pub(crate) fn may_gather(&self, cx: &Context<'_>) -> bool {
         let (unsent, mss) = (self.unsent(), u64::from(self.mss()));
         if unsent == 0 || !self.packets.is_open() {
             return false;
         }
-        let longest = self.packets.fit(self.packets_at_once() * mss, mss);
+        let longest = self
+            .packets
+            .fit(self.packets_at_once(cx.shared()) * mss, mss);
         let is_idle = self.flight.outstanding() < longest;
         let has_more = self.timers.due().is_some() || self.flight.board().lost() > 0;
-        unsent < longest && !is_idle && !has_more && self.writer.may_gather(longest)
+        unsent < longest && !is_idle && !has_more && self.writer.may_gather(cx.settings, longest)
     }
 
     /// Returns a small segment whose waiting is over (RFC 9293 3.8.6.2.1 override).
@@ -266,12 +272,13 @@ impl<P: Payload> Sender<P> {
 
     /// Returns whether to wait for the next ACK, which lets out a longer super-segment
     /// (linux `tcp_tso_should_defer`).
-    fn should_defer(&self, len: u64, allowance: &Allowance, now: Instant) -> bool {
+    fn should_defer(&self, len: u64, allowance: &Allowance, cx: &Context<'_>) -> bool {
+        let now = cx.now;
         if !matches!(self.recovery.phase(), Phase::Open | Phase::Cwr) || len >= allowance.burst {
             return false;
         }
         let window = u64::from(self.space.wnd()).min(self.rate.cwnd());
-        let divisor = u64::from(self.shared.tso_win_divisor);
+        let divisor = u64::from(cx.shared().tso_win_divisor);
         if divisor == 0
             || len >= window / divisor
             || now.saturating_since(self.timers.last_sent()) > DEFER_WITHIN
@@ -287,7 +294,7 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Sends something for the peer to acknowledge when an ACK is overdue (RFC 8985 7.3): new data if there is some.
-    fn tail_probe(&mut self, now: Instant) -> Option<DataSegment<P>> {
+    fn tail_probe(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
         let phase = self.recovery.phase();
         if self.flight.outstanding() == 0 || phase == Phase::Loss {
             return None;
@@ -297,12 +304,12 @@ impl<P: Payload> Sender<P> {
             retransmission: true,
         };
         let mut segment = if let Some(missing) = self.missing_probe() {
-            self.repeat(missing, now)
+            self.repeat(missing, cx)
         } else if let Some(range) = self.packet_of_new(self.space.usable()) {
             // Whatever the congestion window says.
             probe.retransmission = false;
             let segment = self.emit_new(range);
-            self.on_new_sent(range, now);
+            self.on_new_sent(range, cx);
             segment
         } else {
             let board = self.flight.board();
@@ -311,12 +318,12 @@ impl<P: Payload> Sender<P> {
                 Phase::Recovery => board.first_packet(),
                 _ => board.last_packet(self.sent_fin_offset()),
             };
-            self.repeat(known?, now)
+            self.repeat(known?, cx)
         };
         self.counters.tail_probes = self.counters.tail_probes.saturating_add(1);
         probe.end = self.space.nxt();
         self.recovery.on_probe(probe);
-        self.schedule(now);
+        self.schedule(cx);
         segment.probe = true;
         Some(segment)
     }
@@ -331,21 +338,21 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Sends a range again.
-    fn repeat(&mut self, (start, len): (u64, u32), now: Instant) -> DataSegment<P> {
+    fn repeat(&mut self, (start, len): (u64, u32), cx: &Context<'_>) -> DataSegment<P> {
         let range = self.writer.range_at(start, len);
         let segment = self.emit(range);
-        self.on_retransmitted(range, now);
+        self.on_retransmitted(range, cx);
         segment
     }
 
     /// Asks for the window with a number that the peer has seen: it must answer, and may drop what comes
     /// (linux `tcp_xmit_probe_skb`).
-    fn window_probe(&mut self, now: Instant) -> Option<DataSegment<P>> {
+    fn window_probe(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
         let is_idle = self.flight.outstanding() == 0;
         if !is_idle || !self.has_unsent() || self.space.usable() > 0 {
             return None;
         }
-        self.arm_held_back(now);
+        self.arm_held_back(cx);
         Some(DataSegment {
             seq: self.snd_una() - 1usize,
             payload: P::default(),
@@ -380,7 +387,8 @@ impl<P: Payload> Sender<P> {
         segment
     }
 
-    fn on_new_sent(&mut self, range: SendRange, now: Instant) {
+    fn on_new_sent(&mut self, range: SendRange, cx: &Context<'_>) {
+        let now = cx.now;
         let is_first = self.flight.outstanding() == 0;
         let mss = self.mss();
         self.flight.on_sent(range, mss, now);
@@ -395,10 +403,11 @@ impl<P: Payload> Sender<P> {
         }
         self.on_sent(range, now);
         self.note_flight(FlightLimit::Other);
-        self.schedule(now);
+        self.schedule(cx);
     }
 
-    fn on_retransmitted(&mut self, range: SendRange, now: Instant) {
+    fn on_retransmitted(&mut self, range: SendRange, cx: &Context<'_>) {
+        let now = cx.now;
         let len = range.len + u32::from(range.fin);
         let mss = self.mss();
         self.flight.on_retransmitted(range.start, len, mss, now);
@@ -410,7 +419,7 @@ impl<P: Payload> Sender<P> {
         let packets = len.div_ceil(u32::from(mss));
         self.counters.total_retrans = self.counters.total_retrans.saturating_add(packets);
         self.on_sent(range, now);
-        self.schedule(now);
+        self.schedule(cx);
     }
 
     fn on_sent(&mut self, range: SendRange, now: Instant) {
@@ -430,15 +439,16 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Forgets the window that a pause has made stale (RFC 5681 4.1).
-    fn restart_after_idle(&mut self, now: Instant) {
+    fn restart_after_idle(&mut self, cx: &Context<'_>) {
+        let now = cx.now;
         let is_shut = self.space.usable() == 0;
-        if self.flight.outstanding() > 0 || is_shut || !self.shared.slow_start_after_idle {
+        if self.flight.outstanding() > 0 || is_shut || !cx.shared().slow_start_after_idle {
             return;
         }
         let idle = now.saturating_since(self.timers.last_sent());
         let rto = self.flight.rtt().base_rto();
         if idle > rto {
-            let restart = u64::from(self.shared.initial_cwnd) * u64::from(self.mss());
+            let restart = u64::from(cx.shared().initial_cwnd) * u64::from(self.mss());
             self.rate.restart(idle, rto, restart, now);
             self.timers.note_sent(now);
             self.rate.update_pacing(self.flight.rtt().srtt());

@@ -1,7 +1,8 @@
 //! How large packets and super-segments may be.
 
 use super::path::PathMss;
-use crate::config::{MIN_MSS, SuperPayload};
+use crate::config::MIN_MSS;
+use crate::link::SuperPayload;
 
 /// Largest window below which a packet may fill it, and not only half of it (linux `tcp_bound_to_half_wnd`).
 const TINY_WINDOW: u32 = 536;
@@ -107,7 +108,7 @@ impl PacketSize {
         (mss < before).then_some(mss)
     }
 
-    /// Judges a timeout, the `timeouts`-th in a row but one, with `outstanding` bytes in flight: returns the new size if
+    /// Handles a timeout with `outstanding` bytes in flight, after `timeouts` earlier ones in a row: returns the new size if
     /// packets get smaller.
     pub(super) fn on_timeout(
         &mut self,

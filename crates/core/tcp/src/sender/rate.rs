@@ -4,10 +4,11 @@ use core::time::Duration;
 
 use wire::{Ecn, Instant};
 
-use crate::config::{CongestionKind, EcnMode};
+use crate::config::EcnMode;
 use crate::congestion::{Acked, Congestion, FlightLimit, Prior};
-use crate::ecn::CwrAnswer;
+use crate::ecn::echo::CwrAnswer;
 use crate::pacing::{Gain, Pacer};
+use crate::settings::CongestionKind;
 
 /// Changed by ACKs, losses, marks and timeouts, as loss recovery decides; and by what leaves, for pacing.
 #[derive(Debug)]

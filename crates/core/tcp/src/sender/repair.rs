@@ -5,7 +5,7 @@ use netmem::Payload;
 use wire::Instant;
 
 use super::Sender;
-use super::ack::AckEvent;
+use super::event::AckEvent;
 use super::flight::Detected;
 use super::prr::{CatchUp, PrrInput};
 use super::recovery::{
@@ -13,11 +13,12 @@ use super::recovery::{
     WindowReaction,
 };
 use crate::congestion::Acked;
+use crate::context::Context;
 use crate::scoreboard::Losses;
 
 impl<P: Payload> Sender<P> {
     /// Moves loss recovery on by an ACK.
-    pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked) {
+    pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked, cx: &Context<'_>) {
         if event.delivered.bytes > 0 {
             self.timers.on_news(event.now);
         }
@@ -32,7 +33,7 @@ impl<P: Payload> Sender<P> {
             EpisodeVerdict::LossOver => self.flight.on_repaired(),
             EpisodeVerdict::CwrOver => self.rate.end_reduction(),
             EpisodeVerdict::RecoveryOver(undone) => {
-                self.finish_recovery(undone, event, acked);
+                self.finish_recovery(undone, event, acked, cx);
                 return;
             }
             EpisodeVerdict::RecoveryNeedless(undone) => {
@@ -47,19 +48,19 @@ impl<P: Payload> Sender<P> {
                 return;
             }
         }
-        let evidence = self.look_for_losses(event);
+        let evidence = self.look_for_losses(event, cx);
         let reaction = self.recovery.on_evidence(event, &evidence);
         self.react(reaction, event, acked);
     }
 
     /// Looks for losses after an ACK, by RACK or by duplicate ACKs.
-    fn look_for_losses(&mut self, event: &AckEvent) -> Evidence {
+    fn look_for_losses(&mut self, event: &AckEvent, cx: &Context<'_>) -> Evidence {
         let mss = self.mss();
         if self.recovery.counts_duplicates(event) {
             self.flight
                 .count_duplicate(event, self.recovery.phase(), mss);
         }
-        let losses = self.detect_losses(event.now);
+        let losses = self.detect_losses(cx);
         let mut new_loss = NewLoss::of(losses);
         if let Some(duplicates) = self.flight.duplicate_packets(mss)
             && self.recovery.condemns_head(event, duplicates)
@@ -133,13 +134,19 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    fn finish_recovery(&mut self, undone: Option<Undone>, event: &AckEvent, acked: &Acked) {
+    fn finish_recovery(
+        &mut self,
+        undone: Option<Undone>,
+        event: &AckEvent,
+        acked: &Acked,
+        cx: &Context<'_>,
+    ) {
         match undone {
             Some(undone) => self.undo(undone),
             None => self.rate.end_reduction(),
         }
         self.flight.on_repaired();
-        let _ = self.detect_losses(event.now);
+        let _ = self.detect_losses(cx);
         if self.flight.board().lost() > 0 {
             // Lost behind the recovery point: the next episode.
             self.begin_repair(0);
@@ -194,8 +201,8 @@ impl<P: Payload> Sender<P> {
     }
 
     /// The reordering timer ran out: packets may be old enough to be lost.
-    pub(super) fn on_reorder_timeout(&mut self, now: Instant) {
-        let new_loss = NewLoss::of(self.detect_losses(now));
+    pub(super) fn on_reorder_timeout(&mut self, cx: &Context<'_>) {
+        let new_loss = NewLoss::of(self.detect_losses(cx));
         match self.recovery.on_late_losses(new_loss) {
             WindowReaction::Repair => {
                 self.begin_repair(0);
@@ -204,7 +211,7 @@ impl<P: Payload> Sender<P> {
             WindowReaction::Reduce(catch_up) => self.reduce(self.mss().into(), catch_up),
             _ => {}
         }
-        self.schedule(now);
+        self.schedule(cx);
     }
 
     /// Sends again what no longer fits a packet of the path, without reducing the window
@@ -216,10 +223,11 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Asks RACK for losses; remembers when to ask again.
-    fn detect_losses(&mut self, now: Instant) -> Losses {
+    fn detect_losses(&mut self, cx: &Context<'_>) -> Losses {
+        let now = cx.now;
         let Detected { losses, again_at } = self.flight.detect_losses(self.recovery.phase(), now);
-        let policy = &self.shared.policy;
-        let timer = |at: Instant| now + policy.reordering_timer(at.saturating_since(now));
+        let tuning = &cx.shared().tuning;
+        let timer = |at: Instant| now + tuning.reordering_timer(at.saturating_since(now));
         self.timers.set_reorder(again_at.map(timer));
         losses
     }

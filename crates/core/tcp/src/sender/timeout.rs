@@ -6,6 +6,7 @@ use wire::Instant;
 use super::recovery::Phase;
 use super::timers::{Expiry, GiveUpAfter, InFlight};
 use super::{Sender, TimerOutcome};
+use crate::context::Context;
 use crate::error::TcpError;
 
 impl<P: Payload> Sender<P> {
@@ -15,22 +16,23 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Does what is due at `now`. A timer that fires late does its work once.
-    pub fn on_timer(&mut self, now: Instant) -> TimerOutcome {
+    pub fn on_timer(&mut self, cx: &Context<'_>) -> TimerOutcome {
         let give_up = GiveUpAfter {
-            tries: self.shared.timers.data_retries,
-            user_timeout: self.writer.user_timeout(),
+            tries: cx.shared().timers.data_retries,
+            user_timeout: self.user_timeout(cx.settings),
         };
-        match self.timers.on_timer(self.flight.rtt(), give_up, now) {
+        match self.timers.on_timer(self.flight.rtt(), give_up, cx.now) {
             Expiry::NotYet => return TimerOutcome::Nothing,
             Expiry::GiveUp => return TimerOutcome::Abort(TcpError::TimedOut),
             Expiry::Send => {}
-            Expiry::RetransmissionTimeout => self.on_retransmission_timeout(now),
-            Expiry::Reorder => self.on_reorder_timeout(now),
+            Expiry::RetransmissionTimeout => self.on_retransmission_timeout(cx),
+            Expiry::Reorder => self.on_reorder_timeout(cx),
         }
         TimerOutcome::Retransmit
     }
 
-    fn on_retransmission_timeout(&mut self, now: Instant) {
+    fn on_retransmission_timeout(&mut self, cx: &Context<'_>) {
+        let now = cx.now;
         self.enter_loss(now);
         self.counters.total_rto = self.counters.total_rto.saturating_add(1);
         self.flight.back_off();
@@ -39,11 +41,12 @@ impl<P: Payload> Sender<P> {
         if let Some(smaller) = self.packets.on_timeout(outstanding, timeouts, now) {
             self.retransmit_larger_than(smaller);
         }
-        self.schedule(now);
+        self.schedule(cx);
     }
 
     /// Adjusts the timers to an ACK that moved SND.UNA by `advanced`.
-    pub(super) fn after_ack(&mut self, advanced: u64, now: Instant) {
+    pub(super) fn after_ack(&mut self, advanced: u64, cx: &Context<'_>) {
+        let now = cx.now;
         if advanced > 0 {
             self.timers.on_progress(self.flight.outstanding(), now);
             if !self.recovery.is_impatient() {
@@ -54,31 +57,31 @@ impl<P: Payload> Sender<P> {
                 self.packets.try_larger(self.space.nxt(), now);
             }
         }
-        self.schedule(now);
+        self.schedule(cx);
     }
 
     /// Arms the timer that the state calls for.
-    pub(super) fn schedule(&mut self, now: Instant) {
+    pub(super) fn schedule(&mut self, cx: &Context<'_>) {
         let flight = InFlight {
-            may_probe: self.may_probe(),
-            user_timeout: self.writer.user_timeout(),
+            may_probe: self.may_probe(cx),
+            user_timeout: self.user_timeout(cx.settings),
             ..self.flight.facts(self.mss(), self.space.usable())
         };
-        self.timers.schedule(&flight, now);
+        self.timers.schedule(&flight, cx.now);
     }
 
     /// Arms a timer for data that waits although nothing is in flight: [`Sender::poll_data`] found nothing to send.
-    pub(super) fn arm_held_back(&mut self, now: Instant) {
+    pub(super) fn arm_held_back(&mut self, cx: &Context<'_>) {
         let flight = InFlight {
-            user_timeout: self.writer.user_timeout(),
+            user_timeout: self.user_timeout(cx.settings),
             ..self.flight.facts(self.mss(), self.space.usable())
         };
-        self.timers.arm_held_back(&flight, now);
+        self.timers.arm_held_back(&flight, cx.now);
     }
 
-    fn may_probe(&self) -> bool {
+    fn may_probe(&self, cx: &Context<'_>) -> bool {
         let sacked = self.flight.board().sacked();
-        let policy = || self.shared.policy.probes_in_recovery();
-        self.flight.has_sack() && self.recovery.may_probe(sacked, policy)
+        let in_recovery = cx.shared().tuning.probes_in_recovery;
+        self.flight.has_sack() && self.recovery.may_probe(sacked, in_recovery)
     }
 }

@@ -1,12 +1,10 @@
-//! The writer's side: what is queued, and how the writer wants it to leave.
-
-use core::num::NonZeroU32;
-use core::time::Duration;
+//! The writer's side: what is queued, and what the writer has said of it.
 
 use netmem::Payload;
 
-use crate::config::ConnectionOptions;
+use super::skbs::Pushes;
 use crate::send_queue::{QueueShare, SendQueue};
+use crate::settings::Settings;
 
 /// Divisor: a full queue counts as writable again when buffer / divisor is free (linux `sk_stream_is_writeable`).
 const WRITABLE_DIVISOR: usize = 3;
@@ -21,28 +19,14 @@ pub(super) struct SendRange {
     pub(super) fin: bool,
 }
 
-/// Bytes that get PSH.
-#[derive(Debug, Default)]
-struct Pushes {
-    /// Offset behind the last of them.
-    last: u64,
-    /// Offsets behind those within writes, in order
-    /// ([`Policy::pushes_within_writes`](crate::policy::Policy::pushes_within_writes)).
-    within: Vec<u64>,
-}
-
-/// The send queue and the writer's options. Changed by the writer's calls, and as bytes leave and are acknowledged.
+/// The send queue and what belongs to it. Changed by the writer's calls, and as bytes leave and are acknowledged.
 #[derive(Debug)]
 pub(super) struct Writer<P> {
     queue: SendQueue<P>,
-    snd_buf_max: usize,
-    user_timeout_ms: Option<NonZeroU32>,
-    /// Bytes that get PSH, if a policy gives it to some within writes.
+    /// With writers as Linux has them only.
     pushes: Option<Box<Pushes>>,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
     small_end: u64,
-    nodelay: bool,
-    corked: bool,
     /// The stream ends behind what is queued.
     fin: bool,
     /// The writer announced more (MSG_MORE), and nothing has come from the peer since: small segments wait. Linux forgets
@@ -51,15 +35,11 @@ pub(super) struct Writer<P> {
 }
 
 impl<P: Payload> Writer<P> {
-    pub(super) fn new(options: &ConnectionOptions) -> Writer<P> {
+    pub(super) fn new() -> Writer<P> {
         Writer {
             queue: SendQueue::new(),
-            snd_buf_max: options.snd_buf_max,
-            user_timeout_ms: options.user_timeout.map(millis),
             pushes: None,
             small_end: 0,
-            nodelay: options.nodelay,
-            corked: options.cork,
             fin: false,
             expects_more: false,
         }
@@ -73,7 +53,7 @@ impl<P: Payload> Writer<P> {
         self.expects_more = more;
         let end = self.queue.push(payload, more);
         if let Some(pushes) = self.pushes.as_mut().filter(|_| !more) {
-            pushes.last = pushes.last.max(end);
+            pushes.on_write(end);
         }
         end
     }
@@ -83,41 +63,9 @@ impl<P: Payload> Writer<P> {
         self.pushes = Some(Box::default());
     }
 
-    /// Returns how many bytes are queued since the last one that gets PSH.
-    pub(super) fn unpushed(&self) -> u64 {
-        let last = self.pushes.as_ref().map_or(0, |pushes| pushes.last);
-        self.end().saturating_sub(last)
-    }
-
-    /// Lets the last of the next `ahead` bytes get PSH.
-    pub(super) fn push_ahead(&mut self, ahead: u64) {
-        let at = self.end() + ahead;
-        if let Some(pushes) = &mut self.pushes {
-            pushes.last = pushes.last.max(at);
-            pushes.within.push(at);
-        }
-    }
-
-    /// Lets the last of the next `ahead` bytes get PSH instead of the byte that the last [`Writer::push_ahead`] named: its
-    /// super-segment gets longer.
-    pub(super) fn push_later(&mut self, ahead: u64) {
-        let at = self.end() + ahead;
-        if let Some(last) = self
-            .pushes
-            .as_mut()
-            .and_then(|pushes| pushes.within.last_mut())
-        {
-            *last = at;
-        }
-    }
-
-    /// Forgets what was said of bytes that were not queued in the end.
-    pub(super) fn forget_pushes_ahead(&mut self) {
-        let end = self.end();
-        if let Some(pushes) = &mut self.pushes {
-            pushes.within.retain(|at| *at <= end);
-            pushes.last = pushes.last.min(end);
-        }
+    /// Returns the notes of which bytes within writes get PSH, if it keeps any.
+    pub(super) fn pushes_mut(&mut self) -> Option<&mut Pushes> {
+        self.pushes.as_deref_mut()
     }
 
     pub(super) fn push_boundary(&mut self) {
@@ -129,37 +77,9 @@ impl<P: Payload> Writer<P> {
         self.fin = true;
     }
 
-    pub(super) fn set_nodelay(&mut self, nodelay: bool) {
-        self.nodelay = nodelay;
-    }
-
-    pub(super) fn set_cork(&mut self, corked: bool) {
-        self.corked = corked;
-        self.expects_more &= corked;
-    }
-
-    pub(super) fn set_snd_buf(&mut self, bytes: usize) {
-        self.snd_buf_max = bytes;
-    }
-
-    pub(super) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.user_timeout_ms = timeout.map(millis);
-    }
-
-    /// Returns the longest time without progress that the writer waits for the peer (RFC 5482).
-    pub(super) fn user_timeout(&self) -> Option<Duration> {
-        let millis = self.user_timeout_ms?;
-        Some(Duration::from_millis(millis.get().into()))
-    }
-
-    /// Forgets that the writer announced more: the peer has answered.
+    /// Forgets that the writer announced more: the peer has answered, or the writer has changed its mind.
     pub(super) fn forget_more(&mut self) {
         self.expects_more = false;
-    }
-
-    /// Returns the size of the send buffer.
-    pub(super) fn snd_buf_max(&self) -> usize {
-        self.snd_buf_max
     }
 
     /// Returns how much of the send buffer is used.
@@ -167,14 +87,14 @@ impl<P: Payload> Writer<P> {
         self.queue.charged()
     }
 
-    /// Returns how many bytes the send buffer still takes.
-    pub(super) fn room(&self) -> usize {
-        self.snd_buf_max.saturating_sub(self.queue.charged())
+    /// Returns how many bytes a send buffer of `snd_buf_max` bytes still takes.
+    pub(super) fn room(&self, snd_buf_max: usize) -> usize {
+        snd_buf_max.saturating_sub(self.queue.charged())
     }
 
-    /// Returns whether `room` is enough to wake a writer that waits.
-    pub(super) fn is_writable(&self, room: usize) -> bool {
-        room >= self.snd_buf_max / WRITABLE_DIVISOR
+    /// Returns whether the send buffer has enough room to wake a writer that waits.
+    pub(super) fn is_writable(&self, snd_buf_max: usize) -> bool {
+        self.room(snd_buf_max) >= snd_buf_max / WRITABLE_DIVISOR
     }
 
     pub(super) fn queued_len(&self) -> usize {
@@ -226,20 +146,20 @@ impl<P: Payload> Writer<P> {
     ///
     /// Not while the writer announces more; with Nagle's algorithm not while another small segment is unacknowledged
     /// (Minshall's variant: full segments in flight hold nothing back).
-    pub(super) fn may_send_small(&self, nxt: u64, len: u64, una: u64) -> bool {
+    pub(super) fn may_send_small(&self, settings: &Settings, nxt: u64, len: u64, una: u64) -> bool {
         if len < self.unsent(nxt) {
             // A boundary follows: nothing can be added.
             return true;
         }
-        let is_held = self.expects_more || self.corked;
-        !is_held && (self.nodelay || self.small_end <= una)
+        let is_held = self.expects_more || settings.cork;
+        !is_held && (settings.nodelay || self.small_end <= una)
     }
 
     /// Returns whether the writer permits that what is unsent waits for its next writes, where a super-segment has `longest`
     /// bytes: with Nagle's algorithm, and if its last write was shorter than that. A longer one is likely to be a whole
     /// message.
-    pub(super) fn may_gather(&self, longest: u64) -> bool {
-        let is_free = self.nodelay || self.fin || self.queue.has_boundaries();
+    pub(super) fn may_gather(&self, settings: &Settings, longest: u64) -> bool {
+        let is_free = settings.nodelay || self.fin || self.queue.has_boundaries();
         !is_free && (self.queue.last_len() as u64) < longest
     }
 
@@ -269,7 +189,7 @@ impl<P: Payload> Writer<P> {
         let mut shared = self.queue.share(range.start, len);
         let end = range.start + len as u64;
         let pushes = self.pushes.as_ref();
-        shared.push |= pushes.is_some_and(|pushes| pushes.within.contains(&end));
+        shared.push |= pushes.is_some_and(|pushes| pushes.has(end));
         shared
     }
 
@@ -277,7 +197,7 @@ impl<P: Payload> Writer<P> {
     pub(super) fn release(&mut self, offset: u64) {
         self.queue.release(offset);
         if let Some(pushes) = &mut self.pushes {
-            pushes.within.retain(|at| *at > offset);
+            pushes.release(offset);
         }
     }
 
@@ -287,10 +207,4 @@ impl<P: Payload> Writer<P> {
         self.queue.clear(nxt.min(self.queue.end()));
         self.fin = fin_sent;
     }
-}
-
-/// Returns whole milliseconds, at least one: what `TCP_USER_TIMEOUT` counts in.
-fn millis(timeout: Duration) -> NonZeroU32 {
-    let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    NonZeroU32::new(millis).unwrap_or(NonZeroU32::MIN)
 }

@@ -1,27 +1,29 @@
 //! ESTABLISHED and the states that close a connection: checks of segments in the order of RFC 9293 3.10.7.4.
 //! `output.rs` has the segments that are sent.
 
+mod marks;
 mod output;
-
-use core::time::Duration;
 
 use netmem::Payload;
 use wire::Instant;
 
-use crate::accecn::Accurate;
-use crate::config::{ConnectionConfig, EcnMode, ORPHAN_TIMEOUT};
+use crate::config::EcnMode;
+use crate::context::Context;
+use crate::disposition::{Disposition, Next};
+use crate::ecn::accecn::Accurate;
 use crate::error::TcpError;
-use crate::fast_open::Opening;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::receiver::{Accepted, AnnouncedAt, Placement, Receiver};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
-use crate::sender::{AckKind, AckOutcome, Established, IncomingAck, Sender};
+use crate::segment_drop::SegmentDrop;
+use crate::sender::{AckKind, Established, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
 use crate::state::closing::Remains;
+use crate::state::opening::Opening;
 use crate::state::syn::Handshake;
-use crate::state::{Disposition, Next, SegmentDrop, StateKind};
+use crate::state_kind::StateKind;
 use crate::timers::{KeepaliveTimer, ReplyLimit};
 
 /// A connection whose two SYNs are acknowledged.
@@ -57,23 +59,21 @@ pub(crate) struct Tally {
     paws_rejected: u64,
 }
 
-/// Arguments of a segment's processing, beside the state.
-pub(crate) struct Context<'a, P> {
-    pub(crate) queue: &'a mut RecvQueue<P>,
-    pub(crate) now: Instant,
-}
-
 /// Result of a segment's processing.
 type SegmentVerdict = (Disposition, Next);
 
 impl<P: Payload> Synchronized<P> {
     /// Returns the connection after a handshake: ESTABLISHED. `sender` has the payload of our SYN, if Fast Open was used.
     pub(crate) fn new(
-        config: &ConnectionConfig,
         handshake: &Handshake,
         sender: Option<Sender<P>>,
-        now: Instant,
+        cx: &Context<'_>,
     ) -> Synchronized<P> {
+        let Context {
+            settings,
+            config,
+            now,
+        } = *cx;
         let Handshake {
             iss,
             negotiated,
@@ -89,7 +89,7 @@ impl<P: Payload> Synchronized<P> {
             early_acked,
         } = *handshake;
         let negotiated = negotiated.with_ecn(agreed.mode, &config.shared.ecn);
-        let mut sender = sender.unwrap_or_else(|| Sender::new(config, iss));
+        let mut sender = sender.unwrap_or_else(|| Sender::new(config, settings, iss));
         let established = Established {
             negotiated,
             window,
@@ -98,18 +98,21 @@ impl<P: Payload> Synchronized<P> {
             handshake_rtt: rtt,
             handshake_timed_out: timed_out,
         };
-        sender.on_established(&established, now);
+        sender.on_established(&established, cx);
         if early_sent > 0 {
             sender.on_early_sent(early_sent, early_acked, now);
         }
-        let accurate = Accurate::begin(&agreed, opened_by_peer, &mut sender);
+        let accurate = Accurate::begin(&agreed, opened_by_peer).map(|(accurate, reports)| {
+            sender.set_reports(reports);
+            accurate
+        });
         let mut opened = Synchronized {
             kind: StateKind::Established,
             sender,
-            receiver: Receiver::new(config, &negotiated, receiver),
+            receiver: Receiver::new(cx, &negotiated, receiver),
             negotiated,
             clock,
-            keepalive: KeepaliveTimer::new(config.options.keepalive, now),
+            keepalive: KeepaliveTimer::new(settings.keepalive, now),
             replies: ReplyLimit::new(config.shared.acks.invalid_interval),
             accurate,
             reader_gone: false,
@@ -119,7 +122,7 @@ impl<P: Payload> Synchronized<P> {
             opening: None,
         };
         if let Some(mss) = config.path_mss {
-            opened.on_mtu(mss, now);
+            opened.on_mtu(mss, cx);
         }
         opened
     }
@@ -132,9 +135,10 @@ impl<P: Payload> Synchronized<P> {
     pub(crate) fn on_segment(
         &mut self,
         segment: Segment<P>,
-        cx: &mut Context<'_, P>,
+        queue: &mut RecvQueue<P>,
+        cx: &Context<'_>,
     ) -> SegmentVerdict {
-        match self.process(segment, cx) {
+        match self.process(segment, queue, cx) {
             Ok(verdict) | Err(verdict) => verdict,
         }
     }
@@ -142,7 +146,8 @@ impl<P: Payload> Synchronized<P> {
     fn process(
         &mut self,
         segment: Segment<P>,
-        cx: &mut Context<'_, P>,
+        queue: &mut RecvQueue<P>,
+        cx: &Context<'_>,
     ) -> Result<SegmentVerdict, SegmentVerdict> {
         self.check_repeated_syn(&segment)?;
         self.check_timestamp(&segment, cx.now)?;
@@ -152,11 +157,11 @@ impl<P: Payload> Synchronized<P> {
             return Err(drop_silently(SegmentDrop::NoAck));
         };
         self.count_codepoint(&segment);
-        let acked = self.take_ack(ack, &segment, cx.now)?;
+        self.take_ack(ack, &segment, cx)?;
         if self.opening.is_some() {
             self.end_opening(cx.now);
         }
-        self.keepalive.on_heard(cx.now);
+        self.keepalive.on_heard(cx.settings.keepalive, cx.now);
         self.receiver
             .note_timestamp(segment.seq, segment.options.timestamps, cx.now);
         let fin_acked = self.note_fin_acked();
@@ -169,8 +174,8 @@ impl<P: Payload> Synchronized<P> {
                 fin_acked,
             ));
         }
-        let accepted = self.take_payload(segment, cx)?;
-        Ok(self.conclude(acked, accepted, fin_acked, cx))
+        let accepted = self.take_payload(segment, queue, cx.now)?;
+        Ok(self.conclude(accepted, fin_acked, cx.now))
     }
 
     /// Answers the peer's repeated SYN with the SYN-ACK, while that is not acknowledged.
@@ -193,11 +198,11 @@ impl<P: Payload> Synchronized<P> {
         &mut self,
         opening: Opening,
         syn: Segment<P>,
-        cx: &mut Context<'_, P>,
+        queue: &mut RecvQueue<P>,
     ) -> Option<SegmentDrop> {
         self.opening = Some(Box::new(opening));
         let len = syn.payload.len();
-        let accepted = self.receiver.accept_early(syn, cx.queue);
+        let accepted = self.receiver.accept_early(syn, queue);
         self.tally.bytes_received += accepted.delivered as u64;
         self.tally.data_segs_in += u64::from(len > 0);
         accepted.drop
@@ -300,8 +305,8 @@ impl<P: Payload> Synchronized<P> {
         &mut self,
         ack: SeqNum,
         segment: &Segment<P>,
-        now: Instant,
-    ) -> Result<AckOutcome, SegmentVerdict> {
+        cx: &Context<'_>,
+    ) -> Result<(), SegmentVerdict> {
         let incoming = IncomingAck {
             ack,
             seq: segment.seq,
@@ -318,11 +323,10 @@ impl<P: Payload> Synchronized<P> {
             accecn: segment.options.accecn.as_ref(),
             ts_progress: self.has_newer_timestamp(segment),
         };
-        let outcome = self.sender.on_ack(&incoming, now);
-        match outcome.kind {
-            AckKind::New | AckKind::Duplicate => Ok(outcome),
-            AckKind::TooOld => Err(self.challenge(SegmentDrop::OldAck, now)),
-            AckKind::Future => Err(self.challenge(SegmentDrop::FutureAck, now)),
+        match self.sender.on_ack(&incoming, cx) {
+            AckKind::New | AckKind::Duplicate => Ok(()),
+            AckKind::TooOld => Err(self.challenge(SegmentDrop::OldAck, cx.now)),
+            AckKind::Future => Err(self.challenge(SegmentDrop::FutureAck, cx.now)),
         }
     }
 
@@ -340,7 +344,8 @@ impl<P: Payload> Synchronized<P> {
     fn take_payload(
         &mut self,
         segment: Segment<P>,
-        cx: &mut Context<'_, P>,
+        queue: &mut RecvQueue<P>,
+        now: Instant,
     ) -> Result<Accepted, SegmentVerdict> {
         let (seq, len, ack) = (segment.seq, segment.payload.len(), segment.ack);
         if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
@@ -354,28 +359,22 @@ impl<P: Payload> Synchronized<P> {
             return Err((disposition, Next::Refuse(seq)));
         }
         let held = self.receiver.out_of_order();
-        let accepted = self.receiver.accept(segment, cx.queue, cx.now);
+        let accepted = self.receiver.accept(segment, queue, now);
         self.tally.bytes_received += accepted.delivered as u64;
         self.tally.data_segs_in += u64::from(len > 0);
         if accepted.drop == Some(SegmentDrop::Duplicate) {
             self.note_duplicate(seq);
         }
         if len > 0 {
-            self.last_data_recv = cx.now;
+            self.last_data_recv = now;
         }
         self.tally.out_of_order_in += u64::from(self.receiver.out_of_order() > held);
         Ok(accepted)
     }
 
-    fn conclude(
-        &mut self,
-        acked: AckOutcome,
-        accepted: Accepted,
-        after_ack: Next,
-        cx: &Context<'_, P>,
-    ) -> SegmentVerdict {
+    fn conclude(&mut self, accepted: Accepted, after_ack: Next, now: Instant) -> SegmentVerdict {
         let Accepted {
-            delivered,
+            delivered: _,
             fin,
             drop,
         } = accepted;
@@ -388,10 +387,8 @@ impl<P: Payload> Synchronized<P> {
             }
         }
         let disposition = Disposition {
-            readable: delivered > 0 || fin,
-            writable: acked.writable && self.kind.can_send(),
             reply: next == Next::TimeWait
-                || self.receiver.is_ack_urgent(cx.now)
+                || self.receiver.is_ack_urgent(now)
                 || !self.sender.all_acked(),
             drop,
             ..Disposition::default()
@@ -440,19 +437,18 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// Ends reading. Sending gets a limited time without progress, because no program is left that could give up.
-    pub(crate) fn drop_reader(&mut self, user_timeout: Option<Duration>) {
+    pub(crate) fn drop_reader(&mut self) {
         self.reader_gone = true;
-        let patience = user_timeout.unwrap_or(ORPHAN_TIMEOUT).min(ORPHAN_TIMEOUT);
-        self.sender.set_user_timeout(Some(patience));
+        self.sender.orphan();
     }
 
     /// Takes a smaller packet size from the path: `mss` is the MTU less IP and TCP headers without
     /// options.
-    pub(crate) fn on_mtu(&mut self, mss: u16, now: Instant) {
+    pub(crate) fn on_mtu(&mut self, mss: u16, cx: &Context<'_>) {
         let options = self.negotiated.options_len();
         // The peer's limit stays, and ICMP messages can only reduce the size (RFC 8201 4).
         let mss = mss.saturating_sub(options).min(self.sender.allowed_mss());
-        self.sender.on_mtu(mss, now);
+        self.sender.on_mtu(mss, cx);
     }
 
     /// Returns what TIME-WAIT keeps.

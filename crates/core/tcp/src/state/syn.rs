@@ -5,15 +5,18 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::accecn;
 use crate::config::{ConnectionConfig, EcnMode, MAX_UNSCALED_WINDOW};
-use crate::ecn::{self, Agreed};
+use crate::context::Context;
+use crate::ecn;
+use crate::ecn::accecn::negotiation;
+use crate::ecn::agreed::Agreed;
 use crate::error::TcpError;
 use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
 use crate::receiver::ReceiverStart;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
-use crate::state::SegmentDrop;
+use crate::settings::Settings;
 use crate::timers::HandshakeTimer;
 
 /// SYN-SENT: our SYN is sent.
@@ -36,9 +39,14 @@ pub(crate) struct SpaceOffer {
 }
 
 impl SpaceOffer {
-    pub(crate) fn new(config: &ConnectionConfig, space: u32) -> SpaceOffer {
-        let (policy, buffer) = (&config.shared.policy, config.options.rcv_buf_max);
-        let window = policy.first_window(space, buffer, config.mss());
+    /// Returns the offer of `space` bytes, or of the whole receive buffer, if that is smaller.
+    ///
+    /// If the first window were larger than the buffer, silly window avoidance would take it as the measure: with a buffer of
+    /// less than a segment, no later gain would be large enough, and the window would stay closed (RFC 9293 3.8.6.2.2).
+    pub(crate) fn new(space: u32, settings: &Settings, config: &ConnectionConfig) -> SpaceOffer {
+        let (tuning, buffer) = (&config.shared.tuning, settings.rcv_buf_max);
+        let space = space.min(buffer);
+        let window = tuning.first_window(space, buffer, config.mss(settings));
         SpaceOffer {
             space,
             syn_window: window.min(MAX_UNSCALED_WINDOW) as u16,
@@ -119,14 +127,12 @@ pub(crate) enum SynVerdict {
 }
 
 impl SynSent {
-    pub(crate) fn new(config: &ConnectionConfig, iss: SeqNum, now: Instant) -> SynSent {
-        let options = &config.options;
-        let space = options.first_space(options.rcv_space_initial);
+    pub(crate) fn new(iss: SeqNum, cx: &Context<'_>) -> SynSent {
         SynSent {
             iss,
-            timer: HandshakeTimer::new(config.shared.timers.syn_linear_timeouts, now),
-            clock: TimestampClock::new(config.timestamp_offset),
-            offer: SpaceOffer::new(config, space),
+            timer: HandshakeTimer::new(cx.shared().timers.syn_linear_timeouts, cx.now),
+            clock: TimestampClock::new(cx.config.timestamp_offset),
+            offer: SpaceOffer::new(cx.settings.rcv_space_initial, cx.settings, cx.config),
             early: 0,
         }
     }
@@ -135,9 +141,9 @@ impl SynSent {
     pub(crate) fn on_segment<P: Payload>(
         &mut self,
         segment: &Segment<P>,
-        config: &ConnectionConfig,
-        now: Instant,
+        cx: &Context<'_>,
     ) -> SynVerdict {
+        let now = cx.now;
         let early_acked = early_acked(segment.ack, self.iss, self.early);
         let is_acked = early_acked.is_some() && self.timer.is_sent();
         if segment.ack.is_some() && !is_acked {
@@ -146,7 +152,7 @@ impl SynSent {
                 _ => SynVerdict::Reset(SegmentDrop::FutureAck),
             };
         }
-        if self.is_echo_forged(segment, config, now) {
+        if self.is_echo_forged(segment, cx) {
             return SynVerdict::Reset(SegmentDrop::Paws);
         }
         match segment.control {
@@ -154,9 +160,8 @@ impl SynSent {
             Control::Rst => SynVerdict::Drop(SegmentDrop::BlindRst),
             Control::None | Control::Fin => SynVerdict::Drop(SegmentDrop::NoSyn),
             Control::Syn => {
-                let mut both =
-                    SynReceived::new(config, (self.iss, self.clock), segment, self.offer, now);
-                both.agreed = ecn::answered(&config.shared.ecn, segment);
+                let mut both = SynReceived::new((self.iss, self.clock), segment, self.offer, cx);
+                both.agreed = ecn::answered(&cx.shared().ecn, segment);
                 both.early = self.early;
                 match is_acked {
                     true => SynVerdict::Established(Handshake {
@@ -173,35 +178,27 @@ impl SynSent {
     }
 
     /// Returns whether a SYN-ACK echoes a timestamp that none of our SYNs had (linux `tcp_rcv_synsent_state_process`).
-    fn is_echo_forged<P: Payload>(
-        &self,
-        segment: &Segment<P>,
-        config: &ConnectionConfig,
-        now: Instant,
-    ) -> bool {
+    fn is_echo_forged<P: Payload>(&self, segment: &Segment<P>, cx: &Context<'_>) -> bool {
         let (Control::Syn, Some(_), Some(ts)) =
             (segment.control, segment.ack, segment.options.timestamps)
         else {
             return false;
         };
         let since_first = |value: u32| value.wrapping_sub(self.clock.value(self.timer.opened()));
-        config.shared.timestamps
+        cx.shared().timestamps
             && ts.echo != 0
-            && since_first(ts.echo) > since_first(self.clock.value(now))
+            && since_first(ts.echo) > since_first(self.clock.value(cx.now))
     }
 
-    pub(crate) fn poll_send<P: Payload>(
-        &mut self,
-        config: &ConnectionConfig,
-        now: Instant,
-    ) -> Option<Segment<P>> {
-        let asks = ecn::asks(&config.shared.ecn, self.timer.retries());
-        self.timer.poll_send(&config.shared.timers, now).then(|| {
+    pub(crate) fn poll_send<P: Payload>(&mut self, cx: &Context<'_>) -> Option<Segment<P>> {
+        let now = cx.now;
+        let asks = ecn::asks(&cx.shared().ecn, self.timer.retries());
+        self.timer.poll_send(&cx.shared().timers, now).then(|| {
             let mut syn = Segment {
                 seq: self.iss,
                 control: Control::Syn,
                 window: self.offer.syn_window,
-                options: syn_options(config, self.clock.value(now)),
+                options: syn_options(cx, self.clock.value(now)),
                 ..Segment::default()
             };
             ecn::ask(&mut syn, asks);
@@ -209,17 +206,12 @@ impl SynSent {
         })
     }
 
-    pub(crate) fn on_timer(
-        &mut self,
-        config: &ConnectionConfig,
-        now: Instant,
-    ) -> Result<(), TcpError> {
-        let options = &config.options;
+    pub(crate) fn on_timer(&mut self, cx: &Context<'_>) -> Result<(), TcpError> {
         match self.timer.on_timer(
-            &config.shared.timers,
-            options.syn_retries,
-            options.user_timeout,
-            now,
+            &cx.shared().timers,
+            cx.settings.syn_retries,
+            cx.settings.user_timeout,
+            cx.now,
         ) {
             true => Ok(()),
             false => Err(TcpError::TimedOut),
@@ -254,10 +246,10 @@ impl SynSent {
     }
 
     /// Sets the receive space; the promise of a SYN that was sent stays.
-    pub(crate) fn set_space(&mut self, config: &ConnectionConfig, bytes: u32) {
+    pub(crate) fn set_space(&mut self, bytes: u32, settings: &Settings, config: &ConnectionConfig) {
         match self.timer.is_sent() {
             true => self.offer.space = bytes,
-            false => self.offer = SpaceOffer::new(config, bytes),
+            false => self.offer = SpaceOffer::new(bytes, settings, config),
         }
     }
 }
@@ -272,24 +264,24 @@ fn early_acked(ack: Option<SeqNum>, iss: SeqNum, early: u16) -> Option<u32> {
 impl SynReceived {
     /// Returns the state of a passive open after the peer's SYN `syn`; `ours` are our ISS and timestamp clock.
     pub(crate) fn new<P: Payload>(
-        config: &ConnectionConfig,
         ours: (SeqNum, TimestampClock),
         syn: &Segment<P>,
         offer: SpaceOffer,
-        now: Instant,
+        cx: &Context<'_>,
     ) -> SynReceived {
-        let negotiated = Negotiated::new(config, &syn.options);
+        let ecn = &cx.shared().ecn;
+        let negotiated = Negotiated::new(cx, &syn.options);
         let timestamps = syn.options.timestamps.filter(|_| negotiated.timestamps);
         SynReceived {
             iss: ours.0,
             irs: syn.seq,
-            timer: HandshakeTimer::new(0, now),
+            timer: HandshakeTimer::new(0, cx.now),
             clock: ours.1,
             offer,
             negotiated,
-            agreed: ecn::granted(&config.shared.ecn, syn),
-            validates_ecn: config.shared.ecn.fallback,
-            ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, now)),
+            agreed: ecn::granted(ecn, syn),
+            validates_ecn: ecn.fallback,
+            ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, cx.now)),
             closing: EarlyClose::No,
             deferred: false,
             early: 0,
@@ -299,13 +291,9 @@ impl SynReceived {
 
     /// Returns whether a segment that completes the handshake does not open the connection because it has no data, and
     /// remembers the segment (linux `tcp_check_req`).
-    pub(crate) fn defers<P: Payload>(
-        &mut self,
-        segment: &Segment<P>,
-        config: &ConnectionConfig,
-    ) -> bool {
+    pub(crate) fn defers<P: Payload>(&mut self, segment: &Segment<P>, settings: &Settings) -> bool {
         let is_bare = segment.payload.is_empty() && segment.control == Control::None;
-        let defers = is_bare && self.timer.retries() < config.options.defer_accept;
+        let defers = is_bare && self.timer.retries() < settings.defer_accept;
         self.deferred |= defers;
         defers
     }
@@ -389,18 +377,14 @@ impl SynReceived {
         self.irs + 1 + usize::from(self.offer.syn_window)
     }
 
-    pub(crate) fn poll_send<P: Payload>(
-        &mut self,
-        config: &ConnectionConfig,
-        now: Instant,
-    ) -> Option<Segment<P>> {
+    pub(crate) fn poll_send<P: Payload>(&mut self, cx: &Context<'_>) -> Option<Segment<P>> {
         if core::mem::take(&mut self.ack_due) {
-            return Some(self.bare_ack(now));
+            return Some(self.bare_ack(cx.now));
         }
-        let is_due = self.timer.poll_send(&config.shared.timers, now);
+        let is_due = self.timer.poll_send(&cx.shared().timers, cx.now);
         // While the listener waits for data, the SYN-ACK is repeated only once, before the end (linux `syn_ack_recalc`).
-        let is_silent = self.deferred && self.timer.retries() + 1 < config.options.defer_accept;
-        (is_due && !is_silent).then(|| self.syn_ack(config, now))
+        let is_silent = self.deferred && self.timer.retries() + 1 < cx.settings.defer_accept;
+        (is_due && !is_silent).then(|| self.syn_ack(cx))
     }
 
     pub(crate) fn has_accecn(&self) -> bool {
@@ -430,19 +414,19 @@ impl SynReceived {
         }
     }
 
-    fn syn_ack<P: Payload>(&self, config: &ConnectionConfig, now: Instant) -> Segment<P> {
+    fn syn_ack<P: Payload>(&self, cx: &Context<'_>) -> Segment<P> {
         let mut options = syn_ack_options(
-            config,
+            cx,
             &self.negotiated,
             self.ts_recent,
-            self.clock.value(now),
+            self.clock.value(cx.now),
         );
         if self.agreed.mode == EcnMode::Accurate
-            && config.shared.ecn.accecn_option
+            && cx.shared().ecn.accecn_option
             && !self.timer.is_repeat()
         {
             // The option may be the reason why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
-            options.accecn = Some(accecn::first_option(&self.agreed));
+            options.accecn = Some(negotiation::first_option(&self.agreed));
         }
         let mut syn_ack = Segment {
             seq: self.iss,
@@ -469,26 +453,15 @@ impl SynReceived {
         self.timer.request();
     }
 
-    pub(crate) fn on_timer(
-        &mut self,
-        config: &ConnectionConfig,
-        now: Instant,
-    ) -> Result<(), TcpError> {
+    pub(crate) fn on_timer(&mut self, cx: &Context<'_>) -> Result<(), TcpError> {
+        let timers = &cx.shared().timers;
         // A peer that has completed the handshake gets the whole time of TCP_DEFER_ACCEPT.
         let retries = match self.deferred {
-            true => config
-                .shared
-                .timers
-                .syn_ack_retries
-                .max(config.options.defer_accept),
-            false => config.shared.timers.syn_ack_retries,
+            true => timers.syn_ack_retries.max(cx.settings.defer_accept),
+            false => timers.syn_ack_retries,
         };
-        match self.timer.on_timer(
-            &config.shared.timers,
-            retries,
-            config.options.user_timeout,
-            now,
-        ) {
+        let user_timeout = cx.settings.user_timeout;
+        match self.timer.on_timer(timers, retries, user_timeout, cx.now) {
             true => Ok(()),
             false => Err(TcpError::TimedOut),
         }

@@ -14,7 +14,7 @@ fn we_close_first() {
     send!(t, len: 10);
     assert_eq!(t.read(), 10, "half closed: the peer still sends");
     send!(t, control: Control::Fin);
-    assert!(t.last.readable && t.last.reply);
+    assert!(t.conn.is_at_end() && t.last.reply);
     assert_eq!(t.state(), StateKind::TimeWait);
     expect!(t, seq: 2, ack: 12);
     assert_eq!(t.run_timer(), 60_000);
@@ -325,7 +325,7 @@ fn unread_payload_outlives_both_fins() {
     expect!(t, ack: 12);
     assert_eq!(t.run_timer(), 60_000);
     assert_eq!(t.read(), 10);
-    assert!(t.conn.recv_queue().is_eof());
+    assert!(t.conn.is_at_end());
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! ECN from the SYN to CWR: RFC 3168 6.1.
 
-use std::sync::Arc;
-
 use wire::Ecn;
 
 use super::harness::*;
@@ -130,7 +128,7 @@ fn marks_mean_nothing_where_ecn_was_not_agreed_on() {
 #[test]
 fn a_linux_receiver_acknowledges_marks_and_retransmissions_at_once() {
     let mut t = established_with(&asking().with(|c| {
-        c.shared_mut().policy = Arc::new(linux::Linux::default());
+        c.shared_mut().tuning = Tuning::LINUX;
     }));
     for ecn in [Ecn::Ce, Ecn::NotEct] {
         // Quick ACKs are used up.
@@ -186,7 +184,7 @@ fn every_packet_is_ecn_capable_and_counts_the_marked_ones() {
 #[test]
 fn a_report_of_marks_reduces_the_window_once() {
     let mut t = established_with(&accurate().with(|c| {
-        c.options.snd_buf_max = 1 << 20;
+        c.settings.snd_buf_max = 1 << 20;
         c.shared_mut().ecn.accecn_option = false;
     }));
     t.write(40_000);

@@ -7,8 +7,9 @@ use netmem::Payload;
 use wire::{FastOpen, FastOpenForm, Instant, TcpOptions, Timestamps};
 
 use super::harness::{OURS, SPACE, THEIRS, plain};
-use crate::test_config::test_link;
+use crate::test_config::{TestConfig, test_link};
 use crate::test_payload::{Bytes, live_runs};
+use crate::test_socket::TestSocket;
 use crate::*;
 
 const MSS: u16 = 1000;
@@ -24,7 +25,7 @@ fn endpoints() -> Endpoints {
 struct Stage {
     backlog: SynBacklog<Bytes>,
     cache: FastOpenCache,
-    config: ConnectionConfig,
+    config: TestConfig,
     now: Instant,
 }
 
@@ -32,8 +33,8 @@ impl Stage {
     fn new() -> Stage {
         let config = plain();
         let isns = IsnGenerator::new([3; 16]);
-        let (shared, options) = (Arc::clone(&config.shared), config.options);
-        let mut backlog = SynBacklog::new(shared, options, 8, isns, [4; 16]);
+        let (shared, settings) = (Arc::clone(&config.shared), config.settings);
+        let mut backlog = SynBacklog::new(shared, settings.rcv_space_initial, 8, isns, [4; 16]);
         let mut listener = FastOpenListener::new(FastOpenKeys::new([5; 16], None));
         listener.queue_len = Some(2);
         backlog.set_fast_open(listener);
@@ -63,13 +64,13 @@ impl Stage {
     }
 
     /// A client with `len` bytes of payload for its SYN.
-    fn connect(&mut self, len: usize) -> Connection<Bytes> {
+    fn connect(&mut self, len: usize) -> TestSocket {
         let modes = &self.config.shared.fast_open;
         let start = self
             .cache
             .start(endpoints().local.ip(), MSS, false, modes, self.now)
             .unwrap();
-        let mut client = Connection::connect_early(&self.config, OURS, start, self.now);
+        let mut client = TestSocket::connect_early(&self.config, OURS, start, self.now);
         if len > 0 {
             let payload = Bytes::pattern(OURS + 1, len);
             client.send(payload, Push::Now).unwrap();
@@ -77,13 +78,14 @@ impl Stage {
         client
     }
 
-    fn learn(&mut self, client: &mut Connection<Bytes>) {
+    fn learn(&mut self, client: &mut TestSocket) {
         let learned = client.take_learned().unwrap();
         self.cache.learn(endpoints().local.ip(), &learned);
     }
 
     fn listen(&mut self, segment: Segment<Bytes>) -> ListenOutcome<Bytes> {
         let incoming = Incoming {
+            settings: &self.config.settings,
             link: test_link(MSS),
             path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
@@ -100,25 +102,21 @@ impl Stage {
         }
     }
 
-    fn open(&mut self, syn: Segment<Bytes>) -> Connection<Bytes> {
+    fn open(&mut self, syn: Segment<Bytes>) -> TestSocket {
         match self.listen(syn) {
             ListenOutcome::Accepted(connection, disposition) => {
                 assert!(disposition.established);
-                *connection
+                TestSocket::new(*connection, self.config.settings)
             }
             other => panic!("expected a connection, got {other:?}"),
         }
     }
 
     /// Moves to the next timer, and runs those that are due.
-    fn run_timers(
-        &mut self,
-        client: &mut Connection<Bytes>,
-        server: Option<&mut Connection<Bytes>>,
-    ) {
+    fn run_timers(&mut self, client: &mut TestSocket, server: Option<&mut TestSocket>) {
         let timers = [
             client.next_timer(),
-            server.as_deref().and_then(Connection::next_timer),
+            server.as_deref().and_then(|server| server.next_timer()),
         ];
         let next = timers
             .into_iter()
@@ -132,13 +130,16 @@ impl Stage {
         if let Some(server) = server {
             let _ = server.on_timer(self.now);
         }
-        while let Some((_, reply)) = self.backlog.poll_send(test_link(MSS), self.now) {
+        while let Some((_, reply)) =
+            self.backlog
+                .poll_send(test_link(MSS), &self.config.settings, self.now)
+        {
             let _ = client.on_segment(reply, self.now);
         }
     }
 }
 
-fn read(connection: &mut Connection<Bytes>) -> usize {
+fn read(connection: &mut TestSocket) -> usize {
     let mut len = 0;
     while let Some(payload) = connection.recv_queue().pop(usize::MAX) {
         len += payload.len();
@@ -245,7 +246,7 @@ fn a_fin_in_the_syn_ack_ends_the_peers_stream() {
     let _ = client.on_segment(syn_ack, stage.now);
     assert_eq!(client.state(), StateKind::CloseWait);
     assert_eq!(read(&mut client), 20);
-    assert!(client.recv_queue().is_eof());
+    assert!(client.is_at_end());
     let ack = client.poll_send(stage.now).unwrap();
     assert_eq!(ack.ack, Some(THEIRS + 22));
 }
@@ -434,7 +435,7 @@ fn both_sides_may_open_at_once_with_payload() {
 fn lossy_open(seed: u64) {
     let mut stage = Stage::with_cookie();
     let mut client = stage.connect(900);
-    let mut server: Option<Connection<Bytes>> = None;
+    let mut server: Option<TestSocket> = None;
     let mut random = crate::test_random::Random::new(seed);
     let (mut sent, mut read_by_server, mut read_by_client, mut answered) = (900, 0, 0, false);
     for _ in 0..400 {
@@ -445,7 +446,9 @@ fn lossy_open(seed: u64) {
             match &mut server {
                 Some(server) => drop(server.on_segment(segment, stage.now)),
                 None => match stage.listen(segment) {
-                    ListenOutcome::Accepted(connection, _) => server = Some(*connection),
+                    ListenOutcome::Accepted(connection, _) => {
+                        server = Some(TestSocket::new(*connection, stage.config.settings))
+                    }
                     ListenOutcome::Reply(reply, _) => drop(client.on_segment(reply, stage.now)),
                     ListenOutcome::Dropped(_) => {}
                 },
@@ -491,7 +494,7 @@ fn every_byte_arrives_once_over_a_lossy_path() {
 fn a_syn_ack_that_echoes_no_timestamp_of_ours_draws_a_reset() {
     let config = plain().with(|c| c.shared_mut().timestamps = true);
     let (now, later) = (Instant::from_millis(1000), Instant::from_millis(1100));
-    let mut client = Connection::<Bytes>::connect(&config, OURS, now);
+    let mut client = TestSocket::connect(&config, OURS, now);
     let syn = client.poll_send(now).unwrap();
     let sent = syn.options.timestamps.unwrap().value;
     let syn_ack = |echo| Segment {

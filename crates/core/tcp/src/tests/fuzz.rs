@@ -156,7 +156,7 @@ fn start(which: usize) -> Trace {
         12 => syn_sent_with(&accurate()),
         13 => established_with(&accurate()),
         _ => established_with(&plain().with(|c| {
-            c.options.rcv_buf_max = 6 << 20;
+            c.settings.rcv_buf_max = 6 << 20;
             c.shared_mut().window_scaling = true;
         })),
     }
@@ -359,13 +359,13 @@ proptest! {
     ) {
         let config = plain().with(|c| { c.shared_mut().timestamps = true; c.shared_mut().window_scaling = true; });
         let isns = IsnGenerator::new([3; 16]);
-        let mut backlog = SynBacklog::<Bytes>::new(Arc::clone(&config.shared), config.options, 3, isns, [4; 16]);
+        let mut backlog = SynBacklog::<Bytes>::new(Arc::clone(&config.shared), config.settings.rcv_space_initial, 3, isns, [4; 16]);
         let mut now = wire::Instant::from_millis(10);
         let mut last_iss = OURS;
         for (port, forged, millis) in segments {
             let Forged { seq, ack, control, push, ae, ece, cwr, ecn, window, len, options } = forged;
             now = now + core::time::Duration::from_millis(millis);
-            while let Some((_, again)) = backlog.poll_send(test_link(1000), now) {
+            while let Some((_, again)) = backlog.poll_send(test_link(1000), &config.settings, now) {
                 prop_assert_eq!(again.control, Control::Syn);
             }
             let endpoints = Endpoints {
@@ -391,6 +391,7 @@ proptest! {
             };
             let is_rst = control == Control::Rst;
             let incoming = Incoming {
+                settings: &config.settings,
                 link: test_link(1000),
                 path_mss: None,
                 accept_queue: AcceptQueue::HasRoom,

@@ -1,16 +1,13 @@
 //! Opening actively: RFC 9293 3.5 and 3.10.7.3.
 
-use std::sync::Arc;
-
 use super::harness::*;
-use crate::policy::{OwnPolicy, Policy};
 use crate::*;
 
 #[test]
 fn a_syn_offers_everything_and_its_window_is_not_scaled() {
     let config = plain().with(|c| {
-        c.options.rcv_buf_max = 6 << 20;
-        c.options.rcv_space_initial = 1 << 20;
+        c.settings.rcv_buf_max = 6 << 20;
+        c.settings.rcv_space_initial = 1 << 20;
         c.shared_mut().window_scaling = true;
         c.shared_mut().timestamps = true;
         c.timestamp_offset = 77;
@@ -27,7 +24,7 @@ fn a_syn_ack_opens_and_is_acknowledged() {
     let mut t = syn_sent();
     t.advance(30);
     send!(t, seq: 0, control: Control::Syn, mss: Some(900), sack_permitted: true);
-    assert!(t.last.established && t.last.writable && t.last.reply && !t.last.readable);
+    assert!(t.last.established && t.last.reply && t.conn.readable_len() == 0);
     expect!(t, seq: 1, ack: 1, window: 10_000);
     expect_nothing!(t);
     let info = t.conn.info();
@@ -41,8 +38,8 @@ fn a_syn_ack_opens_and_is_acknowledged() {
 #[test]
 fn windows_after_the_syn_are_scaled_both_ways() {
     let config = plain().with(|c| {
-        c.options.rcv_buf_max = 6 << 20;
-        c.options.rcv_space_initial = 1 << 20;
+        c.settings.rcv_buf_max = 6 << 20;
+        c.settings.rcv_space_initial = 1 << 20;
         c.shared_mut().window_scaling = true;
     });
     let mut t = syn_sent_with(&config);
@@ -61,8 +58,8 @@ fn windows_after_the_syn_are_scaled_both_ways() {
 #[test]
 fn without_the_peers_offer_nothing_is_scaled() {
     let config = plain().with(|c| {
-        c.options.rcv_buf_max = 6 << 20;
-        c.options.rcv_space_initial = 1 << 20;
+        c.settings.rcv_buf_max = 6 << 20;
+        c.settings.rcv_space_initial = 1 << 20;
         c.shared_mut().window_scaling = true;
     });
     let mut t = syn_sent_with(&config);
@@ -94,7 +91,7 @@ fn a_syn_is_repeated_with_equal_then_with_doubling_intervals_and_then_given_up()
 #[test]
 fn a_user_timeout_also_ends_an_attempt_to_connect() {
     let config = plain().with(|c| {
-        c.options.user_timeout = Some(core::time::Duration::from_secs(3));
+        c.settings.user_timeout = Some(core::time::Duration::from_secs(3));
     });
     let mut t = syn_sent_with(&config);
     for _ in 0..2 {
@@ -163,7 +160,7 @@ fn a_segment_without_syn_waits_for_the_syn() {
 fn payload_in_a_syn_ack_is_delivered() {
     let mut t = syn_sent();
     send!(t, seq: 0, control: Control::Syn, len: 10);
-    assert!(t.last.established && t.last.readable);
+    assert!(t.last.established && t.conn.readable_len() > 0);
     expect!(t, seq: 1, ack: 11);
     assert_eq!(t.read(), 10);
     assert_eq!(t.conn.info().segs_in, 1);
@@ -204,11 +201,8 @@ fn the_window_of_a_simultaneous_syn_ack_is_not_scaled_either() {
 
 #[test]
 fn with_linux_policy_the_syn_ack_of_a_simultaneous_open_is_reported_as_a_duplicate() {
-    for (policy, sack) in [
-        (Arc::new(OwnPolicy) as Arc<dyn Policy>, &[][..]),
-        (Arc::new(linux::Linux::default()), &[(0, 1)]),
-    ] {
-        let config = plain().with(|c| c.shared_mut().policy = Arc::clone(&policy));
+    for (tuning, sack) in [(Tuning::OWN, &[][..]), (Tuning::LINUX, &[(0, 1)])] {
+        let config = plain().with(|c| c.shared_mut().tuning = tuning);
         let mut t = syn_sent_with(&config);
         send!(t, seq: 0, ack: None, control: Control::Syn, sack_permitted: true);
         expect!(t, control: Control::Syn, ack: 1);
@@ -224,7 +218,7 @@ fn a_simultaneous_open_is_also_completed_by_a_bare_ack() {
     send!(t, seq: 0, ack: None, control: Control::Syn);
     expect!(t, control: Control::Syn, seq: 0, ack: 1);
     send!(t, seq: 1, len: 5);
-    assert!(t.last.established && t.last.readable);
+    assert!(t.last.established && t.conn.readable_len() > 0);
     assert_eq!(t.read(), 5);
 }
 

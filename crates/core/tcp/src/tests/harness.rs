@@ -5,7 +5,9 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
+use crate::test_config::TestConfig;
 use crate::test_payload::{Bytes, live_runs};
+use crate::test_socket::TestSocket;
 use crate::*;
 
 /// Our ISN. Both are close to the wrap, so that every longer trace crosses it.
@@ -63,7 +65,7 @@ pub(super) struct Expected {
 
 /// A connection in a trace.
 pub(super) struct Trace {
-    pub conn: Connection<Bytes>,
+    pub conn: TestSocket,
     pub now: Instant,
     /// The disposition of the last event.
     pub last: Disposition,
@@ -79,8 +81,8 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    pub fn new(config: &ConnectionConfig) -> Trace {
-        let conn = Connection::connect(config, OURS, Instant::ZERO);
+    pub fn new(config: &TestConfig) -> Trace {
+        let conn = TestSocket::connect(config, OURS, Instant::ZERO);
         Trace {
             conn,
             now: Instant::ZERO,
@@ -167,11 +169,12 @@ impl Trace {
 
     /// Queues the next `len` bytes of our stream.
     pub fn write(&mut self, len: usize) {
+        assert_eq!(self.conn.admit(len), len, "room in the send queue");
         let payload = Bytes::pattern(OURS + 1 + self.queued, len);
         self.queued += len;
         self.conn
             .send(payload, Push::Now)
-            .expect("room in the send queue");
+            .expect("the connection is open");
     }
 
     /// Reads everything and returns how many bytes that were.
@@ -426,12 +429,12 @@ macro_rules! into_some {
 into_some!(u16, u8, bool, (u32, u32), u32, Ecn);
 
 /// The configuration of traces: plain numbers, no options but SACK, no quick ACKs.
-pub(super) fn plain() -> ConnectionConfig {
-    ConnectionConfig::default().with(|c| {
+pub(super) fn plain() -> TestConfig {
+    TestConfig::default().with(|c| {
         c.link.mss = 1000;
-        c.options.rcv_buf_max = 65_535;
-        c.options.rcv_space_initial = SPACE;
-        c.options.snd_buf_max = 100_000;
+        c.settings.rcv_buf_max = 65_535;
+        c.settings.rcv_space_initial = SPACE;
+        c.settings.snd_buf_max = 100_000;
         c.shared_mut().window_scaling = false;
         c.shared_mut().timestamps = false;
         c.shared_mut().acks.quick = 0;
@@ -439,14 +442,14 @@ pub(super) fn plain() -> ConnectionConfig {
 }
 
 /// As [`plain`], with a request for ECN.
-pub(super) fn asking() -> ConnectionConfig {
+pub(super) fn asking() -> TestConfig {
     plain().with(|c| {
         c.shared_mut().ecn.policy = EcnPolicy::Request;
     })
 }
 
 /// As [`plain`], with a request for accurate ECN.
-pub(super) fn accurate() -> ConnectionConfig {
+pub(super) fn accurate() -> TestConfig {
     plain().with(|c| {
         c.shared_mut().ecn.policy = EcnPolicy::Accurate;
     })
@@ -457,12 +460,12 @@ pub(super) fn syn_sent() -> Trace {
     syn_sent_with(&plain())
 }
 
-pub(super) fn syn_sent_with(config: &ConnectionConfig) -> Trace {
+pub(super) fn syn_sent_with(config: &TestConfig) -> Trace {
     let mut t = Trace::new(config);
     let window = config
-        .options
+        .settings
         .rcv_space_initial
-        .min(config.options.rcv_buf_max)
+        .min(config.settings.rcv_buf_max)
         .min(65_535);
     let ace = match config.shared.ecn.policy.asks() {
         EcnMode::Off => 0b000,
@@ -478,7 +481,7 @@ pub(super) fn established() -> Trace {
     established_with(&plain())
 }
 
-pub(super) fn established_with(config: &ConnectionConfig) -> Trace {
+pub(super) fn established_with(config: &TestConfig) -> Trace {
     let mut t = syn_sent_with(config);
     t.advance(10);
     if config.shared.timestamps {
@@ -492,7 +495,7 @@ pub(super) fn established_with(config: &ConnectionConfig) -> Trace {
         EcnMode::Accurate => (false, true),
     };
     send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack, ece: ece, cwr: cwr);
-    assert!(t.last.established && t.last.writable);
+    assert!(t.last.established);
     expect!(t, seq: 1, ack: 1, cwr: cwr);
     expect_nothing!(t);
     assert_eq!(t.state(), StateKind::Established);
@@ -523,7 +526,7 @@ pub(super) fn fin_wait_2() -> Trace {
 pub(super) fn close_wait() -> Trace {
     let mut t = established();
     send!(t, control: Control::Fin);
-    assert!(t.last.readable && t.conn.recv_queue().is_eof());
+    assert!(t.conn.is_at_end());
     expect!(t, seq: 1, ack: 2);
     assert_eq!(t.state(), StateKind::CloseWait);
     t

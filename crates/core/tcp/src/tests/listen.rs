@@ -5,28 +5,31 @@ use std::sync::Arc;
 use wire::{Instant, TcpOptions, Timestamps};
 
 use super::harness::{OURS, THEIRS, plain};
-use crate::test_config::{endpoints, test_link};
+use crate::test_config::{TestConfig, endpoints, test_link};
 use crate::test_payload::{Bytes, live_runs};
+use crate::test_socket::TestSocket;
 use crate::*;
 
 const MSS: u16 = 1000;
 
 struct Stage {
     backlog: SynBacklog<Bytes>,
+    settings: Settings,
     now: Instant,
     accept_queue: AcceptQueue,
 }
 
-fn listening(capacity: usize, config: &ConnectionConfig) -> Stage {
+fn listening(capacity: usize, config: &TestConfig) -> Stage {
     let isns = IsnGenerator::new([3; 16]);
     Stage {
         backlog: SynBacklog::new(
             Arc::clone(&config.shared),
-            config.options,
+            config.settings.rcv_space_initial,
             capacity,
             isns,
             [4; 16],
         ),
+        settings: config.settings,
         now: Instant::from_millis(1_000_000),
         accept_queue: AcceptQueue::HasRoom,
     }
@@ -75,6 +78,7 @@ fn ack_of(syn_ack: &Segment<Bytes>, len: usize) -> Segment<Bytes> {
 impl Stage {
     fn send(&mut self, port: u16, segment: Segment<Bytes>) -> ListenOutcome<Bytes> {
         let incoming = Incoming {
+            settings: &self.settings,
             link: test_link(MSS),
             path_mss: None,
             accept_queue: self.accept_queue,
@@ -102,14 +106,14 @@ impl Stage {
         reply
     }
 
-    fn accepted(&mut self, port: u16, segment: Segment<Bytes>) -> Box<Connection<Bytes>> {
+    fn accepted(&mut self, port: u16, segment: Segment<Bytes>) -> TestSocket {
         match self.send(port, segment) {
             ListenOutcome::Accepted(connection, disposition) => {
                 assert!(
                     disposition.established && disposition.drop.is_none(),
                     "{disposition:?}"
                 );
-                connection
+                TestSocket::new(*connection, self.settings)
             }
             other => panic!("expected a connection, got {other:?}"),
         }
@@ -131,11 +135,11 @@ impl Drop for Stage {
     }
 }
 
-fn options() -> ConnectionConfig {
+fn options() -> TestConfig {
     plain().with(|c| {
         c.shared_mut().window_scaling = true;
         c.shared_mut().timestamps = true;
-        c.options.rcv_buf_max = 6 << 20;
+        c.settings.rcv_buf_max = 6 << 20;
     })
 }
 
@@ -184,6 +188,7 @@ fn an_isn_starts_above_the_floor_of_time_wait() {
     for (floor, iss) in [(isn + 5, isn + 5), (isn - 5_usize, isn)] {
         let mut t = listening(10, &plain());
         let incoming = Incoming {
+            settings: &t.settings.clone(),
             link: test_link(MSS),
             path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
@@ -226,7 +231,7 @@ fn a_syn_ack_is_repeated_five_times_and_forgotten() {
     let mut sent = Vec::new();
     while let Some(due) = t.backlog.next_timer() {
         t.now = due;
-        while let Some((to, again)) = t.backlog.poll_send(test_link(MSS), t.now) {
+        while let Some((to, again)) = t.backlog.poll_send(test_link(MSS), &t.settings, t.now) {
             assert_eq!(
                 (to, again.seq, again.control),
                 (endpoints(1), first.seq, Control::Syn)
@@ -245,7 +250,11 @@ fn a_peer_that_keeps_repeating_its_syn_does_not_stay_half_open_for_ever() {
     t.syn_ack(1, syn());
     for _ in 0..630 {
         t.now = t.now + core::time::Duration::from_millis(100);
-        while t.backlog.poll_send(test_link(MSS), t.now).is_some() {}
+        while t
+            .backlog
+            .poll_send(test_link(MSS), &t.settings, t.now)
+            .is_some()
+        {}
         if t.backlog.is_empty() {
             break;
         }
@@ -265,10 +274,16 @@ fn timers_of_many_peers_do_not_mix() {
     assert_eq!(due.saturating_since(t.now).as_millis(), 700);
     t.now = due;
     assert_eq!(
-        t.backlog.poll_send(test_link(MSS), t.now).map(|(to, _)| to),
+        t.backlog
+            .poll_send(test_link(MSS), &t.settings, t.now)
+            .map(|(to, _)| to),
         Some(endpoints(1))
     );
-    assert!(t.backlog.poll_send(test_link(MSS), t.now).is_none());
+    assert!(
+        t.backlog
+            .poll_send(test_link(MSS), &t.settings, t.now)
+            .is_none()
+    );
 }
 
 #[test]
@@ -645,9 +660,17 @@ fn an_unreachable_host_or_network_ends_a_half_open_connection() {
         );
         // Only the other one is repeated.
         stage.now = stage.backlog.next_timer().unwrap();
-        let (ends, again) = stage.backlog.poll_send(test_link(MSS), stage.now).unwrap();
+        let (ends, again) = stage
+            .backlog
+            .poll_send(test_link(MSS), &stage.settings, stage.now)
+            .unwrap();
         assert_eq!((ends, again.seq), (endpoints(2), other.seq));
-        assert!(stage.backlog.poll_send(test_link(MSS), stage.now).is_none());
+        assert!(
+            stage
+                .backlog
+                .poll_send(test_link(MSS), &stage.settings, stage.now)
+                .is_none()
+        );
     }
 }
 

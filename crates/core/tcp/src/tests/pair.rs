@@ -8,9 +8,10 @@ use std::sync::Arc;
 use netmem::Payload;
 use wire::{Ecn, Instant};
 
-use crate::test_config::test_link;
+use crate::test_config::{TestConfig, endpoints, test_link};
 use crate::test_payload::{Bytes, live_runs};
 use crate::test_random::Random;
+use crate::test_socket::TestSocket;
 use crate::*;
 
 /// Most steps of a run: a run that does not end fails instead of hanging.
@@ -28,7 +29,7 @@ struct Impair {
 }
 
 struct Host {
-    conn: Connection<Bytes>,
+    conn: TestSocket,
     iss: SeqNum,
     /// Bytes to send, and the number of them that are queued.
     total: usize,
@@ -69,7 +70,7 @@ impl Host {
                 }
             }
         }
-        self.saw_eof |= self.conn.recv_queue().is_eof();
+        self.saw_eof |= self.conn.is_at_end();
         let free = self.memory.saturating_sub(self.conn.readable_len());
         self.conn.set_rcv_space(free as u32);
         let held = self.conn.readable_len() + self.conn.out_of_order_len();
@@ -93,24 +94,27 @@ struct Network {
 
 impl Network {
     /// Opens a connection between two hosts; the impairments begin afterwards.
-    fn new(config: &ConnectionConfig, totals: [usize; 2], impair: Impair, seed: u64) -> Network {
+    fn new(config: &TestConfig, totals: [usize; 2], impair: Impair, seed: u64) -> Network {
         let mut rng = Random::new(seed);
         let now = Instant::from_millis(1000);
         let isns = IsnGenerator::new([seed as u8; 16]);
-        let endpoints = Endpoints {
-            local: ([10, 0, 0, 1], 80).into(),
-            remote: ([10, 0, 0, 2], 9).into(),
-        };
-        let mut backlog =
-            SynBacklog::new(Arc::clone(&config.shared), config.options, 8, isns, [1; 16]);
+        let endpoints = endpoints(9);
+        let mut backlog = SynBacklog::new(
+            Arc::clone(&config.shared),
+            config.settings.rcv_space_initial,
+            8,
+            isns,
+            [1; 16],
+        );
         let incoming = Incoming {
-            link: test_link(config.mss()),
+            settings: &config.settings,
+            link: test_link(config.mss(&config.settings)),
             path_mss: None,
             accept_queue: AcceptQueue::HasRoom,
             iss_floor: None,
         };
         let iss = SeqNum(rng.next() as u32);
-        let mut client = Connection::<Bytes>::connect(config, iss, now);
+        let mut client = TestSocket::connect(config, iss, now);
         let syn = client.poll_send(now).expect("a SYN");
         let ListenOutcome::Reply(syn_ack, None) =
             backlog.on_segment(&endpoints, syn, incoming, now)
@@ -124,7 +128,7 @@ impl Network {
         else {
             panic!("not accepted");
         };
-        let memory = config.options.rcv_space_initial as usize;
+        let memory = config.settings.rcv_space_initial as usize;
         let host = |conn, iss, total| Host {
             conn,
             iss,
@@ -136,7 +140,11 @@ impl Network {
         };
         let hosts = [
             host(client, iss, totals[0]),
-            host(*server, server_iss, totals[1]),
+            host(
+                TestSocket::new(*server, config.settings),
+                server_iss,
+                totals[1],
+            ),
         ];
         Network {
             now,
@@ -258,16 +266,16 @@ impl Network {
     }
 }
 
-fn options() -> ConnectionConfig {
-    ConnectionConfig::default().with(|c| {
-        c.options.rcv_buf_max = 6 << 20;
-        c.options.rcv_space_initial = 60_000;
-        c.options.snd_buf_max = 200_000;
+fn options() -> TestConfig {
+    TestConfig::default().with(|c| {
+        c.settings.rcv_buf_max = 6 << 20;
+        c.settings.rcv_space_initial = 60_000;
+        c.settings.snd_buf_max = 200_000;
     })
 }
 
 /// Runs one connection and checks that both streams arrived.
-fn exchange(config: &ConnectionConfig, totals: [usize; 2], impair: Impair, seed: u64) -> Instant {
+fn exchange(config: &TestConfig, totals: [usize; 2], impair: Impair, seed: u64) -> Instant {
     let mut network = Network::new(config, totals, impair, seed);
     network.run();
     for at in 0..2 {
@@ -337,7 +345,7 @@ fn all_impairments_together_lose_nothing_whatever_is_negotiated() {
                         c.shared_mut().timestamps = timestamps;
                         c.shared_mut().sack = sack;
                         c.shared_mut().window_scaling = window_scaling;
-                        c.options.congestion = congestion;
+                        c.settings.congestion = congestion;
                     });
                     exchange(&config, [60_000, 60_000], impair, seed);
                     seed += 1;
@@ -358,7 +366,7 @@ fn tiny_windows_and_starved_readers_lose_nothing() {
     };
     for seed in 200..212 {
         let config = options().with(|c| {
-            c.options.rcv_space_initial = 3000 + 500 * (seed as u32 - 200);
+            c.settings.rcv_space_initial = 3000 + 500 * (seed as u32 - 200);
         });
         exchange(&config, [40_000, 20_000], impair, seed);
     }
@@ -376,12 +384,12 @@ fn many_seeds_lose_nothing() {
             ..Impair::default()
         };
         let config = options().with(|c| {
-            c.options.nodelay = rng.chance(500);
+            c.settings.nodelay = rng.chance(500);
             c.shared_mut().pacing = rng.chance(500);
             c.shared_mut().timestamps = rng.chance(700);
             c.shared_mut().sack = rng.chance(800);
             c.link.mss = [536, 1460, 8960][rng.below(3) as usize];
-            c.options.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
+            c.settings.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
         });
         let totals = [rng.below(60_000) as usize, rng.below(60_000) as usize];
         exchange(&config, totals, impair, seed);
@@ -404,12 +412,12 @@ fn many_seeds_with_marks_lose_nothing() {
                 [EcnPolicy::Request, EcnPolicy::Accurate][(seed % 2) as usize];
             c.shared_mut().ecn.accecn_option = rng.chance(700);
             c.shared_mut().sack = rng.chance(800);
-            c.options.congestion =
+            c.settings.congestion =
                 [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize];
             if rng.chance(500) {
-                c.shared_mut().policy = Arc::new(linux::Linux::default());
+                c.shared_mut().tuning = Tuning::LINUX;
             }
-            c.options.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
+            c.settings.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
         });
         let totals = [rng.below(80_000) as usize, rng.below(80_000) as usize];
         exchange(&config, totals, impair, seed);

@@ -35,18 +35,16 @@ fn a_long_write_leaves_as_one_segment_to_be_cut() {
 }
 
 #[test]
-fn a_full_queue_takes_nothing_more_and_tells_when_it_does() {
+fn a_full_queue_admits_nothing_more_until_its_payload_is_acknowledged() {
     let config = plain().with(|c| {
-        c.options.snd_buf_max = 3000;
+        c.settings.snd_buf_max = 3000;
     });
     let mut t = established_with(&config);
     t.write(3000);
-    let refused = t.conn.send(Bytes::pattern(OURS + 3001, 1), Push::Now);
-    assert!(matches!(refused, Err(SendError::NoRoom { room: 0, .. })));
+    assert_eq!((t.conn.write_room(), t.conn.admit(1)), (0, 0));
     while t.poll().is_some() {}
     send!(t, ack: Some(3001));
-    assert!(t.last.writable);
-    assert_eq!(t.conn.write_room(), 3000);
+    assert_eq!((t.conn.write_room(), t.conn.admit(5000)), (3000, 3000));
 }
 
 #[test]
@@ -107,7 +105,7 @@ fn nodelay_can_be_switched_on() {
     expect!(t, seq: 1, len: 10);
     t.write(10);
     expect_nothing!(t);
-    t.conn.set_nodelay(true);
+    t.conn.set(|s| s.nodelay = true);
     expect!(t, seq: 11, len: 10);
 }
 
@@ -127,7 +125,7 @@ fn more_to_come_keeps_a_small_segment_back() {
 #[test]
 fn a_boundary_keeps_payloads_in_packets_of_their_own() {
     let config = plain().with(|c| {
-        c.options.nodelay = true;
+        c.settings.nodelay = true;
     });
     let mut t = established_with(&config);
     t.conn
@@ -177,9 +175,9 @@ fn nothing_gathers_that_the_writer_or_the_peer_waits_for() {
     drop(t);
     let mut t = busy();
     t.write(500);
-    t.conn.set_nodelay(true);
+    t.conn.set(|s| s.nodelay = true);
     assert!(!t.conn.may_gather(t.now));
-    t.conn.set_nodelay(false);
+    t.conn.set(|s| s.nodelay = false);
     assert!(t.conn.may_gather(t.now));
     send!(t, len: 100);
     t.conn.on_drained();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::harness::{established_with, plain};
 use crate::state::syn::SynReceived;
 use crate::test_payload::Bytes;
+use crate::test_socket::TestSocket;
 use crate::*;
 
 #[test]
@@ -15,7 +16,7 @@ fn the_memory_of_each_connection_is_bounded() {
         size_of::<SynReceived>(),
         size_of::<ConnectionConfig>(),
     ];
-    let bounds = [1480, 136, 144];
+    let bounds = [1392, 136, 32];
     assert!(
         sizes.iter().zip(bounds).all(|(size, bound)| *size <= bound),
         "connection, half-open entry, configuration: {sizes:?} bytes, allowed {bounds:?}"
@@ -26,12 +27,11 @@ fn the_memory_of_each_connection_is_bounded() {
 fn connections_share_the_settings_of_their_stack() {
     let config = plain();
     let now = wire::Instant::ZERO;
-    let connections = [1, 2, 3].map(|iss| Connection::<Bytes>::connect(&config, SeqNum(iss), now));
+    let connections = [1, 2, 3].map(|iss| TestSocket::connect(&config, SeqNum(iss), now));
     // Ours, and one of each connection.
     assert_eq!(Arc::strong_count(&config.shared), 1 + connections.len());
     let open = established_with(&config);
-    // One more for the connection, one for its sender.
-    assert_eq!(Arc::strong_count(&config.shared), 3 + connections.len());
+    assert_eq!(Arc::strong_count(&config.shared), 2 + connections.len());
     drop((open, connections));
     assert_eq!(Arc::strong_count(&config.shared), 1);
 }

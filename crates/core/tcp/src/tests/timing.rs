@@ -12,7 +12,7 @@ fn kept_alive() -> Trace {
         count: 3,
     };
     established_with(&plain().with(|c| {
-        c.options.keepalive = Some(keepalive);
+        c.settings.keepalive = Some(keepalive);
     }))
 }
 
@@ -48,7 +48,7 @@ fn any_answer_begins_the_wait_anew() {
     send!(t);
     assert_eq!(t.run_timer(), 10_000);
     expect!(t, seq: 0);
-    t.conn.set_keepalive(None);
+    t.conn.set(|s| s.keepalive = None);
     assert_eq!(t.conn.next_timer(), None);
 }
 
@@ -56,10 +56,12 @@ fn any_answer_begins_the_wait_anew() {
 fn keepalive_can_be_switched_on_later_and_counts_from_the_last_segment() {
     let mut t = established();
     t.advance(5000);
-    t.conn.set_keepalive(Some(Keepalive {
-        idle: Duration::from_secs(10),
-        ..Keepalive::default()
-    }));
+    t.conn.set(|s| {
+        s.keepalive = Some(Keepalive {
+            idle: Duration::from_secs(10),
+            ..Keepalive::default()
+        })
+    });
     assert_eq!(t.run_timer(), 5000);
     expect!(t, seq: 0, ack: 1);
 }
@@ -67,7 +69,8 @@ fn keepalive_can_be_switched_on_later_and_counts_from_the_last_segment() {
 #[test]
 fn a_user_timeout_replaces_the_count_of_probes() {
     let mut t = kept_alive();
-    t.conn.set_user_timeout(Some(Duration::from_secs(13)));
+    t.conn
+        .set(|s| s.user_timeout = Some(Duration::from_secs(13)));
     assert_eq!(t.run_timer(), 10_000);
     expect!(t, seq: 0);
     assert_eq!(t.run_timer(), 2000);
@@ -93,7 +96,7 @@ fn a_keepalive_probe_of_the_peer_is_answered() {
 #[test]
 fn unacknowledged_data_ends_the_connection_at_the_user_timeout() {
     let config = plain().with(|c| {
-        c.options.user_timeout = Some(Duration::from_secs(10));
+        c.settings.user_timeout = Some(Duration::from_secs(10));
     });
     let mut t = established_with(&config);
     t.write(100);
@@ -111,7 +114,7 @@ fn unacknowledged_data_ends_the_connection_at_the_user_timeout() {
 #[test]
 fn the_last_icmp_error_is_the_reason_of_a_timeout() {
     let config = plain().with(|c| {
-        c.options.user_timeout = Some(Duration::from_secs(10));
+        c.settings.user_timeout = Some(Duration::from_secs(10));
     });
     let mut t = established_with(&config);
     t.write(100);

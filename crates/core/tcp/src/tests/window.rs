@@ -72,7 +72,7 @@ fn a_window_opens_with_an_update_once_it_is_worth_it() {
 #[test]
 fn half_of_a_small_buffer_is_worth_an_update() {
     let config = plain().with(|c| {
-        c.options.rcv_space_initial = 1000;
+        c.settings.rcv_space_initial = 1000;
     });
     let mut t = established_with(&config);
     send!(t, len: 1000);
@@ -91,8 +91,8 @@ fn a_buffer_smaller_than_a_segment_opens_its_window_again() {
     // gain was large enough for an update.
     let config = plain().with(|c| {
         c.link.mss = 8960;
-        c.options.rcv_space_initial = 64 << 10;
-        c.options.rcv_buf_max = 8192;
+        c.settings.rcv_space_initial = 64 << 10;
+        c.settings.rcv_buf_max = 8192;
     });
     let mut t = established_with(&config);
     assert_eq!(t.conn.rcv_outstanding(), 8192, "never more than the buffer");
@@ -137,8 +137,8 @@ fn held_bytes_reduce_the_window() {
 #[test]
 fn a_scaled_window_rounds_down_and_promises_no_more() {
     let config = plain().with(|c| {
-        c.options.rcv_buf_max = 6 << 20;
-        c.options.rcv_space_initial = 60_000;
+        c.settings.rcv_buf_max = 6 << 20;
+        c.settings.rcv_space_initial = 60_000;
         c.shared_mut().window_scaling = true;
     });
     let mut t = established_with(&config);

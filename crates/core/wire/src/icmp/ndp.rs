@@ -2,8 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::v6::pseudo_header;
-use super::{IcmpError, store_checksum};
+use super::{IcmpError, pseudo_header, store_checksum};
 use crate::emit::{IpRepr, emit_frame_headers};
 use crate::ethernet::{EtherType, EthernetHeader, MacAddr};
 use crate::ipv6::Ipv6Header;

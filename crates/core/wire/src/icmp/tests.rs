@@ -40,7 +40,7 @@ fn error_v4(head: [u8; 2], rest: [u8; 4], quoted: &[u8]) -> Vec<u8> {
 fn error_v6(head: [u8; 2], rest: [u8; 4], quoted: &[u8]) -> Vec<u8> {
     let mut message = error(head, rest, quoted);
     let len = message.len();
-    store_checksum(&mut message, v6::pseudo_header(SRC6, DST6, len));
+    store_checksum(&mut message, pseudo_header(SRC6, DST6, len));
     message
 }
 
@@ -304,7 +304,7 @@ mod neighbors {
         edit(&mut message);
         message[2..4].fill(0);
         let len = message.len();
-        store_checksum(&mut message, v6::pseudo_header(SRC6, DST6, len));
+        store_checksum(&mut message, pseudo_header(SRC6, DST6, len));
         message
     }
 
@@ -459,7 +459,7 @@ proptest! {
             prop_assert!(message.len() < 8 || Icmpv4::parse(&message).is_ok());
             message[2..4].fill(0);
             let len = message.len();
-            store_checksum(&mut message, v6::pseudo_header(SRC6, DST6, len));
+            store_checksum(&mut message, pseudo_header(SRC6, DST6, len));
         }
         let parsed = Icmpv6::parse(&ip6(SRC6, DST6, hop_limit), &message);
         prop_assert_ne!(parsed, Err(IcmpError::BadChecksum));

@@ -4,11 +4,9 @@ use std::net::Ipv6Addr;
 
 use super::{
     Echo, EchoKind, HEADER_LEN, IcmpError, NeighborAdvertisement, NeighborSolicitation, Quoted,
-    ndp, store_checksum,
+    ndp, pseudo_header, store_checksum,
 };
-use crate::checksum::Checksum;
 use crate::ipv6::Ipv6Header;
-use crate::protocol;
 
 const DESTINATION_UNREACHABLE: u8 = 1;
 const PACKET_TOO_BIG: u8 = 2;
@@ -114,10 +112,4 @@ impl Echo<'_> {
         store_checksum(&mut out[..len], pseudo_header(src, dst, len));
         len
     }
-}
-
-/// Returns the sum of the pseudo-header (RFC 4443 2.3); `len` fits 16 bits, as a payload length.
-pub(super) fn pseudo_header(src: Ipv6Addr, dst: Ipv6Addr, len: usize) -> Checksum {
-    let len = u32::try_from(len).unwrap_or(u32::MAX);
-    Checksum::pseudo_v6(src, dst, protocol::ICMPV6, len)
 }

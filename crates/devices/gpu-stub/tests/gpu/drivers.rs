@@ -5,7 +5,7 @@ use std::path::Path;
 use devmem_cuda::{devices, open};
 use devmem_gpu::driver::Version;
 use devmem_gpu::{GpuError, LoadError};
-use devmem_tcp::{ErrorKind, GatherError};
+use devmem_tcp::{Error, ErrorKind};
 use netmem::in_child;
 
 use super::support::{Api, on_each, with_stub};
@@ -135,7 +135,7 @@ fn a_child_by_fork_gets_errors_and_frees_nothing() {
             let is_refused = |text: String| text.contains(api.error(3));
             let copied = copied.unwrap_err();
             let gathered = memory.gather_from(&source, [0..2, 2..5], 0).unwrap_err();
-            let is_forked = |error| GatherError::from(error).kind() == ErrorKind::Forked;
+            let is_forked = |error| Error::from(error).kind() == ErrorKind::Forked;
             let refused = is_forked(gathered)
                 && is_forked(copied)
                 && is_refused(copied.to_string())

@@ -1,8 +1,7 @@
 //! A stream from the memory of one GPU to that of another, through the user-space stack.
 
 use devmem_tcp::{
-    BoundRx, BoundTx, Dmabuf, Errno, ErrorKind, GatherError, Netdev, RxBatch, RxQueueId, Setup,
-    Stream,
+    BoundRx, BoundTx, Dmabuf, Errno, Error, ErrorKind, Netdev, RxBatch, RxQueueId, Setup, Stream,
 };
 
 use netmem::in_child;
@@ -82,7 +81,7 @@ fn a_gather_in_a_child_of_fork_is_the_error_of_all_calls_there() {
         assert_eq!(world.receiver.recv(&mut batch).unwrap(), 13);
         let mut started = batch.start_gather(&later, 0).unwrap();
         let failed = in_child(|| {
-            let is_forked = |error: GatherError| {
+            let is_forked = |error: Error| {
                 (error.kind(), error.errno()) == (ErrorKind::Forked, Errno::EOWNERDEAD)
             };
             let mut out = [0; 13];
@@ -91,7 +90,7 @@ fn a_gather_in_a_child_of_fork_is_the_error_of_all_calls_there() {
                 batch.gather_into(&target, 0).map(drop),
                 batch.start_gather(&target, 0).map(drop),
                 batch.copy_to(&mut out).map(drop),
-                target.copy_from(&later, 0, 0, 1).map_err(GatherError::from),
+                target.copy_from(&later, 0, 0, 1).map_err(Error::from),
             ];
             u8::from(!refused.into_iter().all(|call| call.is_err_and(is_forked)))
         });

@@ -41,8 +41,8 @@ fn world() -> World {
     let nic = Nic::new(Box::new(end), small).unwrap();
     let ours = "10.77.0.1".parse().unwrap();
     let stack = Stack::new(nic, StackConfig::new(ours, 24, Secret::from_seed(2))).unwrap();
-    let time = VirtualTime::new(Instant::from_millis(1));
-    let posix = Posix::new(stack, Settings::default(), time);
+    let time = VirtualTime::new(stack, Settings::default(), Instant::from_millis(1));
+    let posix = Posix::new(time);
     let [listener, client] =
         [(); 2].map(|()| posix.call(|t| t.socket(2, 1 | SOCK_NONBLOCK, 0)).unwrap());
     let address = address();

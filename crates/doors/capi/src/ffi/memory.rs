@@ -106,7 +106,7 @@ pub unsafe extern "C" fn dmt_memory_new(bytes: usize) -> *mut DmtMemory {
 pub unsafe extern "C" fn dmt_memory_udmabuf(bytes: usize) -> *mut DmtMemory {
     let mut number = 0;
     finish("dmt_memory_udmabuf", || -> Result<_, Failure> {
-        number = stacks::add_memory(devmem_tcp::udmabuf(bytes))?;
+        number = stacks::add_memory(devmem_tcp::memory::udmabuf(bytes))?;
         Ok(())
     });
     ptr::without_provenance_mut(number)
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn dmt_memory_heap(heap: *const c_char, bytes: usize) -> *
     finish("dmt_memory_heap", || -> Result<_, Failure> {
         // SAFETY: null or a string, as the header requires.
         let heap = unsafe { cabi::text(heap) }?.ok_or(Errno::EFAULT)?;
-        number = stacks::add_memory(devmem_tcp::dma_heap(heap, bytes))?;
+        number = stacks::add_memory(devmem_tcp::memory::dma_heap(heap, bytes))?;
         Ok(())
     });
     ptr::without_provenance_mut(number)
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn dmt_memory_heap(heap: *const c_char, bytes: usize) -> *
 pub unsafe extern "C" fn dmt_memory_import(fd: c_int) -> *mut DmtMemory {
     let mut number = 0;
     finish("dmt_memory_import", || -> Result<_, Failure> {
-        number = stacks::add_memory(devmem_tcp::import(duplicate(fd)?))?;
+        number = stacks::add_memory(devmem_tcp::memory::import(duplicate(fd)?))?;
         Ok(())
     });
     ptr::without_provenance_mut(number)

@@ -106,7 +106,7 @@ impl Span {
     }
 
     /// Makes a copy that a list needs.
-    fn copy(&self, step: Move<'_>) -> Result<(), devmem_tcp::CopyError> {
+    fn copy(&self, step: Move<'_>) -> Result<(), devmem_tcp::memory::CopyError> {
         let Bounce { pool, rest, .. } = &*self.bounce;
         match step {
             Move::Host { to, bytes } => rest.copy_in(self.at + to, bytes),

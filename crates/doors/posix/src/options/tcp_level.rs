@@ -75,7 +75,7 @@ pub(super) static ROWS: &[Row] = &[
         .get_int(|v| {
             v.options
                 .syn_count
-                .unwrap_or(v.base.options.syn_retries)
+                .unwrap_or(v.base.settings.syn_retries)
                 .into()
         }),
     row(tcp_opt::LINGER2)
@@ -156,7 +156,7 @@ fn set_linger2(options: &mut Options, number: i32) {
 fn linger2(view: View<'_>) -> i32 {
     match view.options.fin_timeout {
         Some(Duration::ZERO) => -1,
-        other => whole_seconds(other.unwrap_or(view.base.options.fin_wait_2_timeout)),
+        other => whole_seconds(other.unwrap_or(view.base.settings.fin_wait_2_timeout)),
     }
 }
 
@@ -171,7 +171,7 @@ fn congestion_bytes(view: View<'_>) -> Vec<u8> {
     let kind = view
         .options
         .congestion
-        .unwrap_or(view.base.options.congestion);
+        .unwrap_or(view.base.settings.congestion);
     let mut bytes = congestion_name(kind).as_bytes().to_vec();
     bytes.resize(TCP_CA_NAME_MAX, 0);
     bytes

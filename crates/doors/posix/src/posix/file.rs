@@ -3,7 +3,7 @@
 use devmem_uapi::Errno;
 use stack::Stopped;
 
-use super::{Limit, Posix};
+use super::{Posix, limit_of};
 use crate::table::{Received, RecvArgs, SendArgs};
 use crate::waiter::Waiter;
 
@@ -26,7 +26,7 @@ impl<W: Waiter> Posix<W> {
             return self.recv(fd, args, 0).map_err(of_any_file);
         };
         let patience = self.lock().patience(fd)?;
-        let limit = Limit::new(patience, None, 0);
+        let limit = limit_of(patience, None, 0);
         let n = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             end.read(table, args.host)
         })?;
@@ -49,7 +49,7 @@ impl<W: Waiter> Posix<W> {
             return self.send(fd, SendArgs::new(bytes), 0).map_err(of_any_file);
         };
         let patience = self.lock().patience(fd)?;
-        let limit = Limit::new(patience, None, 0);
+        let limit = limit_of(patience, None, 0);
         let mut written = 0;
         let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
             let rest = bytes.get(written..).unwrap_or_default();

@@ -1,8 +1,9 @@
 //! splice(2): bytes between a pipe and a socket, or between pipes. They are copied.
 
 use devmem_uapi::{Errno, MsgFlags};
+use runtime::WaitLimit;
 
-use super::{Limit, Posix};
+use super::{Posix, limit_of};
 use crate::abi::MAX_RW_COUNT;
 use crate::table::{Patience, PipeEnd, RecvArgs, SendArgs, Table};
 use crate::waiter::Waiter;
@@ -117,11 +118,11 @@ impl<W: Waiter> Posix<W> {
         let len = args.len.min(MAX_RW_COUNT);
         match way {
             Way::SocketToPipe(socket, pipe) => {
-                pair.source = Limit::new(source, source.receive, 0);
+                pair.source = limit_of(source, source.receive, 0);
                 pair.splice_in(socket, &pipe, len)
             }
             Way::PipeToSocket(pipe, socket) => {
-                pair.target = Limit::new(target, target.send, 0);
+                pair.target = limit_of(target, target.send, 0);
                 let more = args.flags & flag::MORE != 0;
                 let flags = if more {
                     MsgFlags::MORE
@@ -132,7 +133,7 @@ impl<W: Waiter> Posix<W> {
             }
             Way::PipeToPipe(from, to) => {
                 if source.nonblocking || target.nonblocking {
-                    (pair.source, pair.target) = (Limit::Never, Limit::Never);
+                    (pair.source, pair.target) = (WaitLimit::Never, WaitLimit::Never);
                 }
                 pair.splice_across(&from, &to, len)
             }
@@ -140,10 +141,10 @@ impl<W: Waiter> Posix<W> {
     }
 }
 
-fn pipe_limit(patience: Patience, never: bool) -> Limit {
+fn pipe_limit(patience: Patience, never: bool) -> WaitLimit {
     match never || patience.nonblocking {
-        true => Limit::Never,
-        false => Limit::Forever,
+        true => WaitLimit::Never,
+        false => WaitLimit::Forever,
     }
 }
 
@@ -153,14 +154,14 @@ struct Pair<'a, W> {
     posix: &'a Posix<W>,
     /// Descriptor and serial number of each.
     watched: [(i32, u64); 2],
-    source: Limit,
-    target: Limit,
+    source: WaitLimit,
+    target: WaitLimit,
 }
 
 impl<W: Waiter> Pair<'_, W> {
     fn wait<T>(
         &self,
-        limit: Limit,
+        limit: WaitLimit,
         mut attempt: impl FnMut(&mut Table) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         self.posix

@@ -20,10 +20,10 @@ impl Table {
     }
 
     /// Holds the files of `fds`; descriptors that are not open are skipped.
-    pub(crate) fn hold(&mut self, fds: &[i32]) -> Hold {
+    pub(crate) fn hold(&mut self, fds: impl Iterator<Item = i32>) -> Hold {
         let mut hold = Hold::default();
         for fd in fds {
-            if let Ok(index) = self.index_of(*fd)
+            if let Ok(index) = self.index_of(fd)
                 && let Some(file) = self.files.get_mut(index)
             {
                 file.holders += 1;

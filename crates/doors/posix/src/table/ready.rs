@@ -20,14 +20,14 @@ pub const WRITABLE: News = ev::OUT | ev::WRNORM | ev::WRBAND;
 
 /// State of a file when its watchers were last woken; only an increase wakes them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Told {
+pub(super) struct Reported {
     ready: u32,
     arrived: u64,
     errors: u64,
 }
 
 impl Table {
-    pub(super) fn note_events(&mut self) {
+    pub(crate) fn note_events(&mut self) {
         let events: Vec<SocketId> = self.stack.take_events().collect();
         for socket in events {
             self.changes += 1;
@@ -42,7 +42,7 @@ impl Table {
     /// Returns what is new since the last call: more ready bits, more received data, more errors. Room for more bytes counts
     /// only after a caller was told that there was none (linux `SOCK_NOSPACE`).
     fn news(&mut self, index: usize, socket: SocketId) -> Option<News> {
-        let now = Told {
+        let now = Reported {
             ready: self.events_at(index),
             arrived: self.stack.arrivals(socket).unwrap_or(0),
             errors: self.stack.error_arrivals(socket).unwrap_or(0),

@@ -2,12 +2,14 @@
 
 use std::net::{Shutdown, SocketAddr};
 use std::ops::Range;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use devmem_posix::abi::{SOCK_NONBLOCK, SOCK_STREAM, SOL_TCP, ev, so, tcp_opt};
 use devmem_posix::sockaddr::{Family, Given, emit, parse};
-use devmem_posix::{PollFd, Posix, RecvArgs, SendArgs, Settings, Table, Waiter, names_dmabuf};
+use devmem_posix::{
+    PollFd, Posix, RecvArgs, SendArgs, Settings, Table, WaitLimit, Waiter, Waits, names_dmabuf,
+};
 use devmem_uapi::{DmabufId, Errno, MsgFlags, sockopt};
 use netmem::{Dmabuf, NiovSize};
 use netsim::{RecvResult, RecvRoom};
@@ -26,22 +28,51 @@ pub const SEEDS: u64 = 75;
 /// A socket table with a clock that the simulation sets. Its files are non-blocking.
 #[derive(Debug)]
 pub struct Files {
-    posix: Posix<Clock>,
+    posix: Posix<Simulated>,
 }
 
-/// The simulation's time, in nanoseconds. No call waits.
-#[derive(Debug, Default)]
-struct Clock(AtomicU64);
+/// A table with the simulation's time, in nanoseconds. No call waits.
+#[derive(Debug)]
+struct Simulated {
+    table: Mutex<Table>,
+    now: AtomicU64,
+}
 
-impl Waiter for Clock {
+impl Waiter for Simulated {
+    type Locked<'a> = MutexGuard<'a, Table>;
+
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.load(Ordering::Relaxed))
+        Instant::from_nanos(self.now.load(Ordering::Relaxed))
     }
 
-    fn changed(&self, _: &mut Table) {}
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap()
+    }
 
-    fn wait<'a>(&'a self, _: MutexGuard<'a, Table>, _: Option<Instant>) -> MutexGuard<'a, Table> {
-        panic!("a call on a non-blocking file waits");
+    fn call<T>(&self, _: Waits, call: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.lock();
+        table.set_clock(self.now());
+        let result = call(&mut table);
+        table.after_call(self.now());
+        result
+    }
+
+    fn wait_for<T>(
+        &self,
+        limit: WaitLimit,
+        waits: &mut Waits,
+        mut attempt: impl FnMut(&mut Table, Instant) -> Option<T>,
+        give_up: impl FnOnce(&mut Table) -> T,
+    ) -> T {
+        assert_eq!(
+            limit,
+            WaitLimit::Never,
+            "a call on a non-blocking file waits"
+        );
+        let now = self.now();
+        self.call(*waits, |table| {
+            attempt(table, now).unwrap_or_else(|| give_up(table))
+        })
     }
 }
 
@@ -67,10 +98,8 @@ fn int(value: impl Into<i32>) -> Vec<u8> {
 
 impl Files {
     fn set_time(&self, now: Instant) {
-        self.posix
-            .waiter()
-            .0
-            .store(now.as_nanos(), Ordering::Relaxed);
+        let clock = &self.posix.waiter().now;
+        clock.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// Creates a socket, and closes it again if `begin` fails.
@@ -126,7 +155,10 @@ impl netsim::Door for Files {
     type Socket = i32;
 
     fn open(stack: Stack) -> Self {
-        let posix = Posix::new(stack, Settings::default(), Clock::default());
+        let posix = Posix::new(Simulated {
+            table: Mutex::new(Table::new(stack, Settings::default())),
+            now: AtomicU64::new(0),
+        });
         Self { posix }
     }
 
@@ -135,7 +167,7 @@ impl netsim::Door for Files {
     }
 
     fn stack_mut(&mut self) -> &mut Stack {
-        self.posix.table_mut().stack_mut()
+        self.posix.waiter_mut().table.get_mut().unwrap().stack_mut()
     }
 
     fn id(&self, fd: i32) -> Result<SocketId, Errno> {

@@ -6,7 +6,15 @@ mod door;
 mod scenarios;
 
 mod fuzz_replay;
+mod idle;
 mod pipes;
 mod shared;
 mod table;
 mod threads;
+
+/// Starts the threads of a NIC with this stack.
+fn start(stack: stack::Stack) -> devmem_posix::Engine {
+    let nic = devmem_posix::Opened::of_one(stack, Vec::new());
+    let mut shards = devmem_posix::Engine::start(nic, Default::default).unwrap();
+    shards.pop().unwrap()
+}

@@ -15,8 +15,8 @@ fn table() -> (Posix<VirtualTime>, WireLink) {
     let nic = Nic::new(Box::new(end), NicConfig::default()).unwrap();
     let address = "10.77.0.1".parse().unwrap();
     let stack = Stack::new(nic, StackConfig::new(address, 24, Secret::from_seed(1))).unwrap();
-    let time = VirtualTime::new(Instant::from_millis(1));
-    (Posix::new(stack, Settings::default(), time), other)
+    let time = VirtualTime::new(stack, Settings::default(), Instant::from_millis(1));
+    (Posix::new(time), other)
 }
 
 fn read(posix: &Posix<VirtualTime>, fd: i32, len: usize) -> Result<Vec<u8>, Errno> {

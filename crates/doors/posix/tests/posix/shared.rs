@@ -42,8 +42,8 @@ fn world(v6: bool) -> World {
         ..StackConfig::new(ip("10.77.0.1"), 24, Secret::from_seed(3))
     };
     let stack = Stack::new(nic, config).unwrap();
-    let time = VirtualTime::new(Instant::from_millis(1));
-    let posix = Posix::new(stack, Settings::default(), time);
+    let time = VirtualTime::new(stack, Settings::default(), Instant::from_millis(1));
+    let posix = Posix::new(time);
     let socket = || {
         let domain = if v6 { 10 } else { 2 };
         posix

@@ -64,8 +64,8 @@ struct Loopback {
 
 fn table() -> (Posix<VirtualTime>, WireLink) {
     let (stack, other) = stack();
-    let time = VirtualTime::new(Instant::from_millis(1));
-    (Posix::new(stack, Settings::default(), time), other)
+    let time = VirtualTime::new(stack, Settings::default(), Instant::from_millis(1));
+    (Posix::new(time), other)
 }
 
 fn loopback() -> Loopback {

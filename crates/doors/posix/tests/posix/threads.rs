@@ -5,7 +5,7 @@ use std::thread::scope;
 
 use devmem_posix::abi::{ctl, ev, so};
 use devmem_posix::sockaddr::{Family, emit};
-use devmem_posix::{Engine, EpollEvent, Posix, RealTime, RecvArgs, SendArgs, Settings, Table};
+use devmem_posix::{Engine, EpollEvent, Posix, RealTime, RecvArgs, SendArgs, Table};
 use devmem_uapi::{CmsgIter, DevmemCmsg, Errno, MsgFlags, sockopt, space_for};
 use netmem::{Dmabuf, NiovSize};
 use netsim::Pattern;
@@ -28,8 +28,7 @@ fn engine() -> (Engine, WireLink) {
     let nic = Nic::new(Box::new(end), NicConfig::default()).unwrap();
     let ours = "10.77.0.1".parse().unwrap();
     let stack = Stack::new(nic, StackConfig::new(ours, 24, Secret::from_seed(5))).unwrap();
-    let engine = Engine::start(stack, Settings::default(), Vec::new()).unwrap();
-    (engine, other)
+    (crate::start(stack), other)
 }
 
 fn address(text: &str) -> Vec<u8> {

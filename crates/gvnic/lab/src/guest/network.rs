@@ -11,7 +11,7 @@ use devmem_linux::netif::{Interface, interfaces};
 use devmem_linux::netns::{self, NetNs};
 use rustix::system::finit_module;
 
-use super::wait::{LOOK, wait_for};
+use super::wait::{POLL_INTERVAL, wait_for};
 use crate::job::{GuestNic, Job, PEER_NETNS};
 
 /// `MODULE_INIT_COMPRESSED_FILE` (linux include/uapi/linux/module.h): the kernel unpacks it.
@@ -124,6 +124,6 @@ fn wait_for_carrier(name: &str) {
     let start = Instant::now();
     let up = || fs::read_to_string(&path).is_ok_and(|text| text.trim() == "1");
     while !up() && start.elapsed() < CARRIER_LIMIT {
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::anyhow;
 /// Maximum time until a NIC or a port appears.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Time between two looks.
-pub const LOOK: Duration = Duration::from_millis(5);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Calls `look` repeatedly until it returns a value, for a bounded time.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
@@ -20,6 +20,6 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> anyhow::R
         if start.elapsed() > LIMIT {
             return Err(anyhow!("{what} did not appear in time"));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }

@@ -99,7 +99,7 @@ impl Pretended {
                 return path.into();
             }
             assert!(start.elapsed() < PATIENCE, "QEMU is not started: {started}");
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

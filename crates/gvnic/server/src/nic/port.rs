@@ -23,7 +23,7 @@ use crate::plan::WirePort;
 pub const FRAME_BUFFER_BYTES: usize = MAX_FRAME_LEN + 1;
 
 /// How often the kernel is asked for the state of an interface that is down.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Offloads of a TAP, and of another device of ours.
 const OFFLOADS: WireFeatures = WireFeatures::CHECKSUM
@@ -275,7 +275,7 @@ impl PacketPort {
             Err(Errno::AGAIN | Errno::INTR | Errno::INVAL) => Ok(None),
             // linux v6.18 net/packet/af_packet.c packet_notifier: once, when the interface goes down. A removal begins so.
             Err(Errno::NETDOWN) => {
-                self.look_at = Some(now + LOOK_INTERVAL);
+                self.look_at = Some(now + CHECK_INTERVAL);
                 Ok(None)
             }
             read => read,
@@ -290,7 +290,7 @@ impl PacketPort {
         match packet::presence(self.fd.as_fd(), self.index) {
             Ok(Presence::Up) => {}
             Ok(Presence::Gone) => self.gone = true,
-            Ok(Presence::Down) | Err(_) => self.look_at = Some(now + LOOK_INTERVAL),
+            Ok(Presence::Down) | Err(_) => self.look_at = Some(now + CHECK_INTERVAL),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use std::vec;
 
-use devmem_tcp::{ConnectError, ConnectOptions, Connecting, Netdev, SendSignal, Stream};
+use devmem_tcp::{ConnectOptions, Connecting, Error, Netdev, SendSignal, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::no_address;
@@ -110,15 +110,15 @@ impl<'a> Race<'a> {
         let attempt = self.attempts.pop();
         attempt.map_or_else(no_server, |Attempt { address, .. }| LoadError::Connect {
             address,
-            source: ConnectError::System(errno.into()),
+            source: std::io::Error::from(errno).into(),
         })
     }
 }
 
 impl Attempt {
-    fn begin(nic: &Netdev, address: SocketAddr) -> Result<Self, ConnectError> {
+    fn begin(nic: &Netdev, address: SocketAddr) -> Result<Self, Error> {
         let connecting = nic.begin_connect(address, &ConnectOptions::new())?;
-        let signal = connecting.signal().map_err(ConnectError::System)?;
+        let signal = connecting.signal()?;
         Ok(Self {
             address,
             connecting,
@@ -127,10 +127,13 @@ impl Attempt {
         })
     }
 
-    fn outcome(&mut self) -> Option<Result<Stream, ConnectError>> {
+    fn outcome(&mut self) -> Option<Result<Stream, Error>> {
         self.signal.arm();
         match self.connecting.try_finish() {
-            Ok(None) if self.began.elapsed() >= CONNECT_LIMIT => Some(Err(ConnectError::TimedOut)),
+            Ok(None) if self.began.elapsed() >= CONNECT_LIMIT => Some(Err(std::io::Error::from(
+                std::io::ErrorKind::TimedOut,
+            )
+            .into())),
             Ok(None) => None,
             Ok(Some(stream)) => Some(Ok(stream)),
             Err(error) => Some(Err(error)),

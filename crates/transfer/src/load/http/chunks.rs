@@ -5,7 +5,7 @@ use httparse::Status;
 /// Most bytes of the line with a chunk's size, and of each trailer field.
 const MAX_LINE_BYTES: usize = 4 << 10;
 /// Bytes to look at for the next size: 16 digits, the line ends, and a short extension.
-pub(crate) const LOOK_BYTES: usize = 64;
+pub(crate) const PEEK_BYTES: usize = 64;
 
 /// Where in the coding the next byte is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -261,12 +261,14 @@ fn head_of_first_byte(
             Ok(0) => return Ok(Err("the server closed the connection".to_owned())),
             Ok(received) => received,
             Err(RecvError::TimedOut { .. }) => continue,
-            Err(RecvError::Refused(error)) => return Ok(Err(error.to_string())),
+            Err(RecvError::Failed(error)) => return Ok(Err(error.to_string())),
             Err(error) => return Err(error.into()),
         };
         let before = text.len();
         text.resize(before + received, 0);
-        batch.copy_to(&mut text[before..])?;
+        batch
+            .copy_to(&mut text[before..])
+            .map_err(LoadError::Gather)?;
         let found = final_head(&mut text).map_err(|error| LoadError::Invalid {
             host: request.url().authority(),
             problem: error.to_string(),

@@ -10,7 +10,7 @@ use crate::load::session::{Fault, Next, Session};
 use crate::parallel::Piece;
 
 /// Bytes to look at for a head.
-const HEAD_LOOK_BYTES: usize = 2048;
+const HEAD_PEEK_BYTES: usize = 2048;
 
 /// The session of one connection.
 #[derive(Debug)]
@@ -246,13 +246,13 @@ impl Session for HttpSession {
             return Next::Nothing;
         };
         let body = match &self.state {
-            State::Head => return Next::Text(HEAD_LOOK_BYTES),
+            State::Head => return Next::Text(HEAD_PEEK_BYTES),
             State::Over => return Next::Nothing,
             State::Body(body) => body,
         };
         let (at, left) = (body.at, body.framing.data_left());
         if left == 0 {
-            Next::Text(chunks::LOOK_BYTES)
+            Next::Text(chunks::PEEK_BYTES)
         } else if at < piece.start {
             Next::Skip(left.min(piece.start - at))
         } else {

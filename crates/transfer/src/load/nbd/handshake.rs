@@ -283,9 +283,12 @@ impl<'a> Talk<'a> {
             let most = out.len() - filled;
             match self.stream.recv_at_most(&mut self.batch, most) {
                 Ok(0) => return Err(self.broken("the server closed the connection")),
-                Ok(_) => filled += self.batch.copy_to(&mut out[filled..])?,
+                Ok(_) => {
+                    let copied = self.batch.copy_to(&mut out[filled..]);
+                    filled += copied.map_err(LoadError::Gather)?;
+                }
                 Err(RecvError::TimedOut { .. }) => {}
-                Err(RecvError::Refused(error)) => return Err(self.broken(&error.to_string())),
+                Err(RecvError::Failed(error)) => return Err(self.broken(&error.to_string())),
                 Err(error) => return Err(error.into()),
             }
         }

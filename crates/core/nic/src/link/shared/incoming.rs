@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
 use mapped::{MapAccess, MappableFile, Mapping};
-use netmem::{DmaPort, FragList, PeerMemory, TxSend};
+use netmem::{DmaPort, FragList, FragUse, PeerMemory};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use smallvec::SmallVec;
 
@@ -23,12 +23,12 @@ struct Borrowed {
     slot: u16,
     number: u32,
     /// One for each file that the frame has pieces of.
-    handles: SmallVec<[TxSend; 1]>,
+    handles: SmallVec<[FragUse; 1]>,
 }
 
 impl Borrowed {
     fn is_over(&mut self) -> bool {
-        self.handles.iter_mut().all(TxSend::is_over)
+        self.handles.iter_mut().all(FragUse::is_over)
     }
 }
 
@@ -120,7 +120,7 @@ impl Incoming {
                 let len = piece.len as usize;
                 match (last, handles.last()) {
                     (Some(same), Some(handle)) if same == piece.region => {
-                        let handle: &TxSend = handle;
+                        let handle: &FragUse = handle;
                         handle.append(offset, len, list).ok()
                     }
                     _ => {

@@ -36,7 +36,7 @@ const KNOWN_PRIVATE: usize = 16;
 
 /// Time after which the other end's memory is looked at without an event, while it has frames: a program may wait for the
 /// completion of a send that nothing acknowledges any more.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether the other end has the memory of a payload.
 pub(super) enum Found {
@@ -44,7 +44,7 @@ pub(super) enum Found {
     Yes,
     /// It has to get this file first.
     New(Offer),
-    /// It cannot map some of it, or shall not.
+    /// It cannot map some of it, or must not.
     Private,
 }
 
@@ -167,7 +167,7 @@ impl Outgoing {
 
     /// Returns when to look at the other end's memory without an event.
     pub(super) fn next_due(&self, last: Instant) -> Option<Instant> {
-        (!self.held.is_empty()).then(|| last + LOOK_AGAIN)
+        (!self.held.is_empty()).then(|| last + RECHECK_INTERVAL)
     }
 
     /// Returns whether frames can be sent by reference: the other end is ready for them.
@@ -175,7 +175,7 @@ impl Outgoing {
         self.releases.is_some()
     }
 
-    /// Returns whether the other end cannot map some of a payload, or shall not.
+    /// Returns whether the other end cannot map some of a payload, or must not.
     pub(super) fn is_private(&self, payload: &FragList, port: &DmaPort) -> bool {
         payload.iter().any(|frag| match self.reachable(frag, port) {
             Some(memory) => self.private.iter().any(|it| memory.is_observed_by(it)),

@@ -16,7 +16,7 @@ use super::outgoing::KEEP_BYTES;
 const STAGE_BYTES: usize = KEEP_BYTES + (4 << 20);
 const STAGE_NIOV: usize = 64 << 10;
 
-/// Memory for copies of payload that the peer cannot map, or shall not: there is nothing in it but what was sent to this peer.
+/// Memory for copies of payload that the peer cannot or must not map. It contains only what was sent to this peer.
 #[derive(Debug)]
 pub(super) struct Stage {
     pool: PagePool,

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::wire::MacAddr;
-use netmem::{Dmabuf, DmabufId, FragList, HostProvider, NiovSize, PagePool, PoolConfig, TxMemory};
+use netmem::{
+    Dmabuf, DmabufId, FragList, FragSource, HostProvider, NiovSize, PagePool, PoolConfig,
+};
 use rustix::fs::fstat;
 
 use super::record::{FileRecord, Packet};
@@ -113,7 +115,7 @@ fn send_host(nic: &mut Nic, pool: &mut PagePool, word: [u8; 8]) {
 fn send_device(nic: &mut Nic, memory: &Dmabuf, word: [u8; 8], unsent: [u8; 8]) {
     memory.copy_in(0, &text(word)).unwrap();
     memory.copy_in(memory.size() / 2, &text(unsent)).unwrap();
-    let bound = TxMemory::new(memory, DmabufId(7)).unwrap();
+    let bound = FragSource::new(memory, DmabufId(7)).unwrap();
     let payload = bound.begin().frags(0, LEN).unwrap();
     nic.transmit(packet_v4(payload), NOW).unwrap();
 }

@@ -9,7 +9,7 @@ use ::wire::{
     emit_tcp_frame_headers, tcp_tx_checksum,
 };
 use mapped::DmaRight;
-use netmem::{Dmabuf, DmabufId, HostProvider, NiovSize, PagePool, PoolConfig, TxMemory, TxSend};
+use netmem::{Dmabuf, DmabufId, FragSource, FragUse, HostProvider, NiovSize, PagePool, PoolConfig};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use steer::RxQueueId;
@@ -158,9 +158,9 @@ fn bytes(payload: &FragList) -> Vec<u8> {
 }
 
 /// Device memory with a file, or without one, bound for sending.
-fn device(memory: &Dmabuf, len: usize, seed: usize) -> (TxMemory, TxSend, FragList) {
+fn device(memory: &Dmabuf, len: usize, seed: usize) -> (FragSource, FragUse, FragList) {
     memory.copy_in(100, &pattern(seed, len)).unwrap();
-    let bound = TxMemory::new(memory, DmabufId(7)).unwrap();
+    let bound = FragSource::new(memory, DmabufId(7)).unwrap();
     let send = bound.begin();
     let payload = send.frags(100, len).unwrap();
     (bound, send, payload)

@@ -7,11 +7,11 @@ use nic::{Nic, NicConfig, WireLink, WireOptions};
 use wire::Instant;
 
 use super::super::recvmsg::RecvMsg;
-use super::super::sendmsg::SendMsg;
 use super::super::sockopt::SocketOption;
 use super::super::timestamps::{StampIds, Timestamping};
 use super::*;
-use crate::{Secret, Stack, StackConfig};
+use crate::socket::readiness::Readiness;
+use crate::{Secret, SendMsg, Stack, StackConfig};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 5201;
@@ -292,8 +292,8 @@ fn polls_that_go_on_serve_each_connection_once_and_the_empty_link_sends_its_ack(
     for received in 1..=CONNECTIONS {
         assert_eq!(world.call(|stack, now| stack.poll(now)).received, 1);
         let sockets = &mut world.stack.sockets;
-        assert!(!sockets.any(Work::Arrivals), "they were served");
-        assert_eq!(sockets.agenda.work.of(Work::HeldAck).len(), received);
+        assert!(!sockets.any(Mark::Arrivals), "they were served");
+        assert_eq!(sockets.agenda.listed(Mark::HeldAck), received);
         // From now on it would send the ACK if it was served.
         let mut first = sockets.connection_at(pairs[0].1.slot()).unwrap();
         first.conn.set_quick_acks(true);
@@ -313,17 +313,17 @@ fn polls_that_go_on_serve_each_connection_once_and_the_empty_link_sends_its_ack(
     }
     // When the link is empty, all are served once, also one that has received another segment meanwhile.
     let sockets = &mut world.stack.sockets;
-    assert_eq!(sockets.agenda.work.of(Work::HeldAck).len(), CONNECTIONS);
+    assert_eq!(sockets.agenda.listed(Mark::HeldAck), CONNECTIONS);
     sockets
         .connection_at(accepted.slot())
         .unwrap()
-        .note_arrivals();
+        .mark(Mark::Arrivals);
     sockets.release_held_acks();
-    assert!(!sockets.any(Work::HeldAck));
-    assert_eq!(sockets.agenda.work.of(Work::Arrivals).len(), CONNECTIONS);
+    assert!(!sockets.any(Mark::HeldAck));
+    assert_eq!(sockets.agenda.listed(Mark::Arrivals), CONNECTIONS);
     world.call(|stack, _| stack.close(accepted)).unwrap();
     world.run();
-    assert!(!world.stack.sockets.any(Work::HeldAck));
+    assert!(!world.stack.sockets.any(Mark::HeldAck));
     for (opener, _) in pairs.iter().filter(|(_, peer)| *peer != accepted) {
         let info = world.stack.info(*opener).unwrap().unwrap();
         assert_eq!(info.unacked, 0, "{info:?}");

@@ -19,11 +19,11 @@ fn a_promise_too_small_for_the_window_field_counts_as_none() {
             mtu: 9000,
             host_mem_bytes: 256 << 10,
             tcp: tcp::Config {
-                options: tcp::ConnectionOptions {
+                settings: tcp::Settings {
                     rcv_buf_max: 64 << 10,
                     nodelay: true,
                     syn_retries: 12,
-                    ..tcp::ConnectionOptions::default()
+                    ..tcp::Settings::default()
                 },
                 acks: tcp::AckConfig {
                     quick: 1,

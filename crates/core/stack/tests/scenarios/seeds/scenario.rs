@@ -215,19 +215,19 @@ fn impairment(dice: &mut Dice) -> Impairment {
 fn tcp_config(dice: &mut Dice) -> tcp::Config {
     // The order of the calls determines the scenario of each seed.
     let mut config = tcp::Config::default();
-    config.options.rcv_buf_max = dice.pick(&[8 << 10, 64 << 10, 6 << 20, 6 << 20]);
-    config.options.snd_buf_max = dice.pick(&[4 << 10, 16 << 10, 64 << 10, 4 << 20]);
+    config.settings.rcv_buf_max = dice.pick(&[8 << 10, 64 << 10, 6 << 20, 6 << 20]);
+    config.settings.snd_buf_max = dice.pick(&[4 << 10, 16 << 10, 64 << 10, 4 << 20]);
     config.window_scaling = !dice.once_in(5);
     config.timestamps = !dice.once_in(4);
     config.sack = !dice.once_in(4);
     config.acks.delay = Duration::from_millis(dice.pick(&[0, 1, 40, 40, 200]));
     config.acks.quick = dice.pick(&[0, 1, 16]);
-    config.options.nodelay = dice.once_in(2);
-    config.options.congestion = dice.pick(&[CongestionKind::Cubic, CongestionKind::NewReno]);
+    config.settings.nodelay = dice.once_in(2);
+    config.settings.congestion = dice.pick(&[CongestionKind::Cubic, CongestionKind::NewReno]);
     config.initial_cwnd = dice.pick(&[1, 2, 10, 10]);
     config.pacing = dice.once_in(4);
     // Up to a twelfth of all frames is lost, including those that open a connection.
-    config.options.syn_retries = 12;
+    config.settings.syn_retries = 12;
     config.timers.syn_ack_retries = 12;
     config
 }

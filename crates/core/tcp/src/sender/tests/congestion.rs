@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::harness::{Bench, sent};
-use crate::config::CongestionKind;
+use crate::settings::CongestionKind;
 
 /// Acknowledges everything in flight, segment by segment, a round trip later.
 fn round_trip(bench: &mut Bench) {
@@ -19,7 +19,7 @@ fn round_trip(bench: &mut Bench) {
 #[test]
 fn slow_start_doubles_the_window_per_round_trip() {
     for kind in [CongestionKind::NewReno, CongestionKind::Cubic] {
-        let mut bench = Bench::with(|setup| setup.config.options.congestion = kind);
+        let mut bench = Bench::with(|setup| setup.config.settings.congestion = kind);
         bench.write(1_000_000);
         bench.drain();
         for expected in [20_000, 40_000, 80_000] {
@@ -57,7 +57,7 @@ fn newreno_grows_by_a_segment_per_round_trip_past_the_threshold() {
 #[test]
 fn cubic_falls_to_seven_tenths() {
     let mut bench = Bench::with(|setup| {
-        setup.config.options.congestion = CongestionKind::Cubic;
+        setup.config.settings.congestion = CongestionKind::Cubic;
         setup.config.shared_mut().initial_cwnd = 100;
     });
     bench.write(1_000_000);
@@ -131,7 +131,7 @@ fn a_short_pause_keeps_the_window() {
 
 #[test]
 fn a_growing_queue_ends_the_slow_start_of_cubic() {
-    let mut bench = Bench::with(|setup| setup.config.options.congestion = CongestionKind::Cubic);
+    let mut bench = Bench::with(|setup| setup.config.settings.congestion = CongestionKind::Cubic);
     bench.write(100_000_000);
     bench.drain();
     let mut rtt = 100;

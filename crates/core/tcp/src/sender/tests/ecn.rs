@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use super::harness::{Bench, sent};
 use super::simulation::{Path, Simulation, Transfer};
-use crate::config::ConnectionConfig;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
+use crate::test_config::TestConfig;
 
 /// Ten ECN-capable segments in flight at cwnd 10, many more waiting, 100 ms later.
 fn ten_in_flight() -> Bench {
@@ -185,7 +185,7 @@ fn a_marked_transfer_repeats_nothing() {
                 ce: 20,
                 ..Path::clean(Duration::from_millis(10))
             },
-            config: ConnectionConfig::default(),
+            config: TestConfig::default(),
             mss: 1448,
             sack: true,
             timestamps: true,

@@ -5,11 +5,13 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks};
 
-use crate::config::{CongestionKind, ConnectionConfig, EcnMode};
+use crate::config::EcnMode;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::sender::{AckOutcome, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
+use crate::sender::{AckKind, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
 use crate::seqnum::SeqNum;
+use crate::settings::CongestionKind;
+use crate::test_config::TestConfig;
 use crate::test_payload::Bytes;
 
 /// Payload of a full packet in these tests.
@@ -42,7 +44,7 @@ pub fn sent(start: i64, end: i64, flags: &str) -> Sent {
 /// Options of the bench; the defaults are a path of 100 ms with SACK, without timestamps.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    pub config: ConnectionConfig,
+    pub config: TestConfig,
     pub mss: u16,
     pub sack: bool,
     pub timestamps: bool,
@@ -55,8 +57,8 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
-            config: ConnectionConfig::default().with(|c| {
-                c.options.congestion = CongestionKind::NewReno;
+            config: TestConfig::default().with(|c| {
+                c.settings.congestion = CongestionKind::NewReno;
             }),
             mss: MSS,
             sack: true,
@@ -72,6 +74,7 @@ impl Default for Setup {
 /// The sender, its clock, and the peer's window.
 pub struct Bench {
     pub sender: Sender<Bytes>,
+    pub config: TestConfig,
     pub now: Instant,
     pub window: u32,
     /// The next ACKs echo a mark.
@@ -85,7 +88,7 @@ impl Bench {
     pub fn new(setup: Setup) -> Bench {
         let now = Instant::from_millis(10_000);
         let clock = TimestampClock::new(u32::MAX - 11_000);
-        let mut sender = Sender::new(&setup.config, ISS);
+        let mut sender = Sender::new(&setup.config, &setup.config.settings, ISS);
         let established = Established {
             negotiated: Negotiated {
                 snd_mss: setup.mss,
@@ -106,9 +109,10 @@ impl Bench {
             handshake_rtt: setup.handshake_rtt,
             handshake_timed_out: setup.handshake_timed_out,
         };
-        sender.on_established(&established, now);
+        sender.on_established(&established, &setup.config.at(now));
         Bench {
             sender,
+            config: setup.config,
             now,
             window: setup.window,
             ece: false,
@@ -153,7 +157,7 @@ impl Bench {
             self.now
         );
         self.now = at;
-        self.sender.on_timer(at)
+        self.sender.on_timer(&self.config.at(at))
     }
 
     /// Runs the next timer; returns the milliseconds until it, and what is sent.
@@ -169,7 +173,7 @@ impl Bench {
     /// Returns the segments that are sent now.
     pub fn drain_raw(&mut self) -> Vec<DataSegment<Bytes>> {
         let mut segments = Vec::new();
-        while let Some(segment) = self.sender.poll_data(self.now) {
+        while let Some(segment) = self.sender.poll_data(&self.config.at(self.now)) {
             assert!(
                 segment.payload.is_pattern(segment.seq),
                 "wrong bytes at {:?}",
@@ -215,12 +219,12 @@ impl Bench {
         self.echo = Some(self.clock.value(at));
     }
 
-    pub fn ack(&mut self, offset: u64) -> AckOutcome {
+    pub fn ack(&mut self, offset: u64) -> AckKind {
         self.sacked(offset, &[])
     }
 
     /// An ACK with SACK blocks, the first one a D-SACK if it lies below.
-    pub fn sacked(&mut self, offset: u64, blocks: &[(u64, u64)]) -> AckOutcome {
+    pub fn sacked(&mut self, offset: u64, blocks: &[(u64, u64)]) -> AckKind {
         let mut sack = SackBlocks::default();
         for &(left, right) in blocks {
             assert!(sack.push(self.at(left).0, self.at(right).0));
@@ -237,7 +241,7 @@ impl Bench {
             accecn: None,
             ts_progress: false,
         };
-        self.sender.on_ack(&ack, self.now)
+        self.sender.on_ack(&ack, &self.config.at(self.now))
     }
 
     /// Acknowledges everything up to `offset` after `millis`; returns what is sent then.

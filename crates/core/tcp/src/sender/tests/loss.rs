@@ -1,10 +1,8 @@
 //! How losses are found and repaired while ACKs come in.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use super::harness::{Bench, Setup, sent};
-use crate::policy::Policy;
 use crate::rack::Patience;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
@@ -255,19 +253,10 @@ fn a_silence_in_recovery_is_probed_once() {
     assert_eq!((after, bench.info().total_rto), (rto, 1));
 }
 
-/// Waits for the retransmission timer in a recovery, as RFC 8985 does.
-#[derive(Debug)]
-struct NoProbes;
-
-impl Policy for NoProbes {
-    fn probes_in_recovery(&self) -> bool {
-        false
-    }
-}
-
 #[test]
 fn without_probes_in_recovery_a_silence_ends_with_the_timeout() {
-    let mut bench = in_recovery(|setup| setup.config.shared_mut().policy = Arc::new(NoProbes));
+    let mut bench =
+        in_recovery(|setup| setup.config.shared_mut().tuning.probes_in_recovery = false);
     let rto = bench.info().rto.as_millis() as u64;
     let (after, _) = bench.fire_and_drain();
     let info = bench.info();
@@ -386,7 +375,7 @@ fn without_sack_many_holes_end_in_a_timeout_and_not_in_a_round_trip_each() {
 #[test]
 fn lost_packets_are_sent_before_new_data_that_would_fit_earlier() {
     let mut bench = Bench::with(|setup| {
-        setup.config.options.nodelay = true;
+        setup.config.settings.nodelay = true;
         setup.config.shared_mut().initial_cwnd = 5;
     });
     bench.write(5000);
@@ -508,7 +497,7 @@ fn data_that_a_peer_reported_by_sack_and_then_dropped_is_sent_again() {
 fn a_smaller_mtu_segments_data_in_flight_again() {
     let mut bench = ten_in_flight(|_| ());
     let cwnd = bench.cwnd();
-    bench.sender.on_mtu(600, bench.now);
+    bench.sender.on_mtu(600, &bench.config.at(bench.now));
     assert_eq!(bench.sender.mss(), 600);
     assert_eq!(
         bench.drain(),
@@ -521,7 +510,7 @@ fn a_smaller_mtu_segments_data_in_flight_again() {
 #[test]
 fn a_larger_mtu_only_matters_for_new_data() {
     let mut bench = ten_in_flight(|_| ());
-    bench.sender.on_mtu(1400, bench.now);
+    bench.sender.on_mtu(1400, &bench.config.at(bench.now));
     assert_eq!(bench.drain(), []);
     let _ = bench.ack(10_000);
     assert_eq!(bench.drain()[0], sent(10_000, 20_000, "P"));
@@ -529,12 +518,12 @@ fn a_larger_mtu_only_matters_for_new_data() {
 
 #[test]
 fn packets_that_fit_are_left_alone_when_the_mtu_shrinks() {
-    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.settings.nodelay = true);
     for _ in 0..3 {
         bench.write(500);
         bench.drain();
         bench.pass(1);
     }
-    bench.sender.on_mtu(600, bench.now);
+    bench.sender.on_mtu(600, &bench.config.at(bench.now));
     assert_eq!(bench.drain(), []);
 }

@@ -137,14 +137,14 @@ fn one_timeout_ends_a_trial_and_the_next_waits_twice_as_long() {
 #[test]
 fn an_icmp_message_ends_mtu_probing() {
     let mut bench = reduced();
-    bench.sender.on_mtu(800, bench.now);
+    bench.sender.on_mtu(800, &bench.config.at(bench.now));
     assert_eq!(bench.sender.mss(), 512, "what was found is smaller");
     bench.pass(10_000);
     bench.write(100);
     bench.drain();
     deliver_all(&mut bench);
     assert_eq!(bench.sender.mss(), 800, "nothing larger is tried");
-    bench.sender.on_mtu(400, bench.now);
+    bench.sender.on_mtu(400, &bench.config.at(bench.now));
     assert_eq!(bench.sender.mss(), 400);
 }
 
@@ -154,7 +154,7 @@ fn small_packets_that_are_repeated_in_a_large_one_are_suspect() {
     // lost every time, but the size of the small packets was checked.
     let mut bench = Bench::with(|setup| {
         setup.sack = false;
-        setup.config.options.nodelay = true;
+        setup.config.settings.nodelay = true;
     });
     for _ in 0..4 {
         bench.write(400);

@@ -197,14 +197,17 @@ fn with_rack_a_timeout_does_not_mark_recent_packets_lost() {
     // One more packet just before the timeout of the first ones.
     let at = bench.sender.next_timer().unwrap();
     bench.now = at;
-    assert_eq!(bench.sender.on_timer(at), TimerOutcome::Retransmit);
+    assert_eq!(
+        bench.sender.on_timer(&bench.config.at(at)),
+        TimerOutcome::Retransmit
+    );
     bench.drain();
     let rto = bench.sender.next_timer().unwrap();
     bench.now = rto - Duration::from_millis(20);
     bench.write(1000);
     assert_eq!(bench.drain(), [sent(4000, 5000, "P")]);
     bench.now = bench.sender.next_timer().unwrap();
-    let _ = bench.sender.on_timer(bench.now);
+    let _ = bench.sender.on_timer(&bench.config.at(bench.now));
     let (_, lost) = (bench.drain(), bench.info().lost);
     assert_eq!(lost, 3);
 }
@@ -222,7 +225,7 @@ fn a_peer_without_answer_is_given_up_after_fifteen_tries() {
 #[test]
 fn the_user_timeout_counts_from_the_last_progress() {
     let mut bench =
-        ten_in_flight(|setup| setup.config.options.user_timeout = Some(Duration::from_secs(7)));
+        ten_in_flight(|setup| setup.config.settings.user_timeout = Some(Duration::from_secs(7)));
     bench.pass(100);
     let _ = bench.ack(2000);
     bench.drain();
@@ -240,11 +243,20 @@ fn the_user_timeout_counts_from_the_last_progress() {
 fn an_early_or_a_late_call_of_the_timer_does_no_harm() {
     let mut bench = ten_in_flight(|_| ());
     bench.pass(299);
-    assert_eq!(bench.sender.on_timer(bench.now), TimerOutcome::Nothing);
+    assert_eq!(
+        bench.sender.on_timer(&bench.config.at(bench.now)),
+        TimerOutcome::Nothing
+    );
     bench.pass(10_000);
-    assert_eq!(bench.sender.on_timer(bench.now), TimerOutcome::Retransmit);
+    assert_eq!(
+        bench.sender.on_timer(&bench.config.at(bench.now)),
+        TimerOutcome::Retransmit
+    );
     assert_eq!(bench.drain(), [sent(0, 1000, "")]);
-    assert_eq!(bench.sender.on_timer(bench.now), TimerOutcome::Nothing);
+    assert_eq!(
+        bench.sender.on_timer(&bench.config.at(bench.now)),
+        TimerOutcome::Nothing
+    );
 }
 
 #[test]

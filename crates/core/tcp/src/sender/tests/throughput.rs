@@ -3,7 +3,8 @@
 use core::time::Duration;
 
 use super::simulation::{Outcome, Path, Simulation, Transfer};
-use crate::config::{CongestionKind, ConnectionConfig};
+use crate::settings::CongestionKind;
+use crate::test_config::TestConfig;
 
 /// 20 ms there and back, 100 Mbit/s, and a queue of about one bandwidth-delay product.
 fn path() -> Path {
@@ -17,8 +18,8 @@ fn path() -> Path {
 fn transfer(path: Path, congestion: CongestionKind, bytes: u64) -> Transfer {
     Transfer {
         path,
-        config: ConnectionConfig::default().with(|c| {
-            c.options.congestion = congestion;
+        config: TestConfig::default().with(|c| {
+            c.settings.congestion = congestion;
         }),
         mss: 1448,
         sack: true,

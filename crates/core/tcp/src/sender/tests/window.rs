@@ -7,18 +7,21 @@ use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
 use super::harness::{Bench, ISS, PEER, sent};
-use crate::config::{ConnectionConfig, UnfitPayload};
+use crate::chrono::BusyTimes;
 use crate::error::TcpError;
-use crate::sender::{AckKind, BusyTimes, IncomingAck, Sender, TimerOutcome};
+use crate::link::UnfitPayload;
+use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
 use crate::seqnum::SeqNum;
 use crate::test_config::LONGEST_SUPER_PAYLOAD;
+use crate::test_config::TestConfig;
 use crate::test_payload::Bytes;
 
 #[test]
 fn nothing_leaves_before_the_handshake() {
-    let mut sender: Sender<Bytes> = Sender::new(&ConnectionConfig::default(), ISS);
+    let config = TestConfig::default();
+    let mut sender: Sender<Bytes> = Sender::new(&config, &config.settings, ISS);
     sender.push(Bytes::pattern(ISS + 1, 10), false);
-    assert!(sender.poll_data(Instant::ZERO).is_none());
+    assert!(sender.poll_data(&config.at(Instant::ZERO)).is_none());
     assert_eq!((sender.next_timer(), sender.queued_len()), (None, 10));
 }
 
@@ -64,8 +67,8 @@ const UNFIT: RangeInclusive<u32> = 516_097..=520_192;
 fn of_longest_segments(mss: u16, corked: bool) -> Bench {
     Bench::with(|setup| {
         setup.mss = mss;
-        setup.config.options.nodelay = true;
-        setup.config.options.cork = corked;
+        setup.config.settings.nodelay = true;
+        setup.config.settings.cork = corked;
         setup.config.shared_mut().initial_cwnd = u16::MAX;
         setup.config.link.super_payload.longest = LONGEST_SUPER_PAYLOAD;
         setup.config.link.super_payload.unfit = UnfitPayload::new(UNFIT);
@@ -135,7 +138,7 @@ fn an_older_segment_does_not_change_the_window() {
             accecn: None,
             ts_progress: false,
         };
-        let _ = bench.sender.on_ack(&ack, bench.now);
+        let _ = bench.sender.on_ack(&ack, &bench.config.at(bench.now));
         bench.sender.snd_wnd()
     };
     assert_eq!(ack(PEER + 10, 3000), 3000);
@@ -148,19 +151,18 @@ fn kinds_of_acknowledgements_are_distinguished() {
     let mut bench = Bench::with(|setup| setup.window = 4000);
     bench.write(4000);
     bench.drain();
-    assert_eq!(bench.ack(4001).kind, AckKind::Future);
-    let outcome = bench.ack(3000);
-    assert_eq!((outcome.kind, outcome.newly_acked), (AckKind::New, 3000));
+    assert_eq!(bench.ack(4001), AckKind::Future);
+    assert_eq!(bench.ack(3000), AckKind::New);
     assert_eq!(
         (bench.sender.acked_offset(), bench.sender.sent_offset()),
         (3000, 4000)
     );
-    assert_eq!(bench.ack(3000).kind, AckKind::Duplicate);
-    assert_eq!(bench.ack(1000).kind, AckKind::Duplicate);
+    assert_eq!(bench.ack(3000), AckKind::Duplicate);
+    assert_eq!(bench.ack(1000), AckKind::Duplicate);
     bench.write(4000);
     bench.drain();
     let _ = bench.ack(7000);
-    assert_eq!(bench.ack(2999).kind, AckKind::TooOld);
+    assert_eq!(bench.ack(2999), AckKind::TooOld);
 }
 
 #[test]
@@ -175,23 +177,29 @@ fn a_refused_acknowledgement_changes_nothing() {
 
 #[test]
 fn room_comes_back_as_data_is_acknowledged() {
-    let mut bench = Bench::with(|setup| setup.config.options.snd_buf_max = 9000);
+    let mut bench = Bench::with(|setup| setup.config.settings.snd_buf_max = 9000);
     bench.write(9000);
-    assert_eq!(bench.sender.room(), 0);
+    assert_eq!(bench.sender.room(&bench.config.settings), 0);
     bench.drain();
-    assert!(!bench.ack(1000).writable);
-    assert!(bench.ack(5000).writable, "a third is free again");
-    assert!(!bench.ack(9000).writable, "it was writable before");
-    assert_eq!(bench.sender.room(), 9000);
+    let _ = bench.ack(1000);
+    assert!(!bench.sender.writer.is_writable(9000));
+    let _ = bench.ack(5000);
+    assert!(bench.sender.writer.is_writable(9000), "a third is free");
+    let _ = bench.ack(9000);
+    assert_eq!(bench.sender.room(&bench.config.settings), 9000);
     assert!(bench.sender.all_acked());
 }
 
 #[test]
 fn busy_time_counts_for_what_limits_the_sender() {
-    let mut bench = Bench::with(|setup| setup.config.options.snd_buf_max = 10_000);
+    let mut bench = Bench::with(|setup| setup.config.settings.snd_buf_max = 10_000);
     let times = |bench: &Bench| bench.info().chrono.times(bench.now);
+    let admit = |bench: &mut Bench, wanted| {
+        let Bench { sender, config, .. } = bench;
+        sender.admit(wanted, &config.settings, &config.shared)
+    };
     let fill = |bench: &mut Bench| {
-        assert_eq!(bench.sender.admit(20_000, None), 10_000);
+        assert_eq!(admit(bench, 20_000), 10_000);
         bench.write(10_000);
         bench.drain();
     };
@@ -204,7 +212,7 @@ fn busy_time_counts_for_what_limits_the_sender() {
     bench.ack_after(50, 20_000);
     assert_eq!(times(&bench).send_buffer, Duration::from_millis(50));
     // A buffer that is full without a writer that waits is no limit.
-    assert_eq!(bench.sender.admit(10_000, None), 10_000);
+    assert_eq!(admit(&mut bench, 10_000), 10_000);
     bench.write(10_000);
     bench.drain();
     bench.window = 5000;
@@ -245,7 +253,7 @@ fn full_segments_in_flight_hold_no_small_one_back() {
 
 #[test]
 fn nodelay_sends_small_segments_at_once() {
-    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.settings.nodelay = true);
     for start in [0, 100, 200] {
         bench.write(100);
         assert_eq!(bench.drain(), [sent(start, start + 100, "P")]);
@@ -254,7 +262,7 @@ fn nodelay_sends_small_segments_at_once() {
 
 #[test]
 fn more_to_come_holds_a_small_segment_back_for_a_timeout_at_most() {
-    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.settings.nodelay = true);
     bench.write_more(1500, true);
     assert_eq!(bench.drain(), [sent(0, 1000, "")]);
     bench.write(10);
@@ -276,7 +284,7 @@ fn uncorking_without_bytes_lets_the_rest_out() {
 
 #[test]
 fn a_boundary_cuts_segments_and_retransmissions() {
-    let mut bench = Bench::with(|setup| setup.config.options.nodelay = true);
+    let mut bench = Bench::with(|setup| setup.config.settings.nodelay = true);
     bench.write(1500);
     bench.sender.push_boundary();
     bench.write(1500);
@@ -355,7 +363,7 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 fn the_user_timeout_bounds_a_closed_window() {
     let mut bench = Bench::with(|setup| {
         setup.window = 0;
-        setup.config.options.user_timeout = Some(Duration::from_secs(5));
+        setup.config.settings.user_timeout = Some(Duration::from_secs(5));
     });
     let start = bench.now;
     bench.write(1000);
@@ -445,8 +453,8 @@ fn the_fin_rides_on_the_last_data() {
     assert!(bench.sender.fin_sent() && !bench.sender.fin_acked());
     let _ = bench.ack(1500);
     assert!(!bench.sender.fin_acked() && !bench.sender.all_acked());
-    let outcome = bench.ack(1501);
-    assert_eq!((outcome.newly_acked, outcome.kind), (0, AckKind::New));
+    assert_eq!(bench.ack(1501), AckKind::New);
+    assert_eq!(bench.sender.acked_offset(), 1500);
     assert!(bench.sender.fin_acked() && bench.sender.all_acked());
     assert_eq!(bench.sender.next_timer(), None);
 }

@@ -4,13 +4,14 @@ use netmem::Payload;
 use wire::Instant;
 
 use super::{SegmentVerdict, Synchronized};
-use crate::config::ConnectionConfig;
+use crate::context::Context;
+use crate::disposition::{Disposition, Next};
 use crate::error::TcpError;
 use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::sender::{DataSegment, TimerOutcome};
-use crate::state::{Disposition, Next, StateKind};
+use crate::state_kind::StateKind;
 use crate::timers::{KeepaliveVerdict, earliest};
 
 impl<P: Payload> Synchronized<P> {
@@ -18,25 +19,25 @@ impl<P: Payload> Synchronized<P> {
     /// for SACK blocks; any other ACK is sent with data, if there is some.
     pub(crate) fn poll_send(
         &mut self,
-        config: &ConnectionConfig,
         queue: &RecvQueue<P>,
-        now: Instant,
+        cx: &Context<'_>,
     ) -> Option<Segment<P>> {
+        let now = cx.now;
         if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
             // The program has closed: the peer has limited time to send its FIN (linux
             // `tcp_fin_timeout`).
-            self.linger = Some(now + config.options.fin_wait_2_timeout);
+            self.linger = Some(now + cx.settings.fin_wait_2_timeout);
         }
-        if let Some(syn_ack) = self.poll_syn_ack(config, queue, now) {
+        if let Some(syn_ack) = self.poll_syn_ack(queue, cx) {
             return Some(syn_ack);
         }
         if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
             return Some(self.bare_ack(queue, now));
         }
         self.choose_bundling();
-        if let Some(data) = self.sender.poll_data(now) {
+        if let Some(data) = self.sender.poll_data(cx) {
             let mut segment = self.data_segment(data, queue, now);
-            segment.push |= segment.gso_size > 0 && config.shared.policy.pushes_super_segments();
+            segment.push |= segment.gso_size > 0 && cx.shared().tuning.pushes_super_segments;
             return Some(segment);
         }
         if self.receiver.is_ack_due(now) {
@@ -54,15 +55,10 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// Returns the SYN-ACK of a connection that its peer's SYN opened, when it is due. It acknowledges the payload, too.
-    fn poll_syn_ack(
-        &mut self,
-        config: &ConnectionConfig,
-        queue: &RecvQueue<P>,
-        now: Instant,
-    ) -> Option<Segment<P>> {
-        let at = self.announced_at(now);
+    fn poll_syn_ack(&mut self, queue: &RecvQueue<P>, cx: &Context<'_>) -> Option<Segment<P>> {
+        let at = self.announced_at(cx.now);
         let opening = self.opening.as_mut()?;
-        let mut syn_ack: Segment<P> = opening.half_open.poll_send(config, now)?;
+        let mut syn_ack: Segment<P> = opening.half_open.poll_send(cx)?;
         syn_ack.options.fast_open = opening.option.take();
         syn_ack.ack = Some(self.receiver.announce(queue, at, 0).ack);
         // Of a SYN the field is not scaled.
@@ -150,8 +146,8 @@ impl<P: Payload> Synchronized<P> {
         earliest(own, self.sender.next_timer())
     }
 
-    pub(crate) fn on_timer(&mut self, config: &ConnectionConfig, now: Instant) -> SegmentVerdict {
-        let user_timeout = config.options.user_timeout;
+    pub(crate) fn on_timer(&mut self, cx: &Context<'_>) -> SegmentVerdict {
+        let now = cx.now;
         let over = Disposition {
             closed: true,
             ..Disposition::default()
@@ -160,14 +156,14 @@ impl<P: Payload> Synchronized<P> {
             return (over, Next::Closed(None));
         }
         if let Some(opening) = &mut self.opening {
-            if let Err(error) = opening.half_open.on_timer(config, now) {
+            if let Err(error) = opening.half_open.on_timer(cx) {
                 return (over, Next::Closed(Some(error)));
             }
-        } else if let TimerOutcome::Abort(error) = self.sender.on_timer(now) {
+        } else if let TimerOutcome::Abort(error) = self.sender.on_timer(cx) {
             return (over, Next::Closed(Some(error)));
         }
         let is_busy = self.sender.queued_len() > 0 || self.sender.in_flight() > 0;
-        if let KeepaliveVerdict::Dead = self.keepalive.on_timer(is_busy, user_timeout, now) {
+        if let KeepaliveVerdict::Dead = self.keepalive.on_timer(is_busy, cx.settings, now) {
             return (
                 Disposition {
                     reply: true,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use devmem_posix::abi::{SOL_TCP, so, tcp_opt};
-use devmem_posix::{Engine, PollFd, Posix, RealTime, RecvArgs, SendArgs, Settings};
+use devmem_posix::{Engine, PollFd, Posix, RealTime, RecvArgs, SendArgs};
 use devmem_uapi::{CmsgIter, CmsgWriter, Errno, MsgFlags, SockExtendedErr, cmsg_space};
 use netmem::Dmabuf;
 
@@ -12,7 +12,7 @@ use super::{SOL_SOCKET, at, stack};
 /// A listener, a client and the server's end, in real time.
 fn engine() -> (Arc<Engine>, impl Drop, [i32; 3]) {
     let (stack, other) = stack();
-    let engine = Arc::new(Engine::start(stack, Settings::default(), Vec::new()).unwrap());
+    let engine = Arc::new(crate::start(stack));
     let posix = engine.posix();
     let listener = posix.call(|t| t.socket(2, 1, 0)).unwrap();
     posix

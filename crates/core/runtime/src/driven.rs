@@ -1,0 +1,39 @@
+//! What a driver drives.
+
+use stack::Stack;
+use wire::Instant;
+
+use crate::calls::Calls;
+
+/// What the lock of a driver protects: stacks, and whoever is to be told of their events.
+pub trait Driven: Send {
+    /// Returns the stacks. Their number does not change.
+    fn stacks(&self) -> &[Stack];
+
+    /// Returns the stacks.
+    fn stacks_mut(&mut self) -> &mut [Stack];
+
+    /// Takes the events of the stacks, and wakes the threads whose calls wait for what has changed. Called after each call, and after
+    /// each poll that had work.
+    fn tell_events(&mut self, calls: &mut Calls);
+
+    /// Returns whether there is something to tell.
+    fn has_events(&self) -> bool;
+
+    /// Returns whether the program may be waiting for a file descriptor that [`tell_events`](Self::tell_events) makes ready.
+    fn awaits_fd(&self) -> bool;
+}
+
+/// Returns the earliest time at which one of the stacks must be polled again.
+pub(crate) fn next_deadline(stacks: &[Stack]) -> Option<Instant> {
+    stacks.iter().filter_map(Stack::next_deadline).min()
+}
+
+/// Polls every stack once. Returns the number of packets that were received; a poll that had other work counts as one.
+pub(crate) fn poll_stacks(stacks: &mut [Stack], mut now: impl FnMut() -> Instant) -> u64 {
+    let polled = stacks.iter_mut().map(|stack| stack.poll_by(&mut now));
+    polled
+        .filter(|polled| polled.worked)
+        .map(|polled| polled.received.max(1) as u64)
+        .sum()
+}

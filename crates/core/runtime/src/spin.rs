@@ -1,0 +1,199 @@
+//! Decides what a thread does that waits and has found nothing: spin, as long as spinning finds work, and occasionally
+//! afterwards, as a test (as linux virt/kvm/kvm_main.c `halt_poll_ns` does); nap; or sleep until the link has a packet.
+//!
+//! A sleep and wake-up costs tens of microseconds in a virtual machine, and the gaps between packets of a fast peer are much
+//! shorter, so spinning is useful. If the peer shares our processor, it runs when the spinning thread yields; then a sleep would
+//! be as good, and would leave more time to other processes.
+//!
+//! A receiver that is faster than its sender spins between all packets, which costs as much as receiving them. While a stream
+//! arrives, and the program sends nothing that the peer may answer, it naps instead: a short time by the clock, in which packets
+//! gather, as a NIC does that delays its interrupts. Many short connections are no stream: their peers wait for each step.
+
+use std::time::Duration;
+
+/// How long an idle waiter spins before it sleeps.
+const LIMIT: Duration = Duration::from_micros(50);
+
+/// Number of consecutive spins without work after which waiters sleep at once.
+const PATIENCE: u32 = 4;
+
+/// After that, one of this many sleeps is preceded by a spin, to test whether it finds work.
+const PROBE_EVERY: u32 = 16;
+
+/// Packets since the last turn from which on a stream arrives: 16 MiB over a link with super-packets. The last
+/// packets of a stream are found one nap later.
+const STREAM_PACKETS: u64 = 256;
+
+/// Length of a nap, to which the kernel adds the timer slack of the thread, usually 50 us (prctl(2), PR_SET_TIMERSLACK). 7 packets
+/// of 64 KiB gather at 60 Gbit/s.
+const NAP: Duration = Duration::from_micros(5);
+
+/// If the first look after a yield comes later, another thread has used this processor, maybe the peer: it would do nothing
+/// during a nap that it does not do after a yield.
+const QUICK_YIELD: Duration = Duration::from_micros(5);
+
+/// Recent results of spinning.
+#[derive(Debug, Default)]
+pub(crate) struct Spin {
+    /// Sleeps since a spin last found work.
+    sleeps: u32,
+    /// Turns when `stream_began` was noted.
+    turns: u64,
+    /// Packets that were received before the stream.
+    stream_began: u64,
+}
+
+/// What a thread does that has found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// It looks again after other threads.
+    Yield,
+    /// It looks again after this time.
+    Nap(Duration),
+    /// It waits for the link.
+    Sleep,
+}
+
+/// How often waiting threads that found nothing have done each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// Looked again after other threads: they spin.
+    pub yields: u64,
+    /// Looked again after a time by the clock: a nap, or a rest.
+    pub naps: u64,
+    /// Slept until the link had a packet.
+    pub sleeps: u64,
+}
+
+impl Pauses {
+    pub(crate) fn note(&mut self, pause: Pause) {
+        let count = match pause {
+            Pause::Yield => &mut self.yields,
+            Pause::Nap(_) => &mut self.naps,
+            Pause::Sleep => &mut self.sleeps,
+        };
+        *count += 1;
+    }
+}
+
+/// What has happened on a NIC.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    /// Packets that were received.
+    pub(crate) received: u64,
+    /// How often program or peer have done what the other one follows up ([`Stack::turns`](stack::Stack::turns)).
+    pub(crate) turns: u64,
+    /// The link passes memory of the sender on, which is little, so that it stays in the cache: the sender would wait for the
+    /// end of a nap. On the wire between two processes the rate was a fifth lower.
+    pub(crate) lends: bool,
+}
+
+impl Spin {
+    /// Returns what to do after `idle` without work.
+    pub(crate) fn pause(&mut self, idle: Duration, traffic: Traffic) -> Pause {
+        if self.turns != traffic.turns {
+            self.turns = traffic.turns;
+            self.stream_began = traffic.received;
+        }
+        let naps = !traffic.lends && traffic.received - self.stream_began >= STREAM_PACKETS;
+        match idle {
+            idle if idle >= self.limit() => Pause::Sleep,
+            Duration::ZERO => Pause::Yield,
+            idle if naps && idle < QUICK_YIELD => Pause::Nap(NAP),
+            _ => Pause::Yield,
+        }
+    }
+
+    /// Returns how long to spin before the next sleep.
+    fn limit(&self) -> Duration {
+        if self.sleeps < PATIENCE || self.sleeps.is_multiple_of(PROBE_EVERY) {
+            LIMIT
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Records that spinning found work.
+    pub(crate) fn on_work(&mut self) {
+        self.sleeps = 0;
+    }
+
+    /// Records a sleep, after a spin without work or without a spin.
+    pub(crate) fn on_sleep(&mut self) {
+        self.sleeps = self.sleeps.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    #[test]
+    fn a_receiver_of_a_stream_yields_then_naps_then_sleeps() {
+        let mut spin = Spin::default();
+        let traffic = Traffic {
+            received: STREAM_PACKETS,
+            turns: 0,
+            lends: false,
+        };
+        assert_eq!(spin.pause(us(0), traffic), Pause::Yield);
+        assert_eq!(spin.pause(us(1), traffic), Pause::Nap(NAP));
+        let lends = true;
+        assert_eq!(
+            spin.pause(us(1), Traffic { lends, ..traffic }),
+            Pause::Yield
+        );
+        assert_eq!(spin.pause(us(60), traffic), Pause::Sleep);
+        // The first yield took long: another thread has used the processor.
+        assert_eq!(spin.pause(us(5), traffic), Pause::Yield);
+    }
+
+    #[test]
+    fn a_program_that_asks_and_waits_for_answers_does_not_nap() {
+        let mut spin = Spin::default();
+        let mut traffic = Traffic {
+            received: 0,
+            turns: 0,
+            lends: false,
+        };
+        for _ in 0..100 {
+            traffic.turns += 1;
+            assert_eq!(spin.pause(us(0), traffic), Pause::Yield);
+            traffic.received += STREAM_PACKETS - 1;
+            assert_eq!(spin.pause(us(1), traffic), Pause::Yield);
+        }
+        traffic.received += 1;
+        assert_eq!(spin.pause(us(1), traffic), Pause::Nap(NAP));
+    }
+
+    /// Returns how many of `sleeps` sleeps are preceded by a spin.
+    fn spins_before(spin: &mut Spin, sleeps: u32) -> usize {
+        let spun = (0..sleeps).map(|_| {
+            let spun = !spin.limit().is_zero();
+            spin.on_sleep();
+            spun
+        });
+        spun.filter(|&spun| spun).count()
+    }
+
+    #[test]
+    fn spinning_that_finds_nothing_becomes_rare_and_never_ends() {
+        let mut spin = Spin::default();
+        assert_eq!(spins_before(&mut spin, PATIENCE), PATIENCE as usize);
+        assert_eq!(spins_before(&mut spin, PROBE_EVERY), 1);
+        assert_eq!(spins_before(&mut spin, 10 * PROBE_EVERY), 10);
+    }
+
+    #[test]
+    fn one_spin_that_finds_work_brings_it_back() {
+        let mut spin = Spin::default();
+        spins_before(&mut spin, 100);
+        spin.on_work();
+        assert_eq!(spin.limit(), LIMIT);
+        assert_eq!(spins_before(&mut spin, PATIENCE), PATIENCE as usize);
+    }
+}

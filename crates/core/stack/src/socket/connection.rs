@@ -1,0 +1,254 @@
+//! A connection with the state that its program and the stack keep for it.
+
+mod memory;
+mod reader;
+mod writer;
+
+use std::net::{IpAddr, SocketAddr};
+
+use devmem_uapi::{CmsgSink, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, cmsg_space};
+use netmem::{FragList, Payload};
+use nic::Nic;
+use steer::RxQueueId;
+use tcp::{Connection, Disposition, TcpError};
+use wire::{FourTuple, Instant};
+
+use super::error::RecvError;
+use super::recvmsg::{RecvCall, RecvOutcome, Stopped};
+use super::sockopt::SocketSettings;
+use crate::received::ReceivedSegment;
+use crate::window::Windows;
+use memory::ReceiveMemory;
+use reader::Reader;
+use writer::Writer;
+pub(crate) use writer::acked_offset;
+
+/// A connection with the state that its program and the stack keep for it.
+#[derive(Debug)]
+pub(crate) struct ConnectionSocket {
+    pub(crate) conn: Connection<FragList>,
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    pub(crate) memory: ReceiveMemory,
+    pub(crate) options: SocketSettings,
+    /// The four-tuple of received packets: the peer is the source.
+    tuple: FourTuple,
+    /// The connection still has its four-tuple.
+    is_named: bool,
+    next_hop: IpAddr,
+    holder: Holder,
+    /// Why the connection failed, until a call has reported it.
+    error: Option<TcpError>,
+}
+
+/// Kind of memory that bytes are sent from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SourceMemory {
+    Host,
+    Device,
+}
+
+/// The holder of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// A program has its id.
+    Program,
+    /// The accept queue of its listener; no program has its id yet.
+    AcceptQueue,
+    /// The program has closed the socket, and the connection finishes without it. TCP limits the time without progress
+    /// and the time in FIN-WAIT-2.
+    Nobody,
+}
+
+impl ConnectionSocket {
+    pub(crate) fn new(
+        conn: Connection<FragList>,
+        options: SocketSettings,
+        tuple: FourTuple,
+        next_hop: IpAddr,
+        holder: Holder,
+    ) -> Self {
+        Self {
+            conn,
+            reader: Reader::default(),
+            writer: Writer::default(),
+            memory: ReceiveMemory::new(),
+            options,
+            tuple,
+            is_named: true,
+            next_hop,
+            holder,
+            error: None,
+        }
+    }
+
+    /// Returns the four-tuple of received packets: the peer is the source.
+    pub(crate) fn tuple(&self) -> &FourTuple {
+        &self.tuple
+    }
+
+    /// Returns the host on the link that packets are sent to.
+    pub(crate) fn next_hop(&self) -> IpAddr {
+        self.next_hop
+    }
+
+    /// Returns whether the connection still has its four-tuple.
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// Gives the four-tuple up, and keeps the reason of a failure; returns whether the connection had it.
+    pub(super) fn forget_name(&mut self) -> bool {
+        if self.is_named {
+            self.error = self.conn.error();
+        }
+        std::mem::take(&mut self.is_named)
+    }
+
+    pub(crate) fn holder(&self) -> Holder {
+        self.holder
+    }
+
+    /// Sets the holder.
+    pub(crate) fn hand_to(&mut self, holder: Holder) {
+        self.holder = holder;
+    }
+
+    /// Returns the local address and that of the peer.
+    pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let FourTuple {
+            src_ip,
+            dst_ip,
+            src_port,
+            dst_port,
+        } = self.tuple;
+        (
+            SocketAddr::new(dst_ip, dst_port),
+            SocketAddr::new(src_ip, src_port),
+        )
+    }
+
+    /// Returns whether the connection has failed, and no call has reported it.
+    pub(super) fn has_error(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Takes the error of a failed connection, which is reported once.
+    pub(crate) fn take_error(&mut self) -> Option<TcpError> {
+        self.error.take()
+    }
+
+    /// Processes a segment; notes what TCP does not know of it.
+    pub(crate) fn on_segment(
+        &mut self,
+        slot: u32,
+        incoming: ReceivedSegment,
+        windows: &mut Windows,
+        now: Instant,
+    ) -> Disposition {
+        let ReceivedSegment {
+            queue,
+            segment,
+            is_unplaced,
+            urgent,
+            ..
+        } = incoming;
+        let Self {
+            conn,
+            reader,
+            memory,
+            options,
+            ..
+        } = self;
+        let len = segment.payload.len();
+        memory.note_arrival(conn, slot, queue, len, windows);
+        if options.timestamping.received && len > 0 {
+            reader.note_time(conn, segment.seq, len, now);
+        }
+        if let Some(pointer) = urgent.filter(|pointer| *pointer > 0) {
+            reader.note_urgent(conn, segment.seq, pointer);
+        }
+        match is_unplaced {
+            false => conn.on_segment(segment, &options.tcp, now),
+            true => conn.on_unplaced(segment, &options.tcp, now),
+        }
+    }
+
+    /// Notes the segment that has completed the handshake, with `len` bytes of payload.
+    pub(crate) fn note_first(
+        &mut self,
+        slot: u32,
+        queue: RxQueueId,
+        len: usize,
+        windows: &mut Windows,
+        now: Instant,
+    ) {
+        self.memory
+            .note_arrival(&self.conn, slot, queue, len, windows);
+        if self.options.timestamping.received {
+            self.reader.note_first_time(&self.conn, now);
+        }
+    }
+
+    /// Delivers payload to the program, or the end of the stream, or the error of the connection.
+    pub(crate) fn receive(&mut self, call: RecvCall<'_, '_>) -> Result<RecvOutcome, RecvError> {
+        match self.reader.receive(&mut self.conn, call) {
+            Err(RecvError::WouldBlock) => self.end_of_queue(),
+            other => other,
+        }
+    }
+
+    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
+    /// `WouldBlock`.
+    fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
+        match self.take_error() {
+            Some(error) => Err(RecvError::Connection(error)),
+            None if self.reader.is_at_end(self.conn.state()) => {
+                self.conn.on_read();
+                Ok(RecvOutcome::without_bytes(Stopped::Eof))
+            }
+            None => Err(RecvError::WouldBlock),
+        }
+    }
+
+    /// Reports the oldest entry of the error queue.
+    pub(crate) fn recv_error(&mut self, sink: &mut dyn CmsgSink) -> Result<RecvOutcome, RecvError> {
+        let (family, address_len) = match self.tuple.dst_ip {
+            IpAddr::V4(_) => (OffenderFamily::Ip, 16),
+            IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
+        };
+        let errors = &mut self.writer.errors;
+        let time = match errors.is_time() {
+            true => cmsg_space(SCM_TIMESTAMPING_LEN),
+            false => 0,
+        };
+        match errors.report(family, sink) {
+            None => Err(RecvError::ErrorQueueEmpty),
+            Some(Ok(())) => Ok(RecvOutcome::without_bytes(Stopped::ErrorQueue)),
+            Some(Err(_)) => Err(RecvError::NoControlSpace {
+                need: time + cmsg_space(size_of::<SockExtendedErr>() + address_len),
+            }),
+        }
+    }
+
+    /// Returns the total number of payload bytes that became readable in order.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.reader.delivered(&self.conn)
+    }
+
+    /// Returns the bytes that are not read yet, in order or out of order.
+    pub(crate) fn unread(&self) -> u64 {
+        (self.conn.readable_len() + self.conn.out_of_order_len()) as u64
+    }
+
+    /// Tells the NIC where the next byte belongs, if it has a place; returns whether the first bytes behind the place have arrived.
+    #[must_use]
+    pub(crate) fn advance_place(&mut self, nic: &mut Nic) -> bool {
+        self.reader.advance_place(&self.conn, &self.tuple, nic)
+    }
+
+    /// Ends the placement of the connection, if there is one.
+    pub(crate) fn end_place(&mut self, nic: &mut Nic) {
+        self.reader.end_place(&self.tuple, nic);
+    }
+}

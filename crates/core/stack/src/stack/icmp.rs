@@ -1,0 +1,72 @@
+//! ICMP messages: passes errors on to the connections that they are about.
+
+use netmem::FragList;
+use nic::Origin;
+use wire::{EthernetHeader, FourTuple, Instant, Ipv4Header, Ipv6Header, protocol};
+
+use super::Stack;
+use crate::drops::DropReason;
+use crate::icmp::{Icmp, IcmpContext, IcmpError};
+
+impl Stack {
+    /// Handles an ICMP message over IPv4.
+    pub(crate) fn receive_icmpv4(
+        &mut self,
+        ethernet: &EthernetHeader,
+        ip: &Ipv4Header,
+        payload: &FragList,
+        now: Instant,
+    ) {
+        let (icmp, cx) = self.icmp_parts(Origin::Link, now);
+        if let Some(error) = icmp.receive_v4(cx, ethernet, ip, payload) {
+            self.on_icmp_error(error, now);
+        }
+    }
+
+    /// Handles an ICMP message over IPv6.
+    pub(crate) fn receive_icmpv6(
+        &mut self,
+        ethernet: &EthernetHeader,
+        ip: &Ipv6Header,
+        payload: &FragList,
+        origin: Origin,
+        now: Instant,
+    ) {
+        let (icmp, cx) = self.icmp_parts(origin, now);
+        if let Some(error) = icmp.receive_v6(cx, ethernet, ip, payload) {
+            self.on_icmp_error(error, now);
+        }
+    }
+
+    fn icmp_parts(&mut self, origin: Origin, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
+        let cx = IcmpContext {
+            nic: &mut self.nic,
+            network: &mut self.network,
+            send_pools: &mut self.memory.send_pools,
+            origin,
+            now,
+        };
+        (&mut self.icmp, cx)
+    }
+
+    /// Passes an error on to the connection of the packet that it quotes.
+    fn on_icmp_error(&mut self, error: IcmpError, now: Instant) {
+        if !self.icmp.error_limit.allow(now) {
+            return self.network.drops.count(DropReason::IcmpRateLimited);
+        }
+        let IcmpError { kind, quoted } = error;
+        let Some(quoted) = quoted.filter(|quoted| quoted.protocol == protocol::TCP) else {
+            return self.network.drops.count(DropReason::IcmpIgnored);
+        };
+        // The quoted packet was sent by this stack: its source is the local address.
+        let tuple = FourTuple {
+            src_ip: quoted.dst,
+            dst_ip: quoted.src,
+            src_port: quoted.dst_port,
+            dst_port: quoted.src_port,
+        };
+        if !self.connection_icmp(&tuple, tcp::SeqNum(quoted.seq), kind, now) {
+            self.network.drops.count(DropReason::IcmpNoConnection);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Refusals of the kernel, with the causes and remedies of `devmem-linux`.
+
+use std::io;
+
+use devmem_linux::dmabuf::ExportError;
+use devmem_linux::errors::{self as linux, Cause, CauseKind, Operation, cause};
+use devmem_linux::netlink::NetlinkError;
+use devmem_linux::nic_setup::{ApplyError, PlanError, StateError, StepError};
+use devmem_linux::tap::TapError;
+use devmem_uapi::Errno;
+use devmem_uapi::text::Printable;
+use steer::RxQueueId;
+
+use super::{Error, ErrorKind};
+
+impl Error {
+    /// A refusal of the kernel with its cause from the table of `devmem-linux`.
+    pub(crate) fn of_kernel(operation: &str, errno: Errno, cause: &Cause) -> Self {
+        let kind = ErrorKind::of_cause(cause.kind, errno);
+        Self::new(kind, errno, format!("{operation}: {errno}: {cause}"))
+            .with_remedy(cause.hint.clone().unwrap_or_default())
+    }
+
+    /// A socket call on `interface` that the kernel refused.
+    pub(crate) fn of_call(interface: &str, what: &str, operation: Operation, errno: Errno) -> Self {
+        let facts = linux::Facts {
+            interface: Some(interface.to_owned()),
+            ..linux::Facts::default()
+        };
+        let cause = cause(operation, errno, &facts);
+        Self::of_kernel(&format!("{what} on {interface}"), errno, &cause).on(interface)
+    }
+
+    /// A netlink request before the one that binds was refused: the kernel has no netdev family.
+    pub(crate) fn no_family(interface: &str, what: &str, error: &NetlinkError) -> Self {
+        let facts = linux::Facts {
+            kernel: error.text.clone(),
+            interface: Some(interface.to_owned()),
+            ..linux::Facts::default()
+        };
+        let errno = Errno(error.errno.raw_os_error());
+        let cause = cause(Operation::BindRx, errno, &facts);
+        let refusal = Self::of_kernel(&format!("{what} on {interface}"), errno, &cause);
+        refusal.on(interface).caused_by(error.clone())
+    }
+
+    /// The kernel has no interface `name`.
+    pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
+        let reason = format!("there is no interface {}: {error}", Printable(name));
+        Self::new(ErrorKind::NotFound, Errno::ENODEV, reason)
+            .with_remedy("`ip link` lists those of this network namespace")
+            .caused_by(io::Error::new(io::ErrorKind::NotFound, error))
+    }
+}
+
+#[doc(hidden)]
+impl From<devmem_linux::netdev::BindError> for Error {
+    fn from(error: devmem_linux::netdev::BindError) -> Self {
+        let kind = ErrorKind::of_cause(error.cause.kind, error.errno);
+        let queue = error.queues.first();
+        let queue = queue.and_then(|queue| u16::try_from(queue.0).ok());
+        let remedy = error.cause.hint.clone().unwrap_or_default();
+        let refusal = Self::new(kind, error.errno, error.to_string()).with_remedy(remedy);
+        let mut refusal = refusal.on(&error.interface);
+        let facts = refusal.facts_mut();
+        facts.queue = queue.map(RxQueueId);
+        facts.kernel_message = error.kernel;
+        refusal
+    }
+}
+
+#[doc(hidden)]
+impl From<ExportError> for Error {
+    fn from(error: ExportError) -> Self {
+        let kind = match error.cause.kind {
+            // A missing permission of the exporter's device file, too.
+            CauseKind::NotPermitted => ErrorKind::PermissionDenied,
+            cause => ErrorKind::of_cause(cause, error.errno),
+        };
+        let remedy = error.cause.hint.clone().unwrap_or_default();
+        Self::new(kind, error.errno, error.to_string()).with_remedy(remedy)
+    }
+}
+
+#[doc(hidden)]
+impl From<TapError> for Error {
+    fn from(error: TapError) -> Self {
+        let (kind, errno) = match &error {
+            TapError::NoTun { errno } => (ErrorKind::Unsupported, Some(*errno)),
+            TapError::Device { errno } => (ErrorKind::PermissionDenied, Some(*errno)),
+            TapError::NotAdmin { .. } => (ErrorKind::PermissionDenied, None),
+            TapError::Busy { .. } => (ErrorKind::InUse, None),
+            TapError::NotATap { .. }
+            | TapError::Tun { .. }
+            | TapError::OneQueue { .. }
+            | TapError::BadName { .. }
+            | TapError::Queues { .. } => (ErrorKind::InvalidInput, None),
+            TapError::Call { errno, .. } => {
+                let errno = *errno;
+                let kind = ErrorKind::of_errno(Errno(errno.raw_os_error()));
+                (kind, Some(errno))
+            }
+        };
+        let number = match (errno, kind) {
+            (Some(errno), _) => Errno(errno.raw_os_error()),
+            (None, ErrorKind::PermissionDenied) => Errno::EPERM,
+            (None, ErrorKind::InUse) => Errno::EBUSY,
+            (None, _) => Errno::EINVAL,
+        };
+        let remedy = error.remedy().unwrap_or_default();
+        let refusal = Self::new(kind, number, error.to_string()).with_remedy(remedy);
+        match errno {
+            Some(errno) => refusal.caused_by(std::io::Error::from(errno)),
+            None => refusal,
+        }
+    }
+}
+
+/// What to type when an interface cannot be set up.
+const DOCTOR: &str = "`devmem-tcp doctor` lists what the interface supports and what is missing";
+
+#[doc(hidden)]
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Self {
+        let (kind, errno) = plan_verdict(&error);
+        Self::new(kind, errno, error.to_string()).with_remedy(DOCTOR)
+    }
+}
+
+fn plan_verdict(error: &PlanError) -> (ErrorKind, Errno) {
+    match error {
+        PlanError::Unsupported { .. } => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+        PlanError::Read(error) => {
+            let errno = error.errno().unwrap_or(Errno::EIO);
+            (ErrorKind::of_errno(errno), errno)
+        }
+        _ => (ErrorKind::InvalidInput, Errno::EINVAL),
+    }
+}
+
+#[doc(hidden)]
+impl From<ApplyError> for Error {
+    fn from(error: ApplyError) -> Self {
+        let (kind, errno) = match &*error.why {
+            StepError::Refused(refused) => {
+                let errno = refused.errno().unwrap_or(Errno::EIO);
+                (ErrorKind::of_errno(errno), errno)
+            }
+            StepError::State(
+                StateError::Folder { source, .. } | StateError::File { source, .. },
+            ) => {
+                let errno = Errno(source.raw_os_error().unwrap_or(Errno::EIO.0));
+                (ErrorKind::of_io(source), errno)
+            }
+            StepError::State(StateError::Busy { .. } | StateError::Leftover { .. }) => {
+                (ErrorKind::InUse, Errno::EBUSY)
+            }
+            StepError::Flow(error) => plan_verdict(error),
+            _ => (ErrorKind::Other, Errno::EIO),
+        };
+        let interface = error.interface.clone();
+        Self::new(kind, errno, error.to_string())
+            .with_remedy(DOCTOR)
+            .on(&interface)
+            .caused_by(*error.why)
+    }
+}

@@ -1,0 +1,115 @@
+//! What to do about an error.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use devmem_uapi::text::printable_lines;
+
+/// What to change or type next. `Display` prints it for programs in Rust, in one or more lines; an interface to another language has
+/// its own words for the remedies that name calls of this library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// Words in which no call of this library is named: what to type, or what to change outside of the program.
+    Text(Cow<'static, str>),
+    /// Give the NIC an address.
+    GiveAddress,
+    /// Give the in-memory wire another name, or drop one of its two NICs.
+    OtherWire,
+    /// Open both NICs of the wire with the same number of shards.
+    SameShards,
+    /// Open the NIC with one shard, or on a link that can have several.
+    OneShard,
+    /// Make the memory in a way that a NIC of the kernel can use.
+    ExportableMemory,
+    /// Bind the memory to the stream's NIC, and send from that binding.
+    BindToStreamsNic,
+    /// Bind the target to the stream's NIC.
+    BindTargetToStreamsNic,
+    /// Copy what was received to its place.
+    GatherInstead,
+    /// Connect to an address in a network of the NIC, or name a router.
+    NameRouter,
+    /// Correct the address of the router, or check that it is there.
+    CorrectRouter,
+    /// Close the NIC instead, which waits for all streams.
+    CloseNic,
+    /// Release what was received and is held.
+    ReleaseFrags,
+    /// Release what was received and is held, or bind more memory; meanwhile the peer may not send.
+    ReleaseOrBindMore,
+    /// Accept bytes in host memory, too.
+    AcceptHostMemory,
+    /// Use a wire in real time.
+    RealTime,
+    /// Make a poller for each shard of the NIC.
+    PollerForEachShard,
+    /// Watch the stream with a poller of its shard.
+    PollerOfItsShard,
+}
+
+impl Remedy {
+    /// Returns whether there is nothing to do.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Self::Text(text) if text.is_empty())
+    }
+}
+
+impl From<&'static str> for Remedy {
+    fn from(text: &'static str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+/// The text may have some from outside: what a terminal obeys is escaped.
+impl From<String> for Remedy {
+    fn from(text: String) -> Self {
+        Self::Text(printable_lines(text).into())
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text(text) => text,
+            Self::GiveAddress => "give it one, as in `.address(\"10.77.0.2/24\")`",
+            Self::OtherWire => "choose another name, or drop one of its NICs",
+            Self::SameShards => "open both with the same `NetdevBuilder::shards`",
+            Self::OneShard => {
+                "leave the shards at 1, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME with neither `tap_queues` nor a \
+                 capture"
+            }
+            Self::ExportableMemory => {
+                "make it with `devmem_tcp::memory::udmabuf`, `devmem_tcp::memory::dma_heap` or `Dmabuf::memfd`"
+            }
+            Self::BindToStreamsNic => {
+                "bind the memory to the stream's NIC, too, with its `bind_tx`, and send from that binding"
+            }
+            Self::BindTargetToStreamsNic => "bind it with `bind_target` of the NIC of the stream",
+            Self::GatherInstead => "copy what was received with `RxBatch::gather_into`",
+            Self::NameRouter => {
+                "connect to an address in a network of this NIC, or name a router with `NetdevBuilder::gateway`"
+            }
+            Self::CorrectRouter => {
+                "correct the address of the router (`NetdevBuilder::gateway`, --gateway), or check that it is up and on this link"
+            }
+            Self::CloseNic => {
+                "call `Netdev::close` at the end, which waits for all streams, or set a linger time of 0 or none"
+            }
+            Self::ReleaseFrags => "release the batches, or drop the frags, that the program holds",
+            Self::ReleaseOrBindMore => {
+                "release the batches, or drop the frags and tensors, that the program holds, or bind more memory: until then the \
+                 peer may not send more"
+            }
+            Self::AcceptHostMemory => {
+                "the flow is not steered to a bound queue, or the NIC left payload with the headers; \
+                 `set_placement(Placement::Mixed)` delivers them"
+            }
+            Self::RealTime => "use a wire in real time, as `Netdev::user(\"mem:NAME\", ...)`",
+            Self::PollerForEachShard => "make a poller for each NIC that `Netdev::shards` returns",
+            Self::PollerOfItsShard => {
+                "watch it with a poller of its shard, which `Stream::shard` returns"
+            }
+        })
+    }
+}

@@ -122,8 +122,8 @@ impl RecvHalf {
     ///
     /// # Errors
     /// [`RecvError::WouldBlock`] if nothing is queued and the half is non-blocking; [`RecvError::TimedOut`] if nothing
-    /// arrived within the timeout; [`RecvError::Misplaced`] under [`Placement::Strict`]; [`RecvError::Release`] if the
-    /// earlier frags cannot be returned; otherwise the reason why the connection ended.
+    /// arrived within the timeout; [`RecvError::Misplaced`] under [`Placement::Strict`]; otherwise the reason why the
+    /// connection ended, or why the earlier frags cannot be returned.
     pub fn recv(&mut self, batch: &mut RxBatch) -> Result<usize, RecvError> {
         self.recv_at_most(batch, usize::MAX)
     }

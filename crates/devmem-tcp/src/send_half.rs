@@ -131,7 +131,7 @@ impl SendHalf {
         self.socket.shutdown(Shutdown::Write)
     }
 
-    /// Makes calls return [`WouldBlock`](crate::Error::WouldBlock) instead of waiting. Overrides an earlier
+    /// Makes calls return [`WouldBlock`](crate::ErrorKind::WouldBlock) instead of waiting. Overrides an earlier
     /// [`set_timeout`](Self::set_timeout).
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.limit.set_nonblocking(nonblocking);

@@ -9,19 +9,20 @@
 //! the answer (`interactive.rs`). So RFC 9293 3.8.6.3's
 //! "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
 
+mod decision;
 mod interactive;
+mod linux;
 mod when_drained;
-
-use core::fmt;
-use core::time::Duration;
 
 use wire::Instant;
 
 use crate::config::{DEFAULT_MSS, DELAYED_ACK};
 use crate::context::Context;
-use crate::ecn::Haste;
-
-pub(crate) use when_drained::WhenDrained;
+use crate::ecn::echo::Haste;
+use crate::tuning::AckRules;
+use decision::{AckDelay, AckFacts, AckTime};
+use linux::LinuxAcks;
+use when_drained::WhenDrained;
 
 /// Decides when the next ACK is sent.
 #[derive(Debug)]
@@ -32,7 +33,25 @@ pub(crate) struct AckPolicy {
     /// Largest payload of a packet seen: the size of the peer's full segments.
     rcv_mss: u16,
     mss: u16,
-    style: Box<dyn AckStyle>,
+    rules: Rules,
+}
+
+/// The rules by which a connection sends ACKs, and their state. For each event they answer when the next ACK is sent. Gaps,
+/// duplicates and a full window are acknowledged at once by all rules.
+#[derive(Debug)]
+enum Rules {
+    Drained(WhenDrained),
+    Linux(LinuxAcks),
+}
+
+/// Asks the rules in use.
+macro_rules! ask {
+    ($rules:expr, $event:ident($($fact:expr),*)) => {
+        match $rules {
+            Rules::Drained(rules) => rules.$event($($fact),*),
+            Rules::Linux(rules) => rules.$event($($fact),*),
+        }
+    };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,93 +78,12 @@ impl AckDue {
 pub(crate) enum Arrival {
     /// Payload in order, without a gap; whether it has PSH.
     InOrder { len: usize, push: bool },
-    /// Payload in order that reaches beyond the window ([`Policy::takes_beyond_window`](crate::policy::Policy)).
+    /// Payload in order that reaches beyond the window ([`Tuning::takes_beyond_window`](crate::tuning::Tuning)).
     Beyond,
     /// An event that is acknowledged at once: a gap opened or filled, a duplicate.
     Notable,
     /// The peer's FIN, in order.
     Fin,
-}
-
-/// Facts from which an [`AckStyle`] decides.
-#[derive(Debug, Clone, Copy)]
-pub struct AckFacts {
-    /// Payload bytes of this arrival.
-    pub len: usize,
-    /// PSH: the peer's writer may wait for an answer.
-    pub push: bool,
-    /// Payload bytes since the last ACK, these included.
-    pub unacked: usize,
-    /// Bytes that the peer may still send.
-    pub window: u32,
-    /// Size of the peer's full segments, in bytes.
-    pub rcv_mss: u16,
-    /// Most bytes of a segment that we have allowed the peer to send.
-    pub mss: u16,
-}
-
-/// When an ACK is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AckTime {
-    /// As decided before.
-    Unchanged,
-    /// At once.
-    Now,
-    /// When the segments that were received together have been processed, or at once with other segments.
-    AfterBurst,
-    /// After this time, or when it would have left anyway.
-    Within(Duration),
-    /// At this time, or when it would have left anyway.
-    By(Instant),
-}
-
-/// Whether an ACK was sent at the end of its delay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AckDelay {
-    /// It was sent earlier, alone or with data.
-    NotOver,
-    /// The delay is over, and no data took the ACK along.
-    Over,
-}
-
-/// Rules by which one connection sends ACKs. For each event a style returns when the next ACK is sent. Gaps, duplicates and
-/// a full window are acknowledged at once with every style.
-pub trait AckStyle: fmt::Debug + Send {
-    /// The peer's SYN-ACK has opened the connection, and a write waits for that: its data can carry the ACK.
-    fn on_awaited_open(&mut self, facts: AckFacts, now: Instant) -> AckTime;
-
-    /// Payload arrived in order.
-    fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime;
-
-    /// The peer's FIN arrived in order.
-    fn on_fin(&mut self) -> AckTime;
-
-    /// A segment arrived that is acknowledged at once.
-    fn on_notable(&mut self, facts: AckFacts);
-
-    /// The ECN field of arriving data calls for a fast ACK.
-    fn on_mark(&mut self, haste: Haste) -> AckTime;
-
-    /// Returns whether a pending ACK is sent when the link is empty, or soon after.
-    fn waits_for_link(&self) -> bool;
-
-    /// The stack has emptied the link.
-    fn on_drained(&mut self) -> AckTime;
-
-    /// The user has read everything.
-    fn on_read(&mut self, facts: AckFacts) -> AckTime;
-
-    /// Data was sent.
-    fn on_data_sent(&mut self, now: Instant);
-
-    /// An ACK was sent, alone or with data.
-    fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant);
-
-    /// The user wants quick ACKs, or no longer (TCP_QUICKACK).
-    fn set_quick(&mut self, quick: bool);
-
-    /// Returns whether ACKs are quick, as TCP_QUICKACK reports it.
-    fn is_quick(&self) -> bool;
 }
 
 impl AckPolicy {
@@ -156,7 +94,10 @@ impl AckPolicy {
             unacked: 0,
             rcv_mss: DEFAULT_MSS.min(mss),
             mss,
-            style: cx.shared().policy.ack_style(&cx.shared().acks),
+            rules: match cx.shared().tuning.acks {
+                AckRules::Drained => Rules::Drained(WhenDrained::new(&cx.shared().acks)),
+                AckRules::Linux => Rules::Linux(LinuxAcks::default()),
+            },
         }
     }
 
@@ -176,28 +117,30 @@ impl AckPolicy {
                     push,
                     ..self.facts(window)
                 };
-                self.style.on_data(facts, now)
+                ask!(&mut self.rules, on_data(facts, now))
             }
             // Measured: Linux acknowledges it late.
             Arrival::Beyond => AckTime::Within(DELAYED_ACK),
             Arrival::Notable => {
-                self.style.on_notable(self.facts(window));
+                let facts = self.facts(window);
+                ask!(&mut self.rules, on_notable(facts));
                 AckTime::Now
             }
-            Arrival::Fin => self.style.on_fin(),
+            Arrival::Fin => ask!(&mut self.rules, on_fin()),
         };
         self.schedule(time, now);
     }
 
     /// Takes the SYN-ACK that opens a connection for which a write waits; `window` is how many bytes the peer may send.
     pub(crate) fn on_awaited_open(&mut self, window: u32, now: Instant) {
-        let time = self.style.on_awaited_open(self.facts(window), now);
+        let facts = self.facts(window);
+        let time = ask!(&mut self.rules, on_awaited_open(facts, now));
         self.schedule(time, now);
     }
 
     /// Takes an arrival that is marked, or lacks the codepoint of others.
     pub(crate) fn on_mark(&mut self, haste: Haste) {
-        if self.style.on_mark(haste) == AckTime::Now {
+        if ask!(&mut self.rules, on_mark(haste)) == AckTime::Now {
             self.due = AckDue::Now;
         }
     }
@@ -213,7 +156,7 @@ impl AckPolicy {
         }
     }
 
-    /// Takes a decision of the style; an earlier time that was decided before stays.
+    /// Takes a decision of the rules; an earlier time that was decided before stays.
     fn schedule(&mut self, time: AckTime, now: Instant) {
         self.due = match (time, self.due) {
             (AckTime::Unchanged, due) => due,
@@ -226,34 +169,35 @@ impl AckPolicy {
 
     /// Notes that data is sent.
     pub(crate) fn on_data_sent(&mut self, now: Instant) {
-        self.style.on_data_sent(now);
+        ask!(&mut self.rules, on_data_sent(now));
     }
 
     /// The user has read everything.
     pub(crate) fn on_read(&mut self) {
-        if self.is_pending() && self.style.on_read(self.facts(0)) == AckTime::Now {
+        let facts = self.facts(0);
+        if self.is_pending() && ask!(&mut self.rules, on_read(facts)) == AckTime::Now {
             self.due = AckDue::Now;
         }
     }
 
     /// Returns whether ACKs are quick (TCP_QUICKACK).
     pub(crate) fn is_quick(&self) -> bool {
-        self.style.is_quick()
+        ask!(&self.rules, is_quick())
     }
 
     /// Switches quick ACKs on or off (TCP_QUICKACK); a pending ACK becomes due.
     pub(crate) fn set_quick(&mut self, quick: bool) {
-        self.style.set_quick(quick);
+        ask!(&mut self.rules, set_quick(quick));
         if quick && self.is_pending() {
             self.due = AckDue::Now;
         }
     }
 
-    /// The link is empty: a pending ACK is sent when the style says so.
+    /// The link is empty: a pending ACK is sent when the rules say so.
     pub(crate) fn on_drained(&mut self) {
         if self.is_pending() {
-            let time = self.style.on_drained();
-            // No time is needed: a style says when, not how long after this.
+            let time = ask!(&mut self.rules, on_drained());
+            // No time is needed: the rules say when, not how long after this.
             self.schedule(time, Instant::ZERO);
         }
     }
@@ -267,7 +211,7 @@ impl AckPolicy {
 
     /// Returns whether an ACK is pending that leaves when the link is empty: one that waits for an answer of the program does not.
     pub(crate) fn waits_for_link(&self) -> bool {
-        self.is_pending() && self.style.waits_for_link()
+        self.is_pending() && ask!(&self.rules, waits_for_link())
     }
 
     /// Makes an ACK due at once.
@@ -282,7 +226,7 @@ impl AckPolicy {
             _ => AckDelay::NotOver,
         };
         let facts = self.facts(0);
-        self.style.on_ack_sent(delay, facts, now);
+        ask!(&mut self.rules, on_ack_sent(delay, facts, now));
         self.due = AckDue::Never;
         self.unacked = 0;
     }

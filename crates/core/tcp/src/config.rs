@@ -7,11 +7,10 @@ mod connection;
 mod ecn;
 
 use core::time::Duration;
-use std::sync::Arc;
 
-use crate::fast_open::FastOpenConfig;
-use crate::policy::{OwnPolicy, Policy};
+use crate::fast_open::config::FastOpenConfig;
 use crate::settings::Settings;
+use crate::tuning::Tuning;
 
 pub use connection::ConnectionConfig;
 pub use ecn::{EcnConfig, EcnMode, EcnPolicy};
@@ -147,7 +146,7 @@ pub struct Config {
     /// (RFC 4821 7.7; linux `tcp_mtu_probing` = 1, which is not Linux's default).
     pub mtu_probing: bool,
     /// Choices that the RFCs leave open.
-    pub policy: Arc<dyn Policy>,
+    pub tuning: Tuning,
 }
 
 impl Config {
@@ -237,7 +236,7 @@ impl Default for Config {
             max_gso_payload: None,
             tso_win_divisor: TSO_WIN_DIVISOR,
             mtu_probing: true,
-            policy: Arc::new(OwnPolicy),
+            tuning: Tuning::OWN,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One connection: its events (segments, timers, news from the network). The user's calls are in `calls.rs`.
 
 mod calls;
+mod early;
 
 use netmem::Payload;
 use thiserror::Error;
@@ -8,18 +9,22 @@ use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::ConnectionConfig;
 use crate::context::Context;
+use crate::disposition::{Disposition, Next};
 use crate::error::{TcpError, Unreachable};
-use crate::fast_open::{ClientOpen, FastOpenStart, Learned, Opening};
+use crate::fast_open::start::{FastOpenStart, Learned};
 use crate::options::TimestampClock;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::sender::Sender;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
 use crate::state::closing::TimeWait;
 use crate::state::established::Synchronized;
-use crate::state::syn::{EarlyClose, Handshake, SynSent, SynVerdict};
-use crate::state::{ConnectionState, Disposition, Next, SegmentDrop, StateKind};
+use crate::state::opening::Opening;
+use crate::state::syn::{EarlyClose, Handshake, SynReceived, SynSent, SynVerdict};
+use crate::state_kind::StateKind;
+use early::ClientOpen;
 
 /// One TCP connection. It takes segments, times and calls; it returns segments and [`Disposition`]s.
 ///
@@ -45,6 +50,21 @@ pub struct Connection<P> {
     early: Option<Box<ClientOpen<P>>>,
     /// A write waits until the connection is open.
     write_waits: bool,
+}
+
+/// State of a connection. Most connections spend most of their time in `Synchronized`, so its size wastes no memory.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an idle connection is Synchronized; a box would only add to it"
+)]
+enum ConnectionState<P> {
+    Closed,
+    SynSent(SynSent),
+    SynReceived(SynReceived),
+    /// ESTABLISHED, and the six states in which one or both sides have sent a FIN.
+    Synchronized(Synchronized<P>),
+    TimeWait(TimeWait),
 }
 
 /// A RST to be sent.
@@ -329,7 +349,7 @@ impl<P: Payload> Connection<P> {
                 true => synchronized.receiver.on_awaited_open(now),
                 false => synchronized.receiver.request_ack(),
             }
-            if has_crossed && self.config.shared.policy.reports_crossed_syns() {
+            if has_crossed && self.config.shared.tuning.reports_crossed_syns {
                 let receiver = &mut synchronized.receiver;
                 receiver.note_duplicate(segment.seq, segment.seq + 1);
             }

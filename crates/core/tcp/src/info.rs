@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::fast_open::ClientFail;
-pub use crate::sender::{Busy, BusyTimes, Chrono};
-use crate::state::StateKind;
+use crate::chrono::Chrono;
+use crate::fast_open::start::ClientFail;
+use crate::state_kind::StateKind;
 
 /// Phase of congestion control (linux `enum tcp_ca_state`, with its numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -5,6 +5,8 @@
 //! - [`Segment`]: one TCP segment with its payload as a [`netmem::Payload`]: the input and the output of this crate.
 //! - [`Connection`]: RFC 9293's state machine with the receiving and the sending half. It takes segments, times and calls. A
 //!   [`Disposition`] says what the caller must do, and [`Connection::poll_send`] returns all segments to send.
+//! - [`Settings`]: what the program has set for a socket, which owns them; an argument of each event. [`Config`] is the stack's,
+//!   and [`Tuning`] the part of it in which stacks differ.
 //! - [`SynBacklog`]: the half-open connections of a listener, until each becomes a [`Connection`].
 //!
 //! # Its part of the walks
@@ -14,7 +16,7 @@
 //! [`RecvQueue`], from which the socket takes the payload. No byte is read or copied: payload is cut,
 //! moved and joined as a list of owned pieces.
 //!
-//! Send: `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`,
+//! Send: `Connection::admit` -> `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`,
 //! which returns a second owner of the bytes; the send queue keeps the first until they are acknowledged.
 //!
 //! # What it implements
@@ -33,22 +35,22 @@
 
 #![forbid(unsafe_code)]
 
-mod accecn;
 mod ack_policy;
+mod chrono;
 pub mod config;
 mod congestion;
 mod connection;
 mod context;
+mod disposition;
 mod ecn;
 mod error;
 mod fast_open;
 mod info;
 mod isn;
 mod link;
-pub mod linux;
+mod listen;
 mod options;
 mod pacing;
-pub mod policy;
 mod rack;
 mod reassembly;
 mod receiver;
@@ -56,11 +58,13 @@ mod recv_queue;
 mod rtt;
 mod scoreboard;
 mod segment;
+mod segment_drop;
 mod send_queue;
 mod sender;
 mod seqnum;
 mod settings;
 mod state;
+mod state_kind;
 #[cfg(test)]
 mod test_config;
 #[cfg(test)]
@@ -72,29 +76,34 @@ mod test_socket;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod tuning;
 mod window;
 
+pub use chrono::{Busy, BusyTimes, Chrono};
 pub use config::{
     AckConfig, Config, ConnectionConfig, EcnConfig, EcnMode, EcnPolicy, SynCookies, TimerConfig,
 };
 pub use connection::{Connection, Push, SendError};
 pub use context::Context;
+pub use disposition::Disposition;
 pub use error::{TcpError, Unreachable};
 pub use fast_open::{
     ClientFail, FastOpenCache, FastOpenConfig, FastOpenKeys, FastOpenListener, FastOpenModes,
     FastOpenStart, Learned,
 };
-pub use info::{Busy, BusyTimes, CaState, Chrono, Info};
+pub use info::{CaState, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use link::{LinkLimits, SuperPayload, UnfitPayload};
+pub use listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
 pub use options::{Negotiated, TimestampClock};
 pub use receiver::KeptPayload;
 pub use recv_queue::RecvQueue;
 pub use segment::{Control, Segment};
+pub use segment_drop::SegmentDrop;
 pub use sender::{AckKind, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
 pub use seqnum::SeqNum;
 pub use settings::{CongestionKind, Keepalive, Settings};
 pub use state::closing::TimeWait;
-pub use state::listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
-pub use state::{Disposition, SegmentDrop, StateKind};
+pub use state_kind::StateKind;
+pub use tuning::{AckRules, SuperSegments, Tuning};
 pub use window::window_scale_for;

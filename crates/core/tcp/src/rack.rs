@@ -5,7 +5,8 @@ use core::time::Duration;
 use wire::Instant;
 
 use crate::rtt::RttEstimator;
-use crate::scoreboard::Delivered;
+use crate::scoreboard::delivered::Delivered;
+use crate::scoreboard::sending::Sending;
 
 /// Packets reported by SACK after which a hole counts as lost at once (RFC 8985 6.2 step 4, RFC 6675 DupThresh).
 pub(crate) const DUP_THRESHOLD: u32 = 3;
@@ -19,20 +20,6 @@ const PROBE_MARGIN: Duration = Duration::from_millis(2);
 
 /// Probe timeout before the first round-trip sample (RFC 8985 7.2).
 const PROBE_TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
-
-/// One transmission of a range: RFC 8985's (xmit_ts, end_seq), by which transmissions are ordered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Sending {
-    pub(crate) sent_at: Instant,
-    pub(crate) end: u64,
-}
-
-impl Sending {
-    /// Returns whether this one was sent after `other` (RFC 8985 6.2 RACK_sent_after).
-    pub(crate) fn is_after(self, other: Sending) -> bool {
-        (self.sent_at, self.end) > (other.sent_at, other.end)
-    }
-}
 
 /// Whether to wait for late packets on a path on which no reordering was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

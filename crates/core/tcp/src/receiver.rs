@@ -6,13 +6,13 @@ use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 use crate::ack_policy::{AckPolicy, Arrival};
 use crate::config::EcnMode;
 use crate::context::Context;
-use crate::ecn::Echo;
+use crate::ecn::echo::Echo;
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
-use crate::state::SegmentDrop;
 use crate::window::RecvWindow;
 
 /// Bytes of receive buffer for each segment that may be kept, however short: about the host memory of a segment beside its
@@ -32,7 +32,7 @@ pub(crate) struct Receiver<P> {
     reassembly: Reassembly<P>,
     max_segments: usize,
     kept: KeptPayload,
-    /// [`Policy::takes_beyond_window`](crate::policy::Policy::takes_beyond_window).
+    /// [`Tuning::takes_beyond_window`](crate::tuning::Tuning::takes_beyond_window).
     takes_beyond: bool,
     /// Sequence number of the peer's FIN, once it was seen, in order or not.
     fin: Option<SeqNum>,
@@ -128,7 +128,7 @@ impl<P: Payload> Receiver<P> {
             reassembly: Reassembly::new(max_segments),
             max_segments,
             kept: KeptPayload::All,
-            takes_beyond: cx.shared().policy.takes_beyond_window(),
+            takes_beyond: cx.shared().tuning.takes_beyond_window,
             fin: None,
             fin_received: false,
             dsack: None,

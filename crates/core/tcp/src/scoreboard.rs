@@ -8,9 +8,10 @@
 //! `tsorted_sent_queue` for this). First transmissions are sent in order of sequence, so a cursor over the records is enough
 //! for them; retransmissions have a separate queue.
 
-mod delivered;
+pub(crate) mod delivered;
 mod record;
 mod retransmissions;
+pub(crate) mod sending;
 #[cfg(test)]
 mod tests;
 
@@ -20,10 +21,10 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::rack::Sending;
-pub(crate) use delivered::Delivered;
+use delivered::Delivered;
 use record::{RecordMarks, TxRecord};
 use retransmissions::{Retransmission, Retransmissions};
+use sending::Sending;
 
 /// Most records. A SACK that would add another one is ignored, and the cumulative ACK will cover its range: this limits the
 /// memory that a peer can cause to be used (CVE-2019-11478: no such limit).

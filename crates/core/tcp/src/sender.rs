@@ -19,9 +19,10 @@
 
 mod ack;
 mod admission;
-mod chrono;
 mod counters;
+mod event;
 mod flight;
+mod incoming;
 mod output;
 mod packets;
 mod path;
@@ -29,6 +30,7 @@ mod prr;
 mod rate;
 mod recovery;
 mod repair;
+mod skbs;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -38,11 +40,11 @@ mod writer;
 
 use core::time::Duration;
 use netmem::Payload;
-use wire::{AccEcn, Ecn, Instant, SackBlocks};
+use wire::{Ecn, Instant};
 
-use crate::accecn::Reports;
 use crate::config::{ConnectionConfig, ORPHAN_TIMEOUT};
 use crate::context::Context;
+use crate::ecn::accecn::Reports;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -50,9 +52,9 @@ use crate::pacing::Pacer;
 use crate::rtt::RttEstimator;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
-pub use chrono::{Busy, BusyTimes, Chrono};
 use counters::Counters;
 use flight::Flight;
+pub use incoming::{AckKind, IncomingAck};
 pub(crate) use packets::Bundling;
 use packets::PacketSize;
 use path::PathMss;
@@ -61,45 +63,6 @@ use recovery::Recovery;
 use space::SendSpace;
 use timers::SendTimers;
 use writer::Writer;
-
-/// Fields of an incoming segment with the ACK flag, as far as the sender needs them.
-#[derive(Debug, Clone, Copy)]
-pub struct IncomingAck<'a> {
-    /// SEG.ACK.
-    pub ack: SeqNum,
-    /// SEG.SEQ, for the window update rule (SND.WL1).
-    pub seq: SeqNum,
-    /// SEG.WND, already scaled.
-    pub window: u32,
-    /// SACK blocks, D-SACK included.
-    pub sack: &'a SackBlocks,
-    /// TSecr, where timestamps were negotiated.
-    pub ts_echo: Option<u32>,
-    /// The segment takes sequence space (payload, SYN or FIN), so it is no duplicate ACK.
-    pub has_data: bool,
-    /// The ECE flag.
-    pub ece: bool,
-    /// The ACE field, where AccECN is used and it is a count.
-    pub ace: Option<u8>,
-    /// AccECN's option.
-    pub accecn: Option<&'a AccEcn>,
-    /// Its timestamp is newer than any before.
-    pub ts_progress: bool,
-}
-
-/// An acknowledgement number, compared with what was sent (RFC 9293 3.10.7.4, RFC 5961 5.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum AckKind {
-    /// SND.UNA < SEG.ACK =< SND.NXT: it acknowledges something new.
-    New,
-    /// SEG.ACK = SND.UNA, or a little older: it acknowledges nothing new; its window and SACK blocks count.
-    Duplicate,
-    /// Older than SND.UNA by more than the largest window seen: a challenge ACK answers it.
-    TooOld,
-    /// It acknowledges what was never sent: an ACK answers it, and it is dropped.
-    Future,
-}
 
 /// A part of the send queue that may leave now, in packets of [`Sender::mss`].
 #[derive(Debug)]
@@ -173,7 +136,7 @@ impl<P: Payload> Sender<P> {
         let shared = &config.shared;
         let path = PathMss::new(shared.mtu_probing);
         let mut writer = Writer::new();
-        if shared.policy.fills_super_segments() {
+        if shared.tuning.fills_super_segments {
             writer.note_pushes();
         }
         Sender {
@@ -196,7 +159,7 @@ impl<P: Payload> Sender<P> {
         let negotiated = &established.negotiated;
         self.packets.open(negotiated.snd_mss);
         self.flight.open(negotiated.sack, established.clock);
-        if cx.shared().policy.repeats_super_segments_apart() {
+        if cx.shared().tuning.repeats_super_segments_apart {
             self.flight.keep_apart();
         }
         self.space.open(established.window, established.seq);

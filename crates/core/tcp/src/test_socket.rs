@@ -5,12 +5,12 @@ use core::ops::{Deref, DerefMut};
 use wire::Instant;
 
 use crate::connection::Connection;
+use crate::disposition::Disposition;
 use crate::fast_open::FastOpenStart;
 use crate::info::Info;
 use crate::segment::Segment;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
-use crate::state::Disposition;
 use crate::test_config::TestConfig;
 use crate::test_payload::Bytes;
 

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use tcp::linux::{Acks, Linux};
+use tcp::{AckRules, Tuning};
 use thiserror::Error;
 
 use crate::sysctls::{Setting, Sysctls};
@@ -53,8 +52,8 @@ pub struct Flags {
     pub(crate) sysctls: Option<PathBuf>,
     /// The kernel's settings that the flags give: files do not change them.
     given: BTreeSet<&'static str>,
-    tcp: tcp::Config,
-    linux: Linux,
+    /// Settings of TCP, as Linux would act on them.
+    pub(crate) tcp: tcp::Config,
 }
 
 /// Why `--so_flags` were refused.
@@ -111,25 +110,17 @@ impl Default for Flags {
                     ..tcp::Settings::default()
                 },
                 mtu_probing: false,
+                tuning: Tuning::LINUX,
                 ..tcp::Config::default()
             },
-            linux: Linux::default(),
         }
     }
 }
 
 impl Flags {
-    /// Returns the settings of TCP, as Linux would act on them.
-    pub(crate) fn tcp(&self) -> tcp::Config {
-        tcp::Config {
-            policy: Arc::new(self.linux),
-            ..self.tcp.clone()
-        }
-    }
-
     /// Returns the settings of TCP: those that the flags give, the others as `sysctls` has them now.
     pub(crate) fn tcp_over(&self, sysctls: &Sysctls) -> tcp::Config {
-        sysctls.over(&self.tcp, self.linux, &self.given)
+        sysctls.over(&self.tcp, &self.given)
     }
 
     /// Reads the text of `--so_flags`.
@@ -178,9 +169,9 @@ impl Flags {
             }
             "sysctls" => self.sysctls = Some(PathBuf::from(value)),
             "acks" => {
-                self.linux.acks = choice("acks", value, "linux or drained", |value| match value {
-                    "linux" => Some(Acks::Linux),
-                    "drained" => Some(Acks::Drained),
+                tcp.tuning.acks = choice("acks", value, "linux or drained", |value| match value {
+                    "linux" => Some(AckRules::Linux),
+                    "drained" => Some(AckRules::Drained),
                     _ => None,
                 })?;
             }
@@ -193,7 +184,7 @@ impl Flags {
         let short = SHORT.iter().find(|(short, _)| *short == name);
         let setting = Setting::called(short.map_or(name, |(_, kernels)| kernels))
             .ok_or_else(|| FlagsError::Unknown(name.to_owned()))?;
-        match setting.apply(&mut self.tcp, &mut self.linux, value) {
+        match setting.apply(&mut self.tcp, value) {
             true => {
                 self.given.insert(setting.name);
                 Ok(())
@@ -259,9 +250,7 @@ mod tests {
         );
         let nothing = Flags::parse("").unwrap();
         assert_eq!(format!("{nothing:?}"), format!("{:?}", Flags::default()));
-        assert_eq!(nothing.linux, Linux::default());
-        let policy = format!("{:?}", nothing.tcp().policy);
-        assert_eq!(policy, format!("{:?}", Linux::default()));
+        assert_eq!(nothing.tcp.tuning, Tuning::LINUX);
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Instance {
         }
         let config = StackConfig {
             addresses,
-            tcp: flags.tcp(),
+            tcp: flags.tcp.clone(),
             point_to_point: Some(SCRIPT_MAC),
             any_local: true,
             ..StackConfig::new(OUR_IPV4, 0, Secret::from_seed(flags.seed))

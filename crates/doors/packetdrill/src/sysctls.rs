@@ -6,17 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tcp::linux::Linux;
-use tcp::{CongestionKind, EcnPolicy, FastOpenKeys, FastOpenModes, SynCookies};
+use tcp::{CongestionKind, EcnPolicy, FastOpenKeys, FastOpenModes, SuperSegments, SynCookies};
 
 /// Folder of the settings in Linux.
 const HOST: &str = "/proc/sys/net/ipv4";
 
 /// Stores the value of a setting; false if the stack does not support it.
-type Apply = fn(&mut tcp::Config, &mut Linux, &str) -> bool;
+type Apply = fn(&mut tcp::Config, &str) -> bool;
 
 /// One setting of the kernel.
 pub(crate) struct Setting {
@@ -35,51 +34,51 @@ macro_rules! settings {
 /// Every setting that scripts use. Where the stack has only one behaviour, only its value is accepted.
 #[rustfmt::skip]
 pub(crate) const SETTINGS: &[Setting] = settings! {
-    "tcp_sack", "0 or 1", |c, _, v| switch(&mut c.sack, v);
-    "tcp_timestamps", "0 to 2", |c, _, v| put(&mut c.timestamps, number(v, 0, 2).map(|n: u8| n > 0));
-    "tcp_window_scaling", "0 or 1", |c, _, v| switch(&mut c.window_scaling, v);
-    "tcp_rmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, start, most]| {
+    "tcp_sack", "0 or 1", |c, v| switch(&mut c.sack, v);
+    "tcp_timestamps", "0 to 2", |c, v| put(&mut c.timestamps, number(v, 0, 2).map(|n: u8| n > 0));
+    "tcp_window_scaling", "0 or 1", |c, v| switch(&mut c.window_scaling, v);
+    "tcp_rmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, start, most]| {
         c.settings.rcv_buf_max = most;
         c.rcv_buf_start = start;
     }).is_some();
-    "tcp_wmem", "three sizes in bytes", |c, _, v| sizes(v).map(|[_, _, most]| c.settings.snd_buf_max = most as usize).is_some();
-    "tcp_notsent_lowat", "0 to 4294967295", |c, _, v| put(&mut c.notsent_lowat, number(v, 0, u32::MAX).map(Some));
-    "tcp_congestion_control", "cubic or reno", |c, _, v| put(&mut c.settings.congestion, congestion(v));
-    "tcp_syn_retries", "1 to 255", |c, _, v| put(&mut c.settings.syn_retries, number(v, 1, 255));
-    "tcp_syn_linear_timeouts", "0 to 127", |c, _, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));
-    "tcp_synack_retries", "1 to 255", |c, _, v| put(&mut c.timers.syn_ack_retries, number(v, 1, 255));
-    "tcp_retries2", "1 to 255", |c, _, v| put(&mut c.timers.data_retries, number(v, 1, 255));
-    "tcp_fin_timeout", "seconds", |c, _, v| put(&mut c.settings.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
-    "tcp_slow_start_after_idle", "0 or 1", |c, _, v| switch(&mut c.slow_start_after_idle, v);
-    "tcp_invalid_ratelimit", "milliseconds", |c, _, v| put(&mut c.acks.invalid_interval, millis(v));
-    "tcp_rto_max_ms", "1000 to 120000", |c, _, v| put(&mut c.timers.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
-    "tcp_tso_win_divisor", "0 to 255", |c, _, v| put(&mut c.tso_win_divisor, number(v, 0, 255));
-    "tcp_min_tso_segs", "1 to 255", |_, linux, v| put(&mut linux.min_tso_segs, number(v, 1, 255));
-    "tcp_pacing_ss_ratio", "200", |_, _, v| v == "200";
-    "tcp_pacing_ca_ratio", "120", |_, _, v| v == "120";
-    "tcp_syncookies", "0 to 2", |c, _, v| put(&mut c.syn_cookies, match v {
+    "tcp_wmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, _, most]| c.settings.snd_buf_max = most as usize).is_some();
+    "tcp_notsent_lowat", "0 to 4294967295", |c, v| put(&mut c.notsent_lowat, number(v, 0, u32::MAX).map(Some));
+    "tcp_congestion_control", "cubic or reno", |c, v| put(&mut c.settings.congestion, congestion(v));
+    "tcp_syn_retries", "1 to 255", |c, v| put(&mut c.settings.syn_retries, number(v, 1, 255));
+    "tcp_syn_linear_timeouts", "0 to 127", |c, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));
+    "tcp_synack_retries", "1 to 255", |c, v| put(&mut c.timers.syn_ack_retries, number(v, 1, 255));
+    "tcp_retries2", "1 to 255", |c, v| put(&mut c.timers.data_retries, number(v, 1, 255));
+    "tcp_fin_timeout", "seconds", |c, v| put(&mut c.settings.fin_wait_2_timeout, number(v, 0, 65_535).map(Duration::from_secs));
+    "tcp_slow_start_after_idle", "0 or 1", |c, v| switch(&mut c.slow_start_after_idle, v);
+    "tcp_invalid_ratelimit", "milliseconds", |c, v| put(&mut c.acks.invalid_interval, millis(v));
+    "tcp_rto_max_ms", "1000 to 120000", |c, v| put(&mut c.timers.rto_max, number(v, 1000, 120_000).map(Duration::from_millis));
+    "tcp_tso_win_divisor", "0 to 255", |c, v| put(&mut c.tso_win_divisor, number(v, 0, 255));
+    "tcp_min_tso_segs", "1 to 255", |c, v| put(&mut c.tuning.super_segments, number(v, 1, 255).map(|least| SuperSegments::AutoSized { least }));
+    "tcp_pacing_ss_ratio", "200", |_, v| v == "200";
+    "tcp_pacing_ca_ratio", "120", |_, v| v == "120";
+    "tcp_syncookies", "0 to 2", |c, v| put(&mut c.syn_cookies, match v {
         "0" => Some(SynCookies::Never),
         "1" => Some(SynCookies::WhenFull),
         "2" => Some(SynCookies::Always),
         _ => None,
     });
-    "tcp_fastopen", "a number of bits", |c, _, v| put(&mut c.fast_open.modes, bits(v).map(FastOpenModes));
-    "tcp_fastopen_key", "one or two keys of four words", |c, _, v| put(&mut c.fast_open.keys, keys(v).map(Some));
-    "tcp_fastopen_blackhole_timeout_sec", "seconds", |c, _, v| put(&mut c.fast_open.blackhole_timeout, number(v, 0, 65_535).map(Duration::from_secs));
-    "tcp_ecn", "0 to 5", |c, _, v| put(&mut c.ecn.policy, v.parse().ok().and_then(EcnPolicy::from_sysctl));
-    "tcp_ecn_fallback", "0 or 1", |c, _, v| switch(&mut c.ecn.fallback, v);
-    "tcp_ecn_option", "0 or 2", |c, _, v| put(&mut c.ecn.accecn_option, match v {
+    "tcp_fastopen", "a number of bits", |c, v| put(&mut c.fast_open.modes, bits(v).map(FastOpenModes));
+    "tcp_fastopen_key", "one or two keys of four words", |c, v| put(&mut c.fast_open.keys, keys(v).map(Some));
+    "tcp_fastopen_blackhole_timeout_sec", "seconds", |c, v| put(&mut c.fast_open.blackhole_timeout, number(v, 0, 65_535).map(Duration::from_secs));
+    "tcp_ecn", "0 to 5", |c, v| put(&mut c.ecn.policy, v.parse().ok().and_then(EcnPolicy::from_sysctl));
+    "tcp_ecn_fallback", "0 or 1", |c, v| switch(&mut c.ecn.fallback, v);
+    "tcp_ecn_option", "0 or 2", |c, v| put(&mut c.ecn.accecn_option, match v {
         "0" => Some(false),
         "2" => Some(true),
         _ => None,
     });
-    "tcp_mtu_probing", "0 or 1", |c, _, v| switch(&mut c.mtu_probing, v);
-    "tcp_frto", "1 or 2", |_, _, v| v == "1" || v == "2";
-    "tcp_dsack", "1", |_, _, v| v == "1";
-    "tcp_fack", "0", |_, _, v| v == "0";
-    "tcp_reordering", "3", |_, _, v| v == "3";
-    "tcp_early_retrans", "3 or 4", |_, _, v| v == "3" || v == "4";
-    "tcp_recovery", "1", |_, _, v| v == "1";
+    "tcp_mtu_probing", "0 or 1", |c, v| switch(&mut c.mtu_probing, v);
+    "tcp_frto", "1 or 2", |_, v| v == "1" || v == "2";
+    "tcp_dsack", "1", |_, v| v == "1";
+    "tcp_fack", "0", |_, v| v == "0";
+    "tcp_reordering", "3", |_, v| v == "3";
+    "tcp_early_retrans", "3 or 4", |_, v| v == "3" || v == "4";
+    "tcp_recovery", "1", |_, v| v == "1";
 };
 
 impl Setting {
@@ -90,8 +89,8 @@ impl Setting {
     }
 
     /// Stores a value; false if the stack does not support it.
-    pub(crate) fn apply(&self, config: &mut tcp::Config, linux: &mut Linux, value: &str) -> bool {
-        (self.apply)(config, linux, value)
+    pub(crate) fn apply(&self, config: &mut tcp::Config, value: &str) -> bool {
+        (self.apply)(config, value)
     }
 }
 
@@ -116,14 +115,9 @@ impl Sysctls {
         }
     }
 
-    /// Returns `base` and `linux` with the values of the files, except of the settings in `given`. A setting without a
+    /// Returns `base` with the values of the files, except of the settings in `given`. A setting without a
     /// file keeps its value; so does one whose file has a value that the stack does not support, which is printed once.
-    pub(crate) fn over(
-        &self,
-        base: &tcp::Config,
-        mut linux: Linux,
-        given: &BTreeSet<&'static str>,
-    ) -> tcp::Config {
+    pub(crate) fn over(&self, base: &tcp::Config, given: &BTreeSet<&'static str>) -> tcp::Config {
         let mut config = base.clone();
         for setting in SETTINGS
             .iter()
@@ -132,11 +126,10 @@ impl Sysctls {
             let Ok(value) = std::fs::read_to_string(self.folder.join(setting.name)) else {
                 continue;
             };
-            if !setting.apply(&mut config, &mut linux, value.trim()) {
+            if !setting.apply(&mut config, value.trim()) {
                 self.refuse(setting, value.trim());
             }
         }
-        config.policy = Arc::new(linux);
         config
     }
 
@@ -227,18 +220,13 @@ mod tests {
         let folder = scratch.path();
         let sysctls = Sysctls::new(folder);
         let base = tcp::Config::default();
-        let linux = Linux::default();
         let none = BTreeSet::new();
-        let expected = tcp::Config {
-            policy: Arc::new(linux),
-            ..base.clone()
-        };
-        let over = sysctls.over(&base, linux, &none);
-        assert_eq!(format!("{over:?}"), format!("{expected:?}"));
+        let over = sysctls.over(&base, &none);
+        assert_eq!(format!("{over:?}"), format!("{base:?}"));
         std::fs::write(folder.join("tcp_sack"), "0\n").unwrap();
         std::fs::write(folder.join("tcp_rmem"), "4096\t30000\t9000000\n").unwrap();
         std::fs::write(folder.join("tcp_congestion_control"), "bbr\n").unwrap();
-        let config = sysctls.over(&base, linux, &none);
+        let config = sysctls.over(&base, &none);
         assert!(!config.sack);
         assert_eq!(
             (config.rcv_buf_start, config.settings.rcv_buf_max),
@@ -246,7 +234,7 @@ mod tests {
         );
         assert_eq!(config.settings.congestion, base.settings.congestion);
         std::fs::write(folder.join("tcp_sack"), "1\n").unwrap();
-        assert!(sysctls.over(&base, linux, &none).sack);
+        assert!(sysctls.over(&base, &none).sack);
     }
 
     #[test]
@@ -270,10 +258,10 @@ mod tests {
     #[test]
     fn every_setting_refuses_what_is_no_value_of_it() {
         for setting in SETTINGS {
-            let (mut config, mut linux) = (tcp::Config::default(), Linux::default());
+            let mut config = tcp::Config::default();
             for value in ["", "x", "-1", "1 2 3 4", "99999999999"] {
                 assert!(
-                    !setting.apply(&mut config, &mut linux, value),
+                    !setting.apply(&mut config, value),
                     "{} {value:?}",
                     setting.name
                 );
@@ -282,7 +270,6 @@ mod tests {
                 format!("{config:?}"),
                 format!("{:?}", tcp::Config::default())
             );
-            assert_eq!(linux, Linux::default());
         }
     }
 

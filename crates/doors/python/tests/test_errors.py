@@ -30,6 +30,24 @@ def test_the_text_is_that_of_the_library_and_the_remedy_says_what_to_type():
     assert error.remedy == "`ip link` lists those of this network namespace"
 
 
+def test_remedies_name_calls_of_python_and_are_the_last_lines_of_the_text():
+    with pytest.raises(devmem_tcp.InvalidInputError) as raised:
+        Netdev.user("mem:no-address")
+    error = raised.value
+    assert error.remedy == 'give it one, as in Netdev.user(LINK, "10.77.0.2/24")'
+    assert error.strerror == f"the NIC has no address\n  {error.remedy}"
+
+
+def test_an_error_of_a_setting_has_its_errno(wire):
+    sender, receiver = wire.connect()
+    receiver.close()
+    with pytest.raises(OSError) as raised:
+        while True:
+            sender.sendall(bytes(1 << 20))
+    assert raised.value.errno in (errno.EPIPE, errno.ECONNRESET), raised.value
+    sender.close()
+
+
 def test_a_timeout_says_that_the_program_keeps_the_memory():
     wire = Wire(Dmabuf.anonymous(1 << 20))
     sender, receiver = wire.connect()

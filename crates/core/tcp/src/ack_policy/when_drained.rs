@@ -4,10 +4,10 @@ use core::time::Duration;
 
 use wire::Instant;
 
+use super::decision::{AckDelay, AckFacts, AckTime};
 use super::interactive::Interactive;
-use super::{AckDelay, AckFacts, AckStyle, AckTime};
 use crate::config::{ACK_BYTES_MAX, AckConfig};
-use crate::ecn::Haste;
+use crate::ecn::echo::Haste;
 
 /// In this time after an ACK of at least [`BULK_BYTES`], an empty link alone makes no ACK due: the next poll decides. A receiver that
 /// is about as fast as the sender empties the link after almost every packet, so that it would acknowledge every second one; in
@@ -22,7 +22,7 @@ const BULK_BYTES: usize = 32 << 10;
 /// few ACKs. A small request that the program usually answers at once is acknowledged with the answer
 /// ([`Interactive`]).
 #[derive(Debug)]
-pub(crate) struct WhenDrained {
+pub(super) struct WhenDrained {
     /// Number of segments left that are acknowledged one by one.
     quick: u8,
     delay: Duration,
@@ -34,7 +34,7 @@ pub(crate) struct WhenDrained {
 }
 
 impl WhenDrained {
-    pub(crate) fn new(config: &AckConfig) -> WhenDrained {
+    pub(super) fn new(config: &AckConfig) -> WhenDrained {
         let AckConfig {
             delay,
             quick,
@@ -59,12 +59,14 @@ impl WhenDrained {
     }
 }
 
-impl AckStyle for WhenDrained {
-    fn on_awaited_open(&mut self, _: AckFacts, _: Instant) -> AckTime {
+impl WhenDrained {
+    /// The peer's SYN-ACK has opened the connection, and a write waits for that: its data can carry the ACK.
+    pub(super) fn on_awaited_open(&mut self, _: AckFacts, _: Instant) -> AckTime {
         AckTime::Now
     }
 
-    fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime {
+    /// Payload arrived in order.
+    pub(super) fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime {
         self.last_arrival = now;
         let is_request = facts.push && facts.unacked == facts.len && facts.len < facts.mss.into();
         self.interactive.on_data(is_request, now);
@@ -79,26 +81,31 @@ impl AckStyle for WhenDrained {
         }
     }
 
-    fn on_fin(&mut self) -> AckTime {
+    /// The peer's FIN arrived in order.
+    pub(super) fn on_fin(&mut self) -> AckTime {
         AckTime::Now
     }
 
-    fn on_notable(&mut self, _: AckFacts) {
+    /// A segment arrived that is acknowledged at once.
+    pub(super) fn on_notable(&mut self, _: AckFacts) {
         self.interactive.stop();
     }
 
-    fn on_mark(&mut self, haste: Haste) -> AckTime {
+    /// The ECN field of arriving data calls for a fast ACK.
+    pub(super) fn on_mark(&mut self, haste: Haste) -> AckTime {
         match haste {
             Haste::Marked => AckTime::Now,
             Haste::No | Haste::Repeated => AckTime::Unchanged,
         }
     }
 
-    fn waits_for_link(&self) -> bool {
+    /// Returns whether a pending ACK is sent when the link is empty, or soon after.
+    pub(super) fn waits_for_link(&self) -> bool {
         !self.interactive.holds_ack()
     }
 
-    fn on_drained(&mut self) -> AckTime {
+    /// The stack has emptied the link.
+    pub(super) fn on_drained(&mut self) -> AckTime {
         if self.interactive.holds_ack() {
             return AckTime::Unchanged;
         }
@@ -109,27 +116,32 @@ impl AckStyle for WhenDrained {
         }
     }
 
-    fn on_read(&mut self, _: AckFacts) -> AckTime {
+    /// The user has read everything.
+    pub(super) fn on_read(&mut self, _: AckFacts) -> AckTime {
         AckTime::Unchanged
     }
 
-    fn on_data_sent(&mut self, now: Instant) {
+    /// Data was sent.
+    pub(super) fn on_data_sent(&mut self, now: Instant) {
         self.interactive.on_data_sent(now);
     }
 
-    fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant) {
+    /// An ACK was sent, alone or with data.
+    pub(super) fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant) {
         self.interactive.on_ack_sent(delay == AckDelay::Over);
         self.bulk_ack = (facts.unacked >= BULK_BYTES).then_some(now);
     }
 
-    fn set_quick(&mut self, quick: bool) {
+    /// The user wants quick ACKs, or no longer (TCP_QUICKACK).
+    pub(super) fn set_quick(&mut self, quick: bool) {
         match quick {
             true => self.interactive.stop(),
             false => self.interactive.start(),
         }
     }
 
-    fn is_quick(&self) -> bool {
+    /// Returns whether ACKs are quick, as TCP_QUICKACK reports it.
+    pub(super) fn is_quick(&self) -> bool {
         !self.interactive.is_on()
     }
 }

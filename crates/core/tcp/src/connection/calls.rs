@@ -3,8 +3,9 @@
 use netmem::Payload;
 use wire::Instant;
 
-use super::{Connection, Push, SendError};
+use super::{Connection, ConnectionState, Push, SendError};
 use crate::context::Context;
+use crate::disposition::Next;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::receiver::KeptPayload;
@@ -13,32 +14,46 @@ use crate::sender::Sender;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
 use crate::state::closing::TimeWait;
+use crate::state::established::Synchronized;
 use crate::state::syn::EarlyClose;
-use crate::state::{ConnectionState, Next, StateKind};
+use crate::state_kind::StateKind;
 
 impl<P: Payload> Connection<P> {
+    /// Returns the state from ESTABLISHED to LAST-ACK, with the two halves.
+    fn synchronized(&self) -> Option<&Synchronized<P>> {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) => Some(synchronized),
+            _ => None,
+        }
+    }
+
+    fn synchronized_mut(&mut self) -> Option<&mut Synchronized<P>> {
+        match &mut self.state {
+            ConnectionState::Synchronized(synchronized) => Some(synchronized),
+            _ => None,
+        }
+    }
+
     /// Makes a pending ACK due, because the stack has emptied the link; soon after an ACK of many bytes it waits for
     /// [`Connection::on_idle`], or for a timer.
     pub fn on_drained(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.on_drained();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.on_drained();
         }
     }
 
     /// Makes a pending ACK due: the stack has found the link empty again, so waiting for more segments gains nothing.
     pub fn on_idle(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.on_idle();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.on_idle();
         }
     }
 
     /// Returns whether an ACK is pending that leaves when the link is empty: by [`Connection::on_drained`] or
     /// [`Connection::on_idle`]. One that waits for an answer of the program is none.
     pub fn has_ack_for_link(&self) -> bool {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.has_ack_for_link(),
-            _ => false,
-        }
+        self.synchronized()
+            .is_some_and(|open| open.receiver.has_ack_for_link())
     }
 
     /// Sets the receive space: how many bytes may lie beyond RCV.NXT, those held out of order included. Data that arrives in
@@ -60,10 +75,7 @@ impl<P: Payload> Connection<P> {
     /// Returns the number of the next byte in order (RCV.NXT), once the connection is synchronized.
     #[must_use]
     pub fn rcv_nxt(&self) -> Option<SeqNum> {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => Some(synchronized.receiver.rcv_nxt()),
-            _ => None,
-        }
+        self.synchronized().map(|open| open.receiver.rcv_nxt())
     }
 
     /// Returns how many bytes the peer may still send: promised, and not received yet.
@@ -83,30 +95,24 @@ impl<P: Payload> Connection<P> {
     /// scale, which the window field cannot express (RFC 7323 2.4).
     #[must_use]
     pub fn is_rcv_window_shut(&self) -> bool {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.is_shut(),
-            _ => self.rcv_outstanding() == 0,
+        match self.synchronized() {
+            Some(open) => open.receiver.is_shut(),
+            None => self.rcv_outstanding() == 0,
         }
     }
 
     /// Returns the number of bytes held out of order.
     #[must_use]
     pub fn out_of_order_len(&self) -> usize {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.out_of_order(),
-            _ => 0,
-        }
+        self.synchronized()
+            .map_or(0, |open| open.receiver.out_of_order())
     }
 
     /// Returns the payloads held out of order, in the order of the stream.
     pub fn out_of_order(&self) -> impl Iterator<Item = &P> + '_ {
-        let synchronized = match &self.state {
-            ConnectionState::Synchronized(synchronized) => Some(synchronized),
-            _ => None,
-        };
-        synchronized
+        self.synchronized()
             .into_iter()
-            .flat_map(|synchronized| synchronized.receiver.held())
+            .flat_map(|open| open.receiver.held())
     }
 
     /// Calls `each` with every payload that is held, in order or out of order. It may move a payload to other memory and must
@@ -117,8 +123,8 @@ impl<P: Payload> Connection<P> {
             each(payload);
             debug_assert_eq!(payload.len(), len, "no byte comes or goes");
         };
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.held_mut().for_each(&mut each);
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.held_mut().for_each(&mut each);
         }
         self.queue.iter_mut().for_each(each);
     }
@@ -127,23 +133,20 @@ impl<P: Payload> Connection<P> {
     /// payload is never removed.
     #[must_use = "the payload's memory is what is wanted"]
     pub fn prune(&mut self) -> Option<P> {
-        match &mut self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.prune(),
-            _ => None,
-        }
+        self.synchronized_mut()?.receiver.prune()
     }
 
     /// Sets which arriving payload is kept.
     pub fn set_kept_payload(&mut self, kept: KeptPayload) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.set_kept_payload(kept);
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.set_kept_payload(kept);
         }
     }
 
     /// Advertises a window that [`Connection::on_unplaced`] has withdrawn: there is memory again.
     pub fn restore_rcv_window(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.restore_window();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.restore_window();
         }
     }
 
@@ -177,8 +180,8 @@ impl<P: Payload> Connection<P> {
 
     /// Returns how many of `wanted` bytes a write may queue now.
     ///
-    /// At most [`Connection::write_room`] bytes, unless the policy
-    /// [fills super-segments](crate::policy::Policy::fills_super_segments). No new super-segment begins while
+    /// At most [`Connection::write_room`] bytes, unless the stack
+    /// [fills super-segments](crate::tuning::Tuning::fills_super_segments). No new super-segment begins while
     /// TCP_NOTSENT_LOWAT bytes are unsent.
     #[must_use]
     pub fn admit(&mut self, wanted: usize, settings: &Settings) -> usize {
@@ -277,25 +280,21 @@ impl<P: Payload> Connection<P> {
     /// released.
     #[must_use]
     pub fn acked_offset(&self) -> u64 {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.acked_offset(),
-            _ => 0,
-        }
+        self.synchronized()
+            .map_or(0, |open| open.sender.acked_offset())
     }
 
     /// Returns the stream offset behind the last byte that was sent at least once; 0 without a stream.
     pub fn sent_offset(&self) -> u64 {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.sent_offset(),
-            _ => 0,
-        }
+        self.synchronized()
+            .map_or(0, |open| open.sender.sent_offset())
     }
 
     /// Returns the stream offset behind the last byte that was queued; 0 without a stream.
     pub fn pushed_offset(&self) -> u64 {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.pushed_offset(),
-            _ => self.early_sender().map_or(0, Sender::pushed_offset),
+        match self.synchronized() {
+            Some(open) => open.sender.pushed_offset(),
+            None => self.early_sender().map_or(0, Sender::pushed_offset),
         }
     }
 
@@ -357,16 +356,16 @@ impl<P: Payload> Connection<P> {
     /// probes of a silent peer (SO_KEEPALIVE and its three times), and TCP_CORK when it ends. The others count from the next
     /// event on.
     pub fn on_settings(&mut self, settings: &Settings) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.on_settings(settings);
-            synchronized.keepalive.on_setting(settings.keepalive);
+        if let Some(open) = self.synchronized_mut() {
+            open.sender.on_settings(settings);
+            open.keepalive.on_setting(settings.keepalive);
         }
     }
 
     /// Sends small segments that are held back, once, corked or not: TCP_NODELAY was set (linux `__tcp_sock_set_nodelay`).
     pub fn flush(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.flush();
+        if let Some(open) = self.synchronized_mut() {
+            open.sender.flush();
         }
     }
 
@@ -387,33 +386,31 @@ impl<P: Payload> Connection<P> {
 
     /// Notes that the user has read everything: an ACK that waited for it is due.
     pub fn on_read(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.on_read();
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.on_read();
         }
     }
 
     /// Returns whether received data is acknowledged at once (TCP_QUICKACK).
     #[must_use]
     pub fn has_quick_acks(&self) -> bool {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.receiver.has_quick_acks(),
-            _ => true,
-        }
+        self.synchronized()
+            .is_none_or(|open| open.receiver.has_quick_acks())
     }
 
     /// Switches immediate ACKs on or off (TCP_QUICKACK). As in linux, the connection may switch back by itself.
     pub fn set_quick_acks(&mut self, quick: bool) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.receiver.set_quick_acks(quick);
+        if let Some(open) = self.synchronized_mut() {
+            open.receiver.set_quick_acks(quick);
         }
     }
 
     /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ).
     #[must_use]
     pub fn unacked_len(&self) -> usize {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.queued_len(),
-            _ => self.early_sender().map_or(0, Sender::queued_len),
+        match self.synchronized() {
+            Some(open) => open.sender.queued_len(),
+            None => self.early_sender().map_or(0, Sender::queued_len),
         }
     }
 
@@ -447,10 +444,7 @@ impl<P: Payload> Connection<P> {
     /// Returns how many bytes are queued and were never sent (SIOCOUTQNSD).
     #[must_use]
     pub fn unsent_len(&self) -> u64 {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => synchronized.sender.unsent(),
-            _ => 0,
-        }
+        self.synchronized().map_or(0, |open| open.sender.unsent())
     }
 
     /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
@@ -463,15 +457,15 @@ impl<P: Payload> Connection<P> {
     /// Returns the facts of `TCP_INFO`.
     #[must_use]
     pub fn info(&self, settings: &Settings) -> Info {
-        let mut info = Info::default();
-        if let ConnectionState::Synchronized(synchronized) = &self.state {
-            synchronized.info(&mut info);
+        let mut info = Info {
+            state: self.state(),
+            ..Info::default()
+        };
+        if let Some(open) = self.synchronized() {
+            open.info(&mut info);
+            info.state = open.shown_kind();
         }
-        info.state = self.state();
         info.adv_mss = self.config.mss(settings);
-        if let ConnectionState::Synchronized(synchronized) = &self.state {
-            info.state = synchronized.shown_kind();
-        }
         info.syn_data_acked = self.opened_with_data;
         if let Some(early) = &self.early {
             info.syn_data_acked |= early.acked;

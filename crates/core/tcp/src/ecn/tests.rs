@@ -1,5 +1,8 @@
 //! Negotiation of ECN, echoes of marks, and CWR.
 
+use wire::Ecn;
+
+use super::echo::{CwrAnswer, Echo, Haste};
 use super::*;
 use crate::config::EcnPolicy;
 use crate::seqnum::SeqNum;

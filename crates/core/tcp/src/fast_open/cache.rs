@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use wire::{FastOpen, FastOpenCookie, FastOpenForm, Instant};
 
-use super::{FastOpenConfig, FastOpenModes, FastOpenStart, Learned};
+use super::config::{FastOpenConfig, FastOpenModes};
+use super::start::{FastOpenStart, Learned};
 
 /// Most peers that are remembered; the one that was added first is forgotten (linux keeps them in the TCP metrics cache).
 const PEERS_MAX: usize = 1024;

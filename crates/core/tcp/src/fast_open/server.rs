@@ -3,9 +3,9 @@
 use netmem::Payload;
 use wire::{FastOpen, FastOpenCookie, Instant};
 
-use super::keys::KeyAge;
+use super::config::FastOpenModes;
+use super::keys::{FastOpenKeys, KeyAge};
 use super::pending::{PendingOpens, PendingSlot};
-use super::{FastOpenKeys, FastOpenModes};
 use crate::isn::Endpoints;
 use crate::segment::Segment;
 

@@ -3,7 +3,7 @@
 use wire::Instant;
 
 use super::record::TxRecord;
-use crate::rack::Sending;
+use crate::scoreboard::sending::Sending;
 
 /// Summary of what one ACK delivered, filled by `Scoreboard::ack_to` and `Scoreboard::sack`.
 #[derive(Debug, Clone, Copy, Default)]

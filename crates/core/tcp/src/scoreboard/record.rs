@@ -2,7 +2,7 @@
 
 use wire::Instant;
 
-use crate::rack::Sending;
+use crate::scoreboard::sending::Sending;
 
 /// State of a range (linux `TCPCB_SACKED_ACKED`, `TCPCB_LOST`, `TCPCB_SACKED_RETRANS`,
 /// `TCPCB_EVER_RETRANS`).

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use wire::Instant;
 
-use crate::rack::Sending;
+use crate::scoreboard::sending::Sending;
 
 /// One retransmission.
 #[derive(Debug, Clone, Copy)]

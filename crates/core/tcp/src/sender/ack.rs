@@ -3,51 +3,15 @@
 use netmem::Payload;
 use wire::Instant;
 
+use super::Sender;
+use super::event::AckEvent;
+use super::incoming::{AckKind, IncomingAck};
 use super::recovery::Phase;
 use super::space::WindowUpdate;
-use super::{AckKind, IncomingAck, Sender};
-use crate::accecn::DeliveryReport;
 use crate::congestion::Acked;
 use crate::context::Context;
-use crate::options::TimestampClock;
+use crate::ecn::accecn::DeliveryReport;
 use crate::rack::ProbeVerdict;
-use crate::scoreboard::Delivered;
-
-/// What one acknowledgement brought, for the parts that judge it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AckEvent {
-    /// SND.UNA, with this ACK.
-    pub(super) una: u64,
-    /// SND.NXT.
-    pub(super) nxt: u64,
-    /// How far SND.UNA moved.
-    pub(super) advanced: u64,
-    pub(super) delivered: Delivered,
-    /// It reports bytes that arrived twice.
-    pub(super) dsack: bool,
-    /// A duplicate in the sense of RFC 5681 2.
-    pub(super) duplicate: bool,
-    /// It echoes a mark of what was in flight.
-    pub(super) ece: bool,
-    /// It is not older than another one, and something was in flight.
-    pub(super) in_time: bool,
-    /// The peer's window was 0 over data in flight, and is open now.
-    pub(super) reopened: bool,
-    /// TSecr.
-    pub(super) ts_echo: Option<u32>,
-    /// The clock that TSecr is of.
-    pub(super) clock: TimestampClock,
-    pub(super) now: Instant,
-}
-
-impl AckEvent {
-    /// Returns whether the ACK was caused by something sent before `sent_at` (RFC 3522, Eifel detection).
-    pub(super) fn echo_precedes(&self, sent_at: Instant) -> bool {
-        let sent = self.clock.value(sent_at);
-        self.ts_echo
-            .is_some_and(|echo| echo.wrapping_sub(sent).cast_signed() < 0)
-    }
-}
 
 impl<P: Payload> Sender<P> {
     /// Takes in an acknowledgement; what it frees is dropped, what it lets out is for [`Sender::poll_data`].
@@ -209,7 +173,7 @@ impl<P: Payload> Sender<P> {
             self.counters.reordering = self.counters.reordering.max(packets);
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
-        if event.delivered.split && cx.shared().policy.takes_split_packets_for_reordering() {
+        if event.delivered.split && cx.shared().tuning.takes_split_packets_for_reordering {
             self.flight.on_needless_repair();
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }

@@ -1,69 +1,70 @@
-//! How many bytes of one write are queued (linux net/ipv4/tcp.c `tcp_sendmsg_locked`).
-//!
-//! Linux fills super-segments one after another and checks its limits only before it begins a new one. A full super-segment
-//! is sent as far as the windows allow, and what is left of it is filled again.
+//! How many bytes of one write are queued.
 
 use netmem::Payload;
 
 use super::Sender;
+use super::skbs::Admission;
 use crate::config::Config;
 use crate::settings::Settings;
-
-/// Bookkeeping that Linux charges the send buffer for each super-segment (`tcp_stream_alloc_skb`: the `truesize` of an
-/// skb with MAX_TCP_HEADER bytes of headroom and no payload).
-const SKB_OVERHEAD: u64 = 896;
 
 impl<P: Payload> Sender<P> {
     /// Returns how many of `wanted` bytes a write queues.
     pub fn admit(&mut self, wanted: usize, settings: &Settings, shared: &Config) -> usize {
-        let admitted = self.admissible(wanted, settings, shared);
+        let lowat = shared.notsent_limit(settings).map(u64::from);
+        let admitted = match shared.tuning.fills_super_segments {
+            true => self.admit_to_skbs(wanted, lowat, settings, shared),
+            false => {
+                let room = wanted.min(self.room(settings));
+                let below = lowat.map_or(u64::MAX, |lowat| self.below_lowat(lowat));
+                room.min(usize::try_from(below).unwrap_or(usize::MAX))
+            }
+        };
         self.counters.chrono.writer_waits = admitted < wanted;
         admitted
     }
 
-    fn admissible(&mut self, wanted: usize, settings: &Settings, shared: &Config) -> usize {
-        let notsent_lowat = shared.notsent_limit(settings);
-        let fills = shared.policy.fills_super_segments();
-        let room = match fills {
-            true => wanted,
-            false => wanted.min(self.room(settings)),
-        };
-        if !fills && notsent_lowat.is_none() {
-            return room;
-        }
-        let mss = u64::from(self.mss());
-        let congestion = self.rate.cwnd().saturating_sub(self.flight.pipe());
+    /// Returns how many bytes may be queued before `lowat` bytes wait: those that the windows let out now do not, and the
+    /// super-segment that reaches the limit is filled.
+    fn below_lowat(&self, lowat: u64) -> u64 {
+        let (unsent, sendable) = (self.unsent(), self.sendable());
+        let waiting = unsent.saturating_sub(sendable);
+        let full = lowat.max(waiting).next_multiple_of(self.size_goal());
+        sendable.saturating_sub(unsent) + full - waiting
+    }
+
+    /// As [`Sender::admit`], as Linux does it.
+    fn admit_to_skbs(
+        &mut self,
+        wanted: usize,
+        lowat: Option<u64>,
+        settings: &Settings,
+        shared: &Config,
+    ) -> usize {
         let admission = Admission {
             size_goal: self.size_goal(),
-            at_once: self.packets_at_once(shared) * mss,
-            // Only whole segments leave while more is to follow.
-            sendable: self.space.usable().min(congestion) / mss * mss,
+            at_once: self.packets_at_once(shared) * u64::from(self.mss()),
+            sendable: self.sendable(),
             unsent: self.unsent(),
             used: self.writer.charged() as u64,
-            buffer: match fills {
-                true => settings.snd_buf_max as u64,
-                false => u64::MAX,
-            },
-            notsent_lowat: notsent_lowat.map_or(u64::MAX, u64::from),
+            buffer: settings.snd_buf_max as u64,
+            notsent_lowat: lowat.unwrap_or(u64::MAX),
         };
-        self.writer.forget_pushes_ahead();
-        let (policy, max_wnd) = (&shared.policy, self.space.max_wnd());
-        let writer = &mut self.writer;
-        let has_push = |change: TailChange| match change {
-            TailChange::Grew { admitted } => {
-                writer.push_later(admitted);
-                true
-            }
-            TailChange::Filled { admitted } => {
-                let pushes = policy.pushes_within_writes(writer.unpushed() + admitted, max_wnd);
-                if pushes {
-                    writer.push_ahead(admitted);
-                }
-                pushes
-            }
+        let (max_wnd, end) = (self.space.max_wnd(), self.writer.end());
+        let Some(pushes) = self.writer.pushes_mut() else {
+            return admission.admit(wanted as u64, |_| false) as usize;
         };
-        // No more than `room`, which is a `usize`.
-        admission.admit(room as u64, has_push) as usize
+        pushes.forget_behind(end);
+        // No more than `wanted`, which is a `usize`.
+        admission.admit(wanted as u64, |change| {
+            pushes.on_change(change, end, max_wnd)
+        }) as usize
+    }
+
+    /// Returns how many new bytes the windows let out, in whole packets: only those leave while more is to follow.
+    fn sendable(&self) -> u64 {
+        let mss = u64::from(self.mss());
+        let congestion = self.rate.cwnd().saturating_sub(self.flight.pipe());
+        self.space.usable().min(congestion) / mss * mss
     }
 
     /// Returns the longest payload of a super-segment that a writer fills: at most half of the largest window of the peer
@@ -73,211 +74,5 @@ impl<P: Payload> Sender<P> {
         let half_window = u64::from(self.space.max_wnd() / 2);
         let longest = u64::from(self.packets.longest()).min(half_window);
         (longest / mss).max(1) * mss
-    }
-}
-
-/// What a write does to the super-segment at the end of the queue. `admitted`: how many bytes of the write are queued then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TailChange {
-    /// It has PSH, and gets longer: a part of it has left.
-    Grew { admitted: u64 },
-    /// It is full, and the write goes on.
-    Filled { admitted: u64 },
-}
-
-/// Size limits of a write that is about to be queued.
-#[derive(Debug, Clone, Copy)]
-struct Admission {
-    /// Longest payload of a super-segment that the writer fills, in bytes, not 0.
-    size_goal: u64,
-    /// Longest payload that is sent at once, in bytes.
-    at_once: u64,
-    /// New bytes that the windows allow to be sent, in whole segments.
-    sendable: u64,
-    /// Bytes that are queued and not sent.
-    unsent: u64,
-    /// Bytes of the send buffer in use.
-    used: u64,
-    /// Size of the send buffer.
-    buffer: u64,
-    /// A new super-segment begins only while fewer bytes than this are unsent (TCP_NOTSENT_LOWAT).
-    notsent_lowat: u64,
-}
-
-impl Admission {
-    /// Returns how many of `wanted` bytes are queued. `has_push` is told what happens to super-segments, and returns whether
-    /// that super-segment has PSH.
-    fn admit(self, wanted: u64, mut has_push: impl FnMut(TailChange) -> bool) -> u64 {
-        let goal = self.size_goal.max(1);
-        let mut sendable = self.sendable.saturating_sub(self.unsent);
-        let mut unsent = self.unsent.saturating_sub(self.sendable);
-        // Free bytes of the super-segment at the end of the queue. Small pieces use more of the buffer than their payload:
-        // they do not exceed it by more than a super-segment, either.
-        let mut space = match self.used < self.buffer.saturating_add(goal) {
-            true => (goal - unsent % goal) % goal,
-            false => 0,
-        };
-        let (mut used, mut admitted, mut pushed) = (self.used, 0, false);
-        while admitted < wanted {
-            if space == 0 {
-                if used >= self.buffer || unsent >= self.notsent_lowat {
-                    break;
-                }
-                space = goal;
-                used += SKB_OVERHEAD;
-                pushed = false;
-            }
-            let taken = space.min(wanted - admitted);
-            admitted += taken;
-            used += taken;
-            unsent += taken;
-            if pushed {
-                pushed = has_push(TailChange::Grew { admitted });
-            }
-            if taken == space && admitted < wanted {
-                pushed |= has_push(TailChange::Filled { admitted });
-            }
-            // Only the super-segment that was filled leaves, and only if nothing unsent lies before it.
-            let leaves = match unsent <= goal {
-                true => self.at_once.min(sendable).min(unsent),
-                false => 0,
-            };
-            sendable -= leaves;
-            unsent -= leaves;
-            space = match unsent {
-                0 => 0,
-                _ => leaves,
-            };
-        }
-        admitted
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const EMPTY: Admission = Admission {
-        size_goal: 16_000,
-        at_once: 5000,
-        sendable: 10_000,
-        unsent: 0,
-        used: 0,
-        buffer: 1 << 20,
-        notsent_lowat: u64::MAX,
-    };
-
-    #[test]
-    fn notsent_lowat_bounds_one_large_write() {
-        let limited = Admission {
-            notsent_lowat: 4000,
-            ..EMPTY
-        };
-        // 10,000 bytes leave at once, and one super-segment waits unsent.
-        assert_eq!(limited.admit(59_000, |_| false), 26_000);
-        assert_eq!(EMPTY.admit(59_000, |_| false), 59_000);
-        let waiting = Admission {
-            sendable: 0,
-            unsent: 16_000,
-            ..limited
-        };
-        assert_eq!(waiting.admit(1, |_| false), 0);
-    }
-
-    #[test]
-    fn the_super_segment_that_exceeds_the_send_buffer_is_filled() {
-        let small = Admission {
-            size_goal: 988,
-            at_once: 988,
-            sendable: 2 * 988,
-            buffer: 4608,
-            ..EMPTY
-        };
-        assert_eq!(small.admit(10_000, |_| false), 3 * 988);
-        let medium = Admission {
-            size_goal: 25_000,
-            buffer: 42_000,
-            ..EMPTY
-        };
-        assert_eq!(medium.admit(61_000, |_| false), 60_000);
-        let full = Admission {
-            sendable: 0,
-            unsent: 50_000,
-            used: 60_000,
-            ..medium
-        };
-        assert_eq!(full.admit(1000, |_| false), 0);
-    }
-
-    #[test]
-    fn single_bytes_exceed_the_send_buffer_by_less_than_a_super_segment() {
-        let filling = Admission {
-            sendable: 0,
-            unsent: 500,
-            buffer: 42_000,
-            ..EMPTY
-        };
-        assert_eq!(
-            Admission {
-                used: 57_999,
-                ..filling
-            }
-            .admit(1, |_| false),
-            1
-        );
-        assert_eq!(
-            Admission {
-                used: 58_000,
-                ..filling
-            }
-            .admit(1, |_| false),
-            0
-        );
-    }
-
-    #[test]
-    fn the_rest_of_a_partly_sent_super_segment_is_filled_beyond_the_send_buffer() {
-        let halved = Admission {
-            size_goal: 65_208,
-            at_once: 39_520,
-            sendable: 79_040,
-            buffer: 60_000,
-            ..EMPTY
-        };
-        assert_eq!(halved.admit(79_040, |_| false), 79_040);
-        let whole = Admission {
-            at_once: 65_208,
-            sendable: 158_080,
-            ..halved
-        };
-        assert_eq!(whole.admit(65_209, |_| false), 65_208);
-    }
-
-    #[test]
-    fn psh_stays_at_the_end_of_a_super_segment_that_gets_longer() {
-        let limited = Admission {
-            at_once: 1000,
-            sendable: 2000,
-            ..EMPTY
-        };
-        let mut changes = Vec::new();
-        let admitted = limited.admit(40_000, |change| {
-            changes.push(change);
-            matches!(
-                change,
-                TailChange::Grew { .. } | TailChange::Filled { admitted: 17_000.. }
-            )
-        });
-        assert_eq!(admitted, 40_000);
-        let filled = |admitted| TailChange::Filled { admitted };
-        let grew = TailChange::Grew { admitted: 18_000 };
-        let expected = [
-            filled(16_000),
-            filled(17_000),
-            grew,
-            filled(18_000),
-            filled(34_000),
-        ];
-        assert_eq!(changes, expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use wire::Instant;
 
-use super::Chrono;
+use crate::chrono::Chrono;
 use crate::info::Info;
 use crate::rack::DUP_THRESHOLD;
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use wire::{Instant, SackBlocks};
 
-use super::ack::AckEvent;
+use super::event::AckEvent;
 use super::recovery::Phase;
 use super::space::SendSpace;
 use super::timers::InFlight;
@@ -12,7 +12,8 @@ use super::writer::SendRange;
 use crate::options::TimestampClock;
 use crate::rack::{DUP_THRESHOLD, Patience, Rack};
 use crate::rtt::RttEstimator;
-use crate::scoreboard::{Delivered, Judge, Losses, Scoreboard};
+use crate::scoreboard::delivered::Delivered;
+use crate::scoreboard::{Judge, Losses, Scoreboard};
 use crate::seqnum::SeqNum;
 
 /// Most packets that may overtake one (linux `tcp_max_reordering`).

@@ -9,12 +9,13 @@ use super::packets::Bundling;
 use super::recovery::Phase;
 use super::timers::DueSend;
 use super::writer::SendRange;
-use super::{Busy, DataSegment, Sender};
+use super::{DataSegment, Sender};
+use crate::chrono::Busy;
 use crate::config::Config;
 use crate::congestion::FlightLimit;
 use crate::context::Context;
-use crate::policy::FlowState;
 use crate::rack::TailProbe;
+use crate::tuning::FlowState;
 
 /// Time since the last sending after which nothing is put off (linux `tcp_tso_should_defer`).
 const DEFER_WITHIN: Duration = Duration::from_millis(1);
@@ -127,7 +128,7 @@ impl<P: Payload> Sender<P> {
             return 1;
         }
         let rtt = self.flight.rtt();
-        shared.policy.packets_at_once(&FlowState {
+        shared.tuning.packets_at_once(&FlowState {
             mss: self.mss().into(),
             longest: self.packets.longest().into(),
             max_wnd: self.space.max_wnd().into(),

@@ -6,7 +6,7 @@ use wire::{Ecn, Instant};
 
 use crate::config::EcnMode;
 use crate::congestion::{Acked, Congestion, FlightLimit, Prior};
-use crate::ecn::CwrAnswer;
+use crate::ecn::echo::CwrAnswer;
 use crate::pacing::{Gain, Pacer};
 use crate::settings::CongestionKind;
 

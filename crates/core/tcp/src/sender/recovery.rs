@@ -14,7 +14,7 @@ mod tests;
 
 use wire::Instant;
 
-use super::ack::AckEvent;
+use super::event::AckEvent;
 use super::prr::{CatchUp, Prr, PrrInput};
 use crate::congestion::Prior;
 use crate::info::CaState;
@@ -250,17 +250,17 @@ impl Recovery {
         self.phase == Phase::Recovery && self.partial_acks > 1
     }
 
-    /// Returns whether a probe may ask for an ACK that is overdue; `probes_in_recovery` is the stack's policy for silences
+    /// Returns whether a probe may ask for an ACK that is overdue; `probes_in_recovery` is the stack's choice for silences
     /// in a recovery, `sacked` the bytes reported by SACK.
     ///
     /// RFC 8985 7.2 (and linux) probes only while nothing is known to be missing, and leaves recovery to RACK. But a
     /// receiver that gets the only missing packet reports so in a single ACK for everything, and RACK hears nothing
     /// more if that ACK is lost: the connection would stand still for 200 ms or longer. One probe for each silence asks
     /// again, as QUIC does in every state (RFC 9002 6.2).
-    pub(super) fn may_probe(&self, sacked: u64, probes_in_recovery: impl Fn() -> bool) -> bool {
+    pub(super) fn may_probe(&self, sacked: u64, probes_in_recovery: bool) -> bool {
         match self.phase {
             Phase::Open | Phase::Cwr => sacked == 0 && self.tail_probe.is_none(),
-            Phase::Recovery => !self.probed && probes_in_recovery(),
+            Phase::Recovery => !self.probed && probes_in_recovery,
             Phase::Disorder | Phase::Loss => false,
         }
     }

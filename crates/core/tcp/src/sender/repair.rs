@@ -5,7 +5,7 @@ use netmem::Payload;
 use wire::Instant;
 
 use super::Sender;
-use super::ack::AckEvent;
+use super::event::AckEvent;
 use super::flight::Detected;
 use super::prr::{CatchUp, PrrInput};
 use super::recovery::{
@@ -226,8 +226,8 @@ impl<P: Payload> Sender<P> {
     fn detect_losses(&mut self, cx: &Context<'_>) -> Losses {
         let now = cx.now;
         let Detected { losses, again_at } = self.flight.detect_losses(self.recovery.phase(), now);
-        let policy = &cx.shared().policy;
-        let timer = |at: Instant| now + policy.reordering_timer(at.saturating_since(now));
+        let tuning = &cx.shared().tuning;
+        let timer = |at: Instant| now + tuning.reordering_timer(at.saturating_since(now));
         self.timers.set_reorder(again_at.map(timer));
         losses
     }

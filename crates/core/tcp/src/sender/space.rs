@@ -4,7 +4,7 @@
 //! Positions are stream offsets: byte 0 follows the SYN, and the FIN takes the offset behind the last byte. Only this file
 //! converts between them and sequence numbers, which wrap.
 
-use super::{AckKind, IncomingAck};
+use super::incoming::{AckKind, IncomingAck};
 use crate::seqnum::SeqNum;
 
 /// SND.UNA, SND.NXT and SND.WND. Changed by ACKs, and by sending.

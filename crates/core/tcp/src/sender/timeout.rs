@@ -81,7 +81,7 @@ impl<P: Payload> Sender<P> {
 
     fn may_probe(&self, cx: &Context<'_>) -> bool {
         let sacked = self.flight.board().sacked();
-        let policy = || cx.shared().policy.probes_in_recovery();
-        self.flight.has_sack() && self.recovery.may_probe(sacked, policy)
+        let in_recovery = cx.shared().tuning.probes_in_recovery;
+        self.flight.has_sack() && self.recovery.may_probe(sacked, in_recovery)
     }
 }

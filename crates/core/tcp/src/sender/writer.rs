@@ -2,6 +2,7 @@
 
 use netmem::Payload;
 
+use super::skbs::Pushes;
 use crate::send_queue::{QueueShare, SendQueue};
 use crate::settings::Settings;
 
@@ -18,21 +19,11 @@ pub(super) struct SendRange {
     pub(super) fin: bool,
 }
 
-/// Bytes that get PSH.
-#[derive(Debug, Default)]
-struct Pushes {
-    /// Offset behind the last of them.
-    last: u64,
-    /// Offsets behind those within writes, in order
-    /// ([`Policy::pushes_within_writes`](crate::policy::Policy::pushes_within_writes)).
-    within: Vec<u64>,
-}
-
 /// The send queue and what belongs to it. Changed by the writer's calls, and as bytes leave and are acknowledged.
 #[derive(Debug)]
 pub(super) struct Writer<P> {
     queue: SendQueue<P>,
-    /// Bytes that get PSH, if a policy gives it to some within writes.
+    /// With writers as Linux has them only.
     pushes: Option<Box<Pushes>>,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle's algorithm).
     small_end: u64,
@@ -62,7 +53,7 @@ impl<P: Payload> Writer<P> {
         self.expects_more = more;
         let end = self.queue.push(payload, more);
         if let Some(pushes) = self.pushes.as_mut().filter(|_| !more) {
-            pushes.last = pushes.last.max(end);
+            pushes.on_write(end);
         }
         end
     }
@@ -72,41 +63,9 @@ impl<P: Payload> Writer<P> {
         self.pushes = Some(Box::default());
     }
 
-    /// Returns how many bytes are queued since the last one that gets PSH.
-    pub(super) fn unpushed(&self) -> u64 {
-        let last = self.pushes.as_ref().map_or(0, |pushes| pushes.last);
-        self.end().saturating_sub(last)
-    }
-
-    /// Lets the last of the next `ahead` bytes get PSH.
-    pub(super) fn push_ahead(&mut self, ahead: u64) {
-        let at = self.end() + ahead;
-        if let Some(pushes) = &mut self.pushes {
-            pushes.last = pushes.last.max(at);
-            pushes.within.push(at);
-        }
-    }
-
-    /// Lets the last of the next `ahead` bytes get PSH instead of the byte that the last [`Writer::push_ahead`] named: its
-    /// super-segment gets longer.
-    pub(super) fn push_later(&mut self, ahead: u64) {
-        let at = self.end() + ahead;
-        if let Some(last) = self
-            .pushes
-            .as_mut()
-            .and_then(|pushes| pushes.within.last_mut())
-        {
-            *last = at;
-        }
-    }
-
-    /// Forgets what was said of bytes that were not queued in the end.
-    pub(super) fn forget_pushes_ahead(&mut self) {
-        let end = self.end();
-        if let Some(pushes) = &mut self.pushes {
-            pushes.within.retain(|at| *at <= end);
-            pushes.last = pushes.last.min(end);
-        }
+    /// Returns the notes of which bytes within writes get PSH, if it keeps any.
+    pub(super) fn pushes_mut(&mut self) -> Option<&mut Pushes> {
+        self.pushes.as_deref_mut()
     }
 
     pub(super) fn push_boundary(&mut self) {
@@ -230,7 +189,7 @@ impl<P: Payload> Writer<P> {
         let mut shared = self.queue.share(range.start, len);
         let end = range.start + len as u64;
         let pushes = self.pushes.as_ref();
-        shared.push |= pushes.is_some_and(|pushes| pushes.within.contains(&end));
+        shared.push |= pushes.is_some_and(|pushes| pushes.has(end));
         shared
     }
 
@@ -238,7 +197,7 @@ impl<P: Payload> Writer<P> {
     pub(super) fn release(&mut self, offset: u64) {
         self.queue.release(offset);
         if let Some(pushes) = &mut self.pushes {
-            pushes.within.retain(|at| *at > offset);
+            pushes.release(offset);
         }
     }
 

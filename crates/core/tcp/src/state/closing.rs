@@ -1,55 +1,20 @@
-//! Transitions of the two FINs, and TIME-WAIT (RFC 9293 3.6, figure 5).
+//! TIME-WAIT (RFC 9293 3.6).
 
 use core::time::Duration;
 
 use netmem::Payload;
 use wire::{Ecn, Instant, TcpOptions, Timestamps};
 
+use crate::disposition::Disposition;
 use crate::options::{TimestampClock, TsRecent};
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
-use crate::state::{Disposition, Next, SegmentDrop, StateKind};
 use crate::timers::ReplyLimit;
 
 /// Distance from SND.NXT of a connection in TIME-WAIT to the ISN of the next connection: more
 /// than an unscaled window (linux `tcp_timewait_state_process` adds as much).
 const REOPEN_GAP: usize = 65_535 + 2;
-
-impl StateKind {
-    /// Returns the state after this side has queued its FIN.
-    pub(crate) fn after_close(self) -> StateKind {
-        match self {
-            StateKind::Established => StateKind::FinWait1,
-            StateKind::CloseWait => StateKind::LastAck,
-            other => other,
-        }
-    }
-
-    /// Returns the state after the peer's FIN was consumed.
-    pub(crate) fn after_peer_fin(self) -> (StateKind, Next) {
-        match self {
-            StateKind::Established => (StateKind::CloseWait, Next::Stay),
-            StateKind::FinWait1 => (StateKind::Closing, Next::Stay),
-            StateKind::FinWait2 => (StateKind::TimeWait, Next::TimeWait),
-            other => (other, Next::Stay),
-        }
-    }
-
-    /// Returns the state after the peer acknowledged our FIN.
-    pub(crate) fn after_fin_acked(self) -> (StateKind, Next) {
-        match self {
-            StateKind::FinWait1 => (StateKind::FinWait2, Next::Stay),
-            StateKind::Closing => (StateKind::TimeWait, Next::TimeWait),
-            StateKind::LastAck => (StateKind::Closed, Next::Closed(None)),
-            other => (other, Next::Stay),
-        }
-    }
-
-    /// Returns whether this side may still send bytes.
-    pub(crate) fn can_send(self) -> bool {
-        matches!(self, StateKind::Established | StateKind::CloseWait)
-    }
-}
 
 /// A connection in TIME-WAIT, small enough to keep many.
 ///
@@ -190,27 +155,6 @@ impl TimeWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn states_follow_figure_5_of_rfc_9293() {
-        use StateKind as S;
-        assert_eq!(S::Established.after_close(), S::FinWait1);
-        assert_eq!(S::CloseWait.after_close(), S::LastAck);
-        assert_eq!(S::FinWait2.after_close(), S::FinWait2);
-        assert_eq!(S::Established.after_peer_fin(), (S::CloseWait, Next::Stay));
-        assert_eq!(S::FinWait1.after_peer_fin(), (S::Closing, Next::Stay));
-        assert_eq!(S::FinWait2.after_peer_fin(), (S::TimeWait, Next::TimeWait));
-        assert_eq!(S::FinWait1.after_fin_acked(), (S::FinWait2, Next::Stay));
-        assert_eq!(S::Closing.after_fin_acked(), (S::TimeWait, Next::TimeWait));
-        assert_eq!(
-            S::LastAck.after_fin_acked(),
-            (S::Closed, Next::Closed(None))
-        );
-        assert_eq!(
-            S::Established.after_fin_acked(),
-            (S::Established, Next::Stay)
-        );
-    }
 
     #[test]
     fn time_wait_is_compact() {

@@ -1,26 +1,29 @@
 //! ESTABLISHED and the states that close a connection: checks of segments in the order of RFC 9293 3.10.7.4.
 //! `output.rs` has the segments that are sent.
 
+mod marks;
 mod output;
 
 use netmem::Payload;
 use wire::Instant;
 
-use crate::accecn::Accurate;
 use crate::config::EcnMode;
 use crate::context::Context;
+use crate::disposition::{Disposition, Next};
+use crate::ecn::accecn::Accurate;
 use crate::error::TcpError;
-use crate::fast_open::Opening;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::receiver::{Accepted, AnnouncedAt, Placement, Receiver};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::sender::{AckKind, Established, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
 use crate::state::closing::Remains;
+use crate::state::opening::Opening;
 use crate::state::syn::Handshake;
-use crate::state::{Disposition, Next, SegmentDrop, StateKind};
+use crate::state_kind::StateKind;
 use crate::timers::{KeepaliveTimer, ReplyLimit};
 
 /// A connection whose two SYNs are acknowledged.
@@ -99,7 +102,10 @@ impl<P: Payload> Synchronized<P> {
         if early_sent > 0 {
             sender.on_early_sent(early_sent, early_acked, now);
         }
-        let accurate = Accurate::begin(&agreed, opened_by_peer, &mut sender);
+        let accurate = Accurate::begin(&agreed, opened_by_peer).map(|(accurate, reports)| {
+            sender.set_reports(reports);
+            accurate
+        });
         let mut opened = Synchronized {
             kind: StateKind::Established,
             sender,

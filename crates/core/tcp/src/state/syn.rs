@@ -5,17 +5,18 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::accecn;
 use crate::config::{ConnectionConfig, EcnMode, MAX_UNSCALED_WINDOW};
 use crate::context::Context;
-use crate::ecn::{self, Agreed};
+use crate::ecn;
+use crate::ecn::accecn::negotiation;
+use crate::ecn::agreed::Agreed;
 use crate::error::TcpError;
 use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
 use crate::receiver::ReceiverStart;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
-use crate::state::SegmentDrop;
 use crate::timers::HandshakeTimer;
 
 /// SYN-SENT: our SYN is sent.
@@ -43,9 +44,9 @@ impl SpaceOffer {
     /// If the first window were larger than the buffer, silly window avoidance would take it as the measure: with a buffer of
     /// less than a segment, no later gain would be large enough, and the window would stay closed (RFC 9293 3.8.6.2.2).
     pub(crate) fn new(space: u32, settings: &Settings, config: &ConnectionConfig) -> SpaceOffer {
-        let (policy, buffer) = (&config.shared.policy, settings.rcv_buf_max);
+        let (tuning, buffer) = (&config.shared.tuning, settings.rcv_buf_max);
         let space = space.min(buffer);
-        let window = policy.first_window(space, buffer, config.mss(settings));
+        let window = tuning.first_window(space, buffer, config.mss(settings));
         SpaceOffer {
             space,
             syn_window: window.min(MAX_UNSCALED_WINDOW) as u16,
@@ -425,7 +426,7 @@ impl SynReceived {
             && !self.timer.is_repeat()
         {
             // The option may be the reason why a SYN-ACK is lost (RFC 9768 3.2.3.2.2).
-            options.accecn = Some(accecn::first_option(&self.agreed));
+            options.accecn = Some(negotiation::first_option(&self.agreed));
         }
         let mut syn_ack = Segment {
             seq: self.iss,

@@ -1,8 +1,6 @@
 //! When an ACK leaves: RFC 9293 3.8.6.3, RFC 5681 4.2, and the bulk policy of `AckPolicy`.
 
 use core::time::Duration;
-use std::sync::Arc;
-
 use netmem::Payload;
 
 use super::harness::*;
@@ -239,7 +237,7 @@ fn every_out_of_order_segment_draws_a_duplicate_ack() {
 /// An active open with Linux's policy, for which a write waits: the SYN-ACK has arrived.
 fn linux_with_a_waiting_write() -> Trace {
     let config = plain().with(|c| {
-        c.shared_mut().policy = Arc::new(linux::Linux::default());
+        c.shared_mut().tuning = Tuning::LINUX;
     });
     let mut t = syn_sent_with(&config);
     t.conn.await_open();

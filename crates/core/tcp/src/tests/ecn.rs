@@ -1,7 +1,5 @@
 //! ECN from the SYN to CWR: RFC 3168 6.1.
 
-use std::sync::Arc;
-
 use wire::Ecn;
 
 use super::harness::*;
@@ -130,7 +128,7 @@ fn marks_mean_nothing_where_ecn_was_not_agreed_on() {
 #[test]
 fn a_linux_receiver_acknowledges_marks_and_retransmissions_at_once() {
     let mut t = established_with(&asking().with(|c| {
-        c.shared_mut().policy = Arc::new(linux::Linux::default());
+        c.shared_mut().tuning = Tuning::LINUX;
     }));
     for ecn in [Ecn::Ce, Ecn::NotEct] {
         // Quick ACKs are used up.

@@ -1,9 +1,6 @@
 //! Opening actively: RFC 9293 3.5 and 3.10.7.3.
 
-use std::sync::Arc;
-
 use super::harness::*;
-use crate::policy::{OwnPolicy, Policy};
 use crate::*;
 
 #[test]
@@ -204,11 +201,8 @@ fn the_window_of_a_simultaneous_syn_ack_is_not_scaled_either() {
 
 #[test]
 fn with_linux_policy_the_syn_ack_of_a_simultaneous_open_is_reported_as_a_duplicate() {
-    for (policy, sack) in [
-        (Arc::new(OwnPolicy) as Arc<dyn Policy>, &[][..]),
-        (Arc::new(linux::Linux::default()), &[(0, 1)]),
-    ] {
-        let config = plain().with(|c| c.shared_mut().policy = Arc::clone(&policy));
+    for (tuning, sack) in [(Tuning::OWN, &[][..]), (Tuning::LINUX, &[(0, 1)])] {
+        let config = plain().with(|c| c.shared_mut().tuning = tuning);
         let mut t = syn_sent_with(&config);
         send!(t, seq: 0, ack: None, control: Control::Syn, sack_permitted: true);
         expect!(t, control: Control::Syn, ack: 1);

@@ -415,7 +415,7 @@ fn many_seeds_with_marks_lose_nothing() {
             c.settings.congestion =
                 [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize];
             if rng.chance(500) {
-                c.shared_mut().policy = Arc::new(linux::Linux::default());
+                c.shared_mut().tuning = Tuning::LINUX;
             }
             c.settings.rcv_space_initial = 20_000 + rng.below(200_000) as u32;
         });

@@ -5,7 +5,7 @@ use wire::Instant;
 use super::*;
 use crate::congestion::Congestion;
 use crate::options::TimestampClock;
-use crate::scoreboard::Delivered;
+use crate::scoreboard::delivered::Delivered;
 use crate::settings::CongestionKind;
 
 impl Recovery {
@@ -333,16 +333,16 @@ fn one_probe_is_sent_for_each_silence() {
         retransmission: true,
     };
     let mut recovery = Recovery::default();
-    assert!(recovery.may_probe(0, || false));
-    assert!(!recovery.may_probe(1000, || true), "something is missing");
+    assert!(recovery.may_probe(0, false));
+    assert!(!recovery.may_probe(1000, true), "something is missing");
     recovery.on_probe(probe);
-    assert!(!recovery.may_probe(0, || true));
+    assert!(!recovery.may_probe(0, true));
     let mut recovery = repairing();
-    assert!(!recovery.may_probe(0, || false), "the policy forbids it");
-    assert!(recovery.may_probe(1000, || true));
+    assert!(!recovery.may_probe(0, false), "the policy forbids it");
+    assert!(recovery.may_probe(1000, true));
     recovery.on_probe(probe);
-    assert!(!recovery.may_probe(0, || true));
+    assert!(!recovery.may_probe(0, true));
     let _ = recovery.on_ack(&ack(1000, 1000), &LEFT);
-    assert!(recovery.may_probe(0, || true), "the silence is over");
-    assert!(!timed_out().may_probe(0, || true));
+    assert!(recovery.may_probe(0, true), "the silence is over");
+    assert!(!timed_out().may_probe(0, true));
 }

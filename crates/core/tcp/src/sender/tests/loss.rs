@@ -1,10 +1,8 @@
 //! How losses are found and repaired while ACKs come in.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use super::harness::{Bench, Setup, sent};
-use crate::policy::Policy;
 use crate::rack::Patience;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
@@ -255,19 +253,10 @@ fn a_silence_in_recovery_is_probed_once() {
     assert_eq!((after, bench.info().total_rto), (rto, 1));
 }
 
-/// Waits for the retransmission timer in a recovery, as RFC 8985 does.
-#[derive(Debug)]
-struct NoProbes;
-
-impl Policy for NoProbes {
-    fn probes_in_recovery(&self) -> bool {
-        false
-    }
-}
-
 #[test]
 fn without_probes_in_recovery_a_silence_ends_with_the_timeout() {
-    let mut bench = in_recovery(|setup| setup.config.shared_mut().policy = Arc::new(NoProbes));
+    let mut bench =
+        in_recovery(|setup| setup.config.shared_mut().tuning.probes_in_recovery = false);
     let rto = bench.info().rto.as_millis() as u64;
     let (after, _) = bench.fire_and_drain();
     let info = bench.info();

@@ -7,9 +7,10 @@ use netmem::Payload;
 use wire::{Instant, SackBlocks};
 
 use super::harness::{Bench, ISS, PEER, sent};
+use crate::chrono::BusyTimes;
 use crate::error::TcpError;
 use crate::link::UnfitPayload;
-use crate::sender::{AckKind, BusyTimes, IncomingAck, Sender, TimerOutcome};
+use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
 use crate::seqnum::SeqNum;
 use crate::test_config::LONGEST_SUPER_PAYLOAD;
 use crate::test_config::TestConfig;

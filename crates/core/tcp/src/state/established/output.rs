@@ -5,12 +5,13 @@ use wire::Instant;
 
 use super::{SegmentVerdict, Synchronized};
 use crate::context::Context;
+use crate::disposition::{Disposition, Next};
 use crate::error::TcpError;
 use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::sender::{DataSegment, TimerOutcome};
-use crate::state::{Disposition, Next, StateKind};
+use crate::state_kind::StateKind;
 use crate::timers::{KeepaliveVerdict, earliest};
 
 impl<P: Payload> Synchronized<P> {
@@ -36,7 +37,7 @@ impl<P: Payload> Synchronized<P> {
         self.choose_bundling();
         if let Some(data) = self.sender.poll_data(cx) {
             let mut segment = self.data_segment(data, queue, now);
-            segment.push |= segment.gso_size > 0 && cx.shared().policy.pushes_super_segments();
+            segment.push |= segment.gso_size > 0 && cx.shared().tuning.pushes_super_segments;
             return Some(segment);
         }
         if self.receiver.is_ack_due(now) {

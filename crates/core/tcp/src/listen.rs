@@ -1,5 +1,7 @@
 //! LISTEN: a limited number of half-open connections (RFC 9293 3.10.7.2, RFC 4987).
 
+mod cookie;
+
 use core::marker::PhantomData;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,17 +14,19 @@ use wire::{Instant, TcpOptions, Timestamps};
 use crate::config::{Config, ConnectionConfig, SynCookies};
 use crate::connection::Connection;
 use crate::context::Context;
+use crate::disposition::Disposition;
 use crate::error::Unreachable;
-use crate::fast_open::{FastOpenListener, Judgement, Opening};
+use crate::fast_open::{FastOpenListener, Judgement};
 use crate::isn::{Endpoints, IsnGenerator};
 use crate::link::LinkLimits;
 use crate::options::TimestampClock;
 use crate::segment::{Control, Segment};
+use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
-use crate::state::cookie::{CookieJar, granted_ecn, offered_options, ts_with_options};
+use crate::state::opening::Opening;
 use crate::state::syn::{Handshake, SpaceOffer, SynReceived, SynVerdict};
-use crate::state::{Disposition, SegmentDrop};
+use cookie::{CookieJar, granted_ecn, offered_options, ts_with_options};
 
 /// How long after the last cookie was sent ACKs are checked for cookies (linux `TCP_SYNCOOKIE_VALID`).
 const COOKIES_VALID: Duration = Duration::from_secs(120);

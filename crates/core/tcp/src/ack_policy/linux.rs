@@ -9,8 +9,9 @@ use core::time::Duration;
 
 use wire::Instant;
 
+use super::decision::{AckDelay, AckFacts as Facts, AckTime};
 use crate::config::{DELAYED_ACK, QUICK_ACKS, RTO_MIN};
-use crate::policy::{AckDelay, AckFacts as Facts, AckStyle, AckTime, Haste};
+use crate::ecn::echo::Haste;
 
 /// Longest time that an ACK is delayed (linux `TCP_DELACK_MAX`).
 const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);
@@ -43,32 +44,32 @@ enum Pushed {
     Several,
 }
 
-impl AckStyle for LinuxAcks {
+impl LinuxAcks {
     /// As `tcp_rcv_synsent_state_process` with `sk_write_pending`.
-    fn on_awaited_open(&mut self, facts: Facts, now: Instant) -> AckTime {
+    pub(super) fn on_awaited_open(&mut self, facts: Facts, now: Instant) -> AckTime {
         self.on_notable(facts);
         self.last_arrival = now;
         AckTime::Within(DELAYED_ACK_MAX)
     }
 
-    fn on_data(&mut self, facts: Facts, now: Instant) -> AckTime {
+    pub(super) fn on_data(&mut self, facts: Facts, now: Instant) -> AckTime {
         match self.on_arrival(facts, RTO_MIN, now) {
             None => AckTime::Now,
             Some(delay) => AckTime::Within(delay),
         }
     }
 
-    fn on_fin(&mut self) -> AckTime {
+    pub(super) fn on_fin(&mut self) -> AckTime {
         AckTime::Within(self.on_end())
     }
 
-    fn on_notable(&mut self, facts: Facts) {
+    pub(super) fn on_notable(&mut self, facts: Facts) {
         self.add_quick(facts);
         self.interactive = false;
         self.ato = Some(ATO_MIN);
     }
 
-    fn on_mark(&mut self, haste: Haste) -> AckTime {
+    pub(super) fn on_mark(&mut self, haste: Haste) -> AckTime {
         match haste {
             Haste::No => AckTime::Unchanged,
             Haste::Marked | Haste::Repeated => {
@@ -78,15 +79,15 @@ impl AckStyle for LinuxAcks {
         }
     }
 
-    fn waits_for_link(&self) -> bool {
+    pub(super) fn waits_for_link(&self) -> bool {
         false
     }
 
-    fn on_drained(&mut self) -> AckTime {
+    pub(super) fn on_drained(&mut self) -> AckTime {
         AckTime::Unchanged
     }
 
-    fn on_read(&mut self, facts: Facts) -> AckTime {
+    pub(super) fn on_read(&mut self, facts: Facts) -> AckTime {
         match self.is_due_when_read(facts) {
             true => AckTime::Now,
             false => AckTime::Unchanged,
@@ -94,7 +95,7 @@ impl AckStyle for LinuxAcks {
     }
 
     /// Data soon after an arrival is an answer.
-    fn on_data_sent(&mut self, now: Instant) {
+    pub(super) fn on_data_sent(&mut self, now: Instant) {
         if let Some(ato) = self.ato
             && now.saturating_since(self.last_arrival) < ato
         {
@@ -102,26 +103,24 @@ impl AckStyle for LinuxAcks {
         }
     }
 
-    fn on_ack_sent(&mut self, delay: AckDelay, _: Facts, _: Instant) {
+    pub(super) fn on_ack_sent(&mut self, delay: AckDelay, _: Facts, _: Instant) {
         if delay == AckDelay::Over {
             self.on_delay_over(RTO_MIN);
         }
         self.on_sent();
     }
 
-    fn set_quick(&mut self, quick: bool) {
+    pub(super) fn set_quick(&mut self, quick: bool) {
         self.interactive = !quick;
         if quick {
             self.quick = self.quick.max(QUICK_ACKS_MIN);
         }
     }
 
-    fn is_quick(&self) -> bool {
+    pub(super) fn is_quick(&self) -> bool {
         !self.interactive
     }
-}
 
-impl LinuxAcks {
     /// Notes an arrival of payload in order; returns when its ACK is sent.
     fn on_arrival(&mut self, facts: Facts, rto: Duration, now: Instant) -> Option<Duration> {
         let Facts { unacked, .. } = facts;

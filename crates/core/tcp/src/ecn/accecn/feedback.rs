@@ -2,7 +2,7 @@
 
 use wire::{AccEcn, Ecn};
 
-use super::{ACE_START, OPTION_START};
+use super::counts::{ACE_START, CodepointBytes, OPTION_START};
 use crate::segment::Segment;
 use crate::seqnum::SeqNum;
 
@@ -36,14 +36,6 @@ pub(crate) struct Feedback {
     dsack_beside: Option<SeqNum>,
     /// ACKs with the option are lost.
     option_fails: bool,
-}
-
-/// Bytes of payload by codepoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct CodepointBytes {
-    pub(crate) ect1: u32,
-    pub(crate) ect0: u32,
-    pub(crate) ce: u32,
 }
 
 /// Returns the ACE field that reflects the codepoint of a SYN or SYN-ACK (RFC 9768 3.1.1 table 2).

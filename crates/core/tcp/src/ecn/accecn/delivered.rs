@@ -3,8 +3,7 @@
 
 use wire::{AccEcn, Ecn};
 
-use super::feedback::CodepointBytes;
-use super::{ACE_START, OPTION_START};
+use super::counts::{ACE_START, CodepointBytes, OPTION_START};
 
 /// The ACE field counts modulo 8.
 const ACE_MASK: u32 = 7;

@@ -2,7 +2,7 @@
 
 use wire::FastOpen;
 
-use super::pending::PendingSlot;
+use crate::fast_open::pending::PendingSlot;
 use crate::state::syn::SynReceived;
 
 /// What a connection has of its handshake until the peer acknowledges the SYN-ACK.

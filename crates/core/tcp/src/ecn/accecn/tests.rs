@@ -1,6 +1,10 @@
 //! Reports of marks, and their interpretation.
 
+use wire::{AccEcn, Ecn};
+
 use super::*;
+use crate::segment::Segment;
+use crate::seqnum::SeqNum;
 
 mod told {
     use super::*;

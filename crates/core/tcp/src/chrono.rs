@@ -31,7 +31,7 @@ pub struct BusyTimes {
 pub struct Chrono {
     running: Option<Busy>,
     /// The last write was not queued completely: its writer waits for room (linux SOCK_NOSPACE).
-    pub(super) writer_waits: bool,
+    pub(crate) writer_waits: bool,
     since: Instant,
     /// In microseconds.
     network: u64,
@@ -41,7 +41,7 @@ pub struct Chrono {
 
 impl Chrono {
     /// Notes what limits the connection from `now` on; `None`: it is idle.
-    pub(super) fn switch(&mut self, to: Option<Busy>, now: Instant) {
+    pub(crate) fn switch(&mut self, to: Option<Busy>, now: Instant) {
         if self.running == to {
             return;
         }

@@ -25,7 +25,7 @@ bill_of_materials() {
     }
     # It writes beside the manifests of all packages of the workspace.
     bill=devmem-bill-of-materials
-    cargo cyclonedx --quiet --manifest-path "$1" --format json --no-build-deps --override-filename $bill
+    cargo cyclonedx --quiet --manifest-path "$1" --format json --all-features --no-build-deps --override-filename $bill
     mv "$(dirname "$1")/$bill.json" "$dist/$2.cdx.json"
     find . -path ./target -prune -o -name $bill.json -exec rm {} +
 }

@@ -18,6 +18,8 @@ cargo build --release --package devmem-tcp-cli --package devmem-bench --package 
     --features devmem-tcp-cli/watch,devmem-tcp-cli/vulkan,devmem-tcp-c/vulkan
 cargo run --quiet --package devmem-tcp-cli --example dist "$stage"
 cp packaging/*.1 "$stage/man/"
+# cargo-deb compresses no page of the target folder.
+gzip -9n "$stage"/man/*.1
 DESTDIR=$stage/c crates/doors/capi/install.sh /usr "$target/release"
 set -- --package devmem-tcp-cli --no-build --strip --output "$dist"
 [ -z "${DEBEMAIL:-}" ] || set -- "$@" --maintainer "${DEBFULLNAME:-The devmem-tcp contributors} <$DEBEMAIL>"

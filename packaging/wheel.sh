@@ -14,11 +14,20 @@ maturin=maturin
 [ "${1:-}" != --zig ] || { maturin='maturin[zig]' && set -- --zig --compatibility manylinux_2_28; }
 venv=$target/packaging-venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv" || { echo "python3 cannot make a virtual environment: apt install python3-venv" >&2; exit 3; }
-"$venv/bin/python" -m pip install --quiet "$maturin>=1.7,<2" || { echo "pip cannot install $maturin" >&2; exit 3; }
+"$venv/bin/python" -m pip install --quiet "$maturin>=1.16,<2" || { echo "pip cannot install $maturin" >&2; exit 3; }
 rm -f "$dist"/devmem_tcp-*.whl
 # Its own target folder: it is a workspace of its own, with other features of the same crates.
 PATH=$venv/bin:$PATH CARGO_TARGET_DIR=$target/python maturin build --quiet --release --strip --locked \
     --manifest-path crates/doors/python/Cargo.toml --out "$dist" "$@"
-bill_of_materials crates/doors/python/Cargo.toml devmem_tcp-python
+# Maturin puts the bill of materials into the wheel.
+"$venv/bin/python" - "$dist" <<'PYTHON'
+import pathlib, sys, zipfile
+
+dist = pathlib.Path(sys.argv[1])
+(wheel,) = dist.glob("devmem_tcp-*.whl")
+with zipfile.ZipFile(wheel) as files:
+    (bill,) = (name for name in files.namelist() if name.endswith(".cyclonedx.json"))
+    (dist / "devmem_tcp-python.cdx.json").write_bytes(files.read(bill))
+PYTHON
 checksums
 ls "$dist"/devmem_tcp-*.whl

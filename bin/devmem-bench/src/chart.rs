@@ -11,6 +11,8 @@ use anyhow::Context;
 use clap::Args;
 use tool::output::{Failure, note};
 
+use crate::spread::Spread;
+
 /// Most characters of a bar in the terminal, and the usual width of a terminal that does not report one.
 const BAR_CHARS: usize = 50;
 const USUAL_WIDTH: usize = 100;
@@ -53,6 +55,20 @@ pub struct Bar {
     pub max: f64,
     /// The implementation that is measured.
     pub series: Series,
+}
+
+impl Bar {
+    /// Returns the bar of a row.
+    pub fn new(name: impl Into<String>, spread: Spread, series: Series) -> Self {
+        let Spread { median, min, max } = spread;
+        Self {
+            name: name.into(),
+            value: median,
+            min,
+            max,
+            series,
+        }
+    }
 }
 
 /// Whether a bar is of this workspace; bars of the two kinds have different colours.

@@ -28,6 +28,7 @@ mod rx;
 mod sample;
 mod sender;
 mod shards;
+mod spread;
 mod station;
 mod tx;
 mod wait_set;
@@ -38,6 +39,9 @@ use clap::{Parser, Subcommand};
 use tool::output::{Exit, Failure};
 
 /// Measure receiver, sender and page pool against the kernel and against bare system calls
+///
+/// SIGINT (Ctrl-C), SIGTERM and SIGHUP end a benchmark with the report of what was measured until then, and with exit status 1 if
+/// anything was left to measure; the JSON object says so in `interrupted`.
 #[derive(Debug, Parser)]
 #[command(name = PROGRAM, version, max_term_width = 100)]
 struct Cli {

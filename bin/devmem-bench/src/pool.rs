@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::chart::{Bar, Chart, Series};
 use crate::form::FormArgs;
 use crate::repetitions::Repetitions;
-use crate::sample::spread;
+use crate::spread::Spread;
 use tool::output::Failure;
 
 /// Measure the page pool: fast path, return ring and slow path, for host pages and net_iovs
@@ -60,14 +60,12 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let measure = |_, &(case, memory): &_| Ok(pools.time(case, memory, Length::default()));
     let progress = repetitions.run(&CASES, measure, |row, time| figures[row].push(time))?;
     let clock_mhz = clock_mhz(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
-    let measured = CASES.iter().zip(&figures);
-    let measured = measured.filter(|(_, times)| !times.is_empty());
+    let rows = CASES.into_iter().zip(figures);
+    let row = |(case, times)| Some(PoolRow::new(case, Spread::of(times)?, clock_mhz));
     let report = PoolReport {
         clock_mhz,
         repetitions: args.reps,
-        rows: measured
-            .map(|(&case, times)| PoolRow::new(case, times, clock_mhz))
-            .collect(),
+        rows: rows.filter_map(row).collect(),
     };
     args.form.print(progress, &report, &report.chart())
 }
@@ -93,18 +91,16 @@ impl PoolReport {
 impl PoolRow {
     fn new(
         (case, memory): (BenchCase, BenchMemory),
-        times: &[f64],
+        Spread { median, min, max }: Spread,
         clock_mhz: Option<f64>,
     ) -> Self {
-        let (min_ns, median_ns, max_ns) = spread(times);
-        let median_cycles = clock_mhz.map(|mhz| median_ns * mhz / 1000.0);
         Self {
             case: case.to_string(),
             memory: memory.to_string(),
-            median_ns,
-            min_ns,
-            max_ns,
-            median_cycles,
+            median_ns: median,
+            min_ns: min,
+            max_ns: max,
+            median_cycles: clock_mhz.map(|mhz| median * mhz / 1000.0),
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::chart::{Bar, Chart, Series};
 use crate::row::RowName;
 use crate::sample::Sample;
+use crate::spread::Spread;
 
 /// Settings of all rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -108,14 +109,6 @@ struct Row {
     errors: Vec<String>,
 }
 
-/// Median, minimum and maximum of the samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Spread {
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
 /// Figures of a row, for JSON.
 #[derive(Debug, Serialize)]
 struct Figures {
@@ -186,18 +179,11 @@ impl Report {
     /// Returns the rates as a chart.
     pub fn chart(&self) -> Chart {
         let bar = |row: &Row| {
-            let Spread { median, min, max } = row.figures()?.gbit_per_s;
             let series = match row.name.starts_with("ours") {
                 true => Series::Ours,
                 false => Series::Other,
             };
-            Some(Bar {
-                name: row.name.to_owned(),
-                value: median,
-                min,
-                max,
-                series,
-            })
+            Some(Bar::new(row.name, row.figures()?.gbit_per_s, series))
         };
         Chart {
             title: format!("rate by {}, MTU {}", self.subject.end, self.settings.mtu),
@@ -250,21 +236,6 @@ impl Row {
             receiver_cpu_s_per_gb: spread(|sample| sample.receiver_cpu_s_per_gb)?,
             total_cpu_s_per_gb: spread(|sample| sample.total_cpu_s_per_gb)?,
         })
-    }
-}
-
-impl Spread {
-    /// Returns `None` for no values.
-    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median = match values.len() % 2 {
-            0 => (values[middle - 1] + values[middle]) / 2.0,
-            _ => values[middle],
-        };
-        Some(Self { median, min, max })
     }
 }
 
@@ -334,28 +305,6 @@ mod tests {
 
     fn row(name: &str) -> usize {
         CASES.iter().position(|case| case.name == name).unwrap()
-    }
-
-    #[test]
-    fn a_spread_has_median_minimum_and_maximum() {
-        let spread = |values: &[f64]| Spread::of(values.iter().copied());
-        assert_eq!(
-            spread(&[3.0, 1.0, 2.0]),
-            Some(Spread {
-                median: 2.0,
-                min: 1.0,
-                max: 3.0
-            })
-        );
-        assert_eq!(
-            spread(&[4.0, 1.0, 2.0, 3.0]),
-            Some(Spread {
-                median: 2.5,
-                min: 1.0,
-                max: 4.0
-            })
-        );
-        assert_eq!(spread(&[]), None);
     }
 
     #[test]

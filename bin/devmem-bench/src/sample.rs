@@ -92,25 +92,9 @@ pub fn quietest(mut run: impl FnMut() -> Result<Sample>) -> Result<Sample> {
     best.context("at least one try was made")
 }
 
-/// Returns minimum, median and maximum; zeros without values.
-pub fn spread(values: &[f64]) -> (f64, f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
-        (Some(min), Some(median), Some(max)) => (*min, *median, *max),
-        _ => (0.0, 0.0, 0.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_has_its_range() {
-        assert_eq!(spread(&[3.0, 1.0, 2.0]), (1.0, 2.0, 3.0));
-        assert_eq!(spread(&[]), (0.0, 0.0, 0.0));
-    }
 
     fn received(bytes: u64) -> MeterReading {
         MeterReading {

@@ -18,6 +18,7 @@ use crate::form::FormArgs;
 use crate::meter::SILENCE;
 use crate::network::{FAR_VETH, VETH};
 use crate::repetitions::Repetitions;
+use crate::spread::Spread;
 use tool::output::Failure;
 use tool::size::Size;
 
@@ -336,35 +337,6 @@ fn receive(stream: &mut Stream, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Median, least and greatest of some values.
-#[derive(Clone, Copy, Debug)]
-struct Spread {
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
-impl Spread {
-    /// Of at least one value; the median of an even number is the upper one of the middle two.
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_by(f64::total_cmp);
-        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-        Self {
-            median: at(values.len() / 2),
-            min: at(0),
-            max: at(values.len().saturating_sub(1)),
-        }
-    }
-}
-
-impl fmt::Display for Spread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { median, min, max } = self;
-        write!(f, "{median:>7.2} [{min:.2} to {max:.2}]")
-    }
-}
-
 type Pick = fn(&Sample) -> Measured;
 
 impl ShardsReport {
@@ -382,26 +354,20 @@ impl ShardsReport {
         ]
     }
 
-    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Spread {
+    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
         Spread::of(self.samples.iter().map(value))
     }
 
     /// Returns the rates as a chart.
     fn chart(&self) -> Chart {
         let bar = |(name, pick): (String, Pick)| {
-            let Spread { median, min, max } = self.spread(|sample| pick(sample).gbit_per_s);
-            Bar {
-                name,
-                value: median,
-                min,
-                max,
-                series: Series::Ours,
-            }
+            let rates = self.spread(|sample| pick(sample).gbit_per_s)?;
+            Some(Bar::new(name, rates, Series::Ours))
         };
         Chart {
             title: format!("shards over {}", self.link),
             unit: "Gbit/s",
-            bars: self.rows().map(bar).into(),
+            bars: self.rows().into_iter().filter_map(bar).collect(),
         }
     }
 }
@@ -415,10 +381,16 @@ impl fmt::Display for ShardsReport {
             "{bytes} per stream over {link}; load of the machine {before} before, {after} after; median [min to max]\n"
         )?;
         for (name, pick) in self.rows() {
-            let rate = self.spread(|sample| pick(sample).gbit_per_s);
-            let cost = self.spread(|sample| pick(sample).cpu_s_per_gb);
-            let ratio = self.spread(|it| pick(it).gbit_per_s / it.alone.gbit_per_s);
-            let by_cpu = self.spread(|it| {
+            let text = |value: &dyn Fn(&Sample) -> f64| {
+                self.spread(value)
+                    .map_or_else(String::new, |Spread { median, min, max }| {
+                        format!("{median:>7.2} [{min:.2} to {max:.2}]")
+                    })
+            };
+            let rate = text(&|sample| pick(sample).gbit_per_s);
+            let cost = text(&|sample| pick(sample).cpu_s_per_gb);
+            let ratio = text(&|it| pick(it).gbit_per_s / it.alone.gbit_per_s);
+            let by_cpu = text(&|it| {
                 let streams = f64::from(pick(it).streams);
                 streams * it.alone.cpu_s_per_gb / pick(it).cpu_s_per_gb
             });

@@ -16,7 +16,7 @@ pub(crate) use runtime::{Idling, StackIndex, WaitLimit};
 use stack::{SocketId, Stack};
 use wire::Instant;
 
-use crate::error::Forked;
+use crate::error::{Forked, NotReady};
 use crate::home::Home;
 use crate::signals::{ReadinessChange, Signals, TaskSignal};
 use crate::watchers::Watchers;
@@ -120,32 +120,6 @@ impl Driven for Stacks {
 
     fn awaits_fd(&self) -> bool {
         self.signals.is_awaited()
-    }
-}
-
-/// Why [`Driver::wait_for`] returned without a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotReady {
-    /// The socket is non-blocking.
-    WouldBlock,
-    /// The timeout has expired.
-    TimedOut,
-    /// The driver belongs to the process that this one was forked from.
-    Forked(Forked),
-}
-
-impl From<Forked> for NotReady {
-    fn from(forked: Forked) -> Self {
-        Self::Forked(forked)
-    }
-}
-
-impl From<runtime::NotReady> for NotReady {
-    fn from(reason: runtime::NotReady) -> Self {
-        match reason {
-            runtime::NotReady::WouldBlock => Self::WouldBlock,
-            runtime::NotReady::TimedOut => Self::TimedOut,
-        }
     }
 }
 

@@ -5,6 +5,7 @@ mod claim;
 mod link;
 mod macvtap;
 mod memory;
+mod netdev;
 mod packet;
 mod parse;
 mod queues;
@@ -484,7 +485,7 @@ impl NetdevBuilder {
 }
 
 /// Opens two NICs on one in-memory wire in virtual time.
-pub(crate) fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
+fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
     let offload = impairment.is_none();
     let (left, right) = WireLink::pair(WireOptions {
         offload,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// When to probe a silent peer (RFC 9293 3.8.4). The defaults are those of Linux: 2 hours, 75 seconds, 9 probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,14 +187,12 @@ impl Keepalive {
         } = self;
         if idle < second || interval < second || probes == 0 {
             let reason = "keepalive without a pause or without probes";
-            return Err(Error::new(
-                crate::ErrorKind::InvalidInput,
-                devmem_uapi::Errno::EINVAL,
-                reason,
-            )
-            .with_remedy(
-                "set idle time and interval to at least one second, and at least one probe",
-            ));
+            return Err(
+                Error::new(ErrorKind::InvalidInput, devmem_uapi::Errno::EINVAL, reason)
+                    .with_remedy(
+                        "set idle time and interval to at least one second, and at least one probe",
+                    ),
+            );
         }
         Ok(self)
     }

@@ -8,7 +8,7 @@ use super::rows::{Kind, PAIRS, Row, Work};
 use super::run::Sample;
 use crate::chart::{Bar, Chart, Series};
 use crate::repetitions::OutOf;
-use crate::sample::spread;
+use crate::spread::Spread;
 
 /// The report. The field names are those of the JSON.
 #[derive(Clone, Debug, Serialize)]
@@ -46,12 +46,31 @@ struct Ratio {
     cpu_per_byte: f64,
 }
 
+/// What was measured of a row.
+struct Measured<'a> {
+    row: &'a Row,
+    /// Rates or round-trip times.
+    values: Spread,
+    /// Median of the CPU time per message.
+    cpu_us: f64,
+}
+
 impl Figures {
+    /// Returns one value for each repetition.
     fn values(&self) -> &[f64] {
         match self.row.work {
             Work::Rate => &self.gbit_per_s,
             Work::RoundTrip => &self.round_trip_us,
         }
+    }
+
+    /// Returns `None` if nothing was measured.
+    fn measured(&self) -> Option<Measured<'_>> {
+        Some(Measured {
+            row: &self.row,
+            values: Spread::of(self.values().iter().copied())?,
+            cpu_us: Spread::of(self.cpu_us_per_message.iter().copied())?.median,
+        })
     }
 }
 
@@ -94,20 +113,20 @@ impl ExchangeReport {
     }
 
     /// Returns the rows that were measured.
-    fn measured(&self) -> impl Iterator<Item = &Figures> {
-        self.rows.iter().filter(|row| !row.values().is_empty())
+    fn measured(&self) -> impl Iterator<Item = Measured<'_>> {
+        self.rows.iter().filter_map(Figures::measured)
     }
 
     fn compare(&self) -> Vec<Ratio> {
-        let row = |name: &str| self.measured().find(|row| row.name == name);
+        let row = |name: &str| self.measured().find(|it| it.row.name == name);
         let pairs = PAIRS.iter().filter_map(|(ours, other)| {
             let (ours, other) = (row(ours)?, row(other)?);
-            let cpu = |row: &Figures| spread(&row.cpu_us_per_message).1 / row.message_bytes as f64;
+            let cpu = |it: &Measured<'_>| it.cpu_us / it.row.bytes as f64;
             Some(Ratio {
-                row: ours.name,
-                against: other.name,
-                ratio: spread(ours.values()).1 / spread(other.values()).1,
-                cpu_per_byte: cpu(ours) / cpu(other),
+                row: ours.row.name,
+                against: other.row.name,
+                ratio: ours.values.median / other.values.median,
+                cpu_per_byte: cpu(&ours) / cpu(&other),
             })
         });
         pairs.collect()
@@ -120,20 +139,14 @@ impl ExchangeReport {
             true => (Work::Rate, "rate of messages of 4 MiB", "Gbit/s"),
             false => (Work::RoundTrip, "message and its return", "us"),
         };
-        let bar = |row: &Figures| {
-            let (min, value, max) = spread(row.values());
-            Bar {
-                name: row.name.to_owned(),
-                value,
-                min,
-                max,
-                series: match row.row.kind {
-                    Kind::Ours | Kind::Device => Series::Ours,
-                    Kind::Stream | Kind::Sockets => Series::Other,
-                },
-            }
+        let bar = |it: Measured<'_>| {
+            let series = match it.row.kind {
+                Kind::Ours | Kind::Device => Series::Ours,
+                Kind::Stream | Kind::Sockets => Series::Other,
+            };
+            Bar::new(it.row.name, it.values, series)
         };
-        let rows = self.measured().filter(|row| row.row.work == work);
+        let rows = self.measured().filter(|it| it.row.work == work);
         Chart {
             title: title.to_owned(),
             unit,
@@ -160,16 +173,20 @@ impl fmt::Display for ExchangeReport {
             f,
             "{repetitions} repetitions of {seconds} s, median (minimum to maximum), load {load:.1} at the end"
         )?;
-        for row in self.measured() {
-            let (min, median, max) = spread(row.values());
-            let cpu = spread(&row.cpu_us_per_message).1;
-            let (name, unit) = match row.row.work {
-                Work::Rate => (row.name, "Gbit/s"),
-                Work::RoundTrip => (row.name, "us there and back"),
+        for Measured {
+            row,
+            values: Spread { median, min, max },
+            cpu_us,
+        } in self.measured()
+        {
+            let unit = match row.work {
+                Work::Rate => "Gbit/s",
+                Work::RoundTrip => "us there and back",
             };
             writeln!(
                 f,
-                "{name:>14}  {median:7.1} {unit} ({min:.1} to {max:.1})  {cpu:.1} us of CPU time per message"
+                "{:>14}  {median:7.1} {unit} ({min:.1} to {max:.1})  {cpu_us:.1} us of CPU time per message",
+                row.name
             )?;
         }
         for it in &self.ratios {

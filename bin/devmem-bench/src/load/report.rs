@@ -8,7 +8,7 @@ use super::rows::{Kind, LoadReading, PAIRS, Row};
 use crate::chart::{Bar, Chart, Series};
 use crate::meter::MeterReading;
 use crate::repetitions::OutOf;
-use crate::sample::spread;
+use crate::spread::Spread;
 use tool::rate::Rate;
 use tool::size::Size;
 
@@ -29,6 +29,27 @@ struct Figures {
     gbit_per_s: Vec<f64>,
     cpu_s_per_gb: Vec<f64>,
     server_s_per_gb: Vec<f64>,
+}
+
+/// What was measured of a row.
+struct Measured<'a> {
+    row: &'a Figures,
+    rate: Spread,
+    cpu: Spread,
+    server: Spread,
+}
+
+impl Figures {
+    /// Returns `None` if nothing was measured.
+    fn measured(&self) -> Option<Measured<'_>> {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        Some(Measured {
+            row: self,
+            rate: spread(&self.gbit_per_s)?,
+            cpu: spread(&self.cpu_s_per_gb)?,
+            server: spread(&self.server_s_per_gb)?,
+        })
+    }
 }
 
 impl LoadReport {
@@ -66,24 +87,18 @@ impl LoadReport {
     }
 
     /// Returns the rows that were measured.
-    fn measured(&self) -> impl Iterator<Item = &Figures> {
-        self.rows.iter().filter(|row| !row.gbit_per_s.is_empty())
+    fn measured(&self) -> impl Iterator<Item = Measured<'_>> {
+        self.rows.iter().filter_map(Figures::measured)
     }
 
     /// Returns the CPU times as a chart.
     pub fn chart(&self) -> Chart {
-        let bar = |row: &Figures| {
-            let (min, median, max) = spread(&row.cpu_s_per_gb);
-            Bar {
-                name: row.name.to_owned(),
-                value: median,
-                min,
-                max,
-                series: match row.kind {
-                    Kind::Ours(_) => Series::Ours,
-                    Kind::Curl | Kind::Recv | Kind::Floor | Kind::Nbdcopy(..) => Series::Other,
-                },
-            }
+        let bar = |it: Measured<'_>| {
+            let series = match it.row.kind {
+                Kind::Ours(_) => Series::Ours,
+                Kind::Curl | Kind::Recv | Kind::Floor | Kind::Nbdcopy(..) => Series::Other,
+            };
+            Bar::new(it.row.name, it.cpu, series)
         };
         Chart {
             title: "load, CPU time of the receiving process per 10^9 bytes".to_owned(),
@@ -105,22 +120,21 @@ impl fmt::Display for LoadReport {
             f,
             "{size} in {repetitions} repetitions, median (minimum to maximum)"
         )?;
-        for row in self.measured() {
-            let (rate, cpu) = (spread(&row.gbit_per_s), spread(&row.cpu_s_per_gb));
-            let server = spread(&row.server_s_per_gb);
+        for it in self.measured() {
+            let (name, server) = (it.row.name, it.server.median);
+            let Spread { median, min, max } = it.rate;
+            write!(f, "{name:>40}  {median:5.1} Gbit/s ({min:.1} to {max:.1})")?;
+            let Spread { median, min, max } = it.cpu;
             writeln!(
                 f,
-                "{:>40}  {:5.1} Gbit/s ({:.1} to {:.1})  {:.3} s/GB ({:.3} to {:.3}), server {:.3}",
-                row.name, rate.1, rate.0, rate.2, cpu.1, cpu.0, cpu.2, server.1
+                "  {median:.3} s/GB ({min:.3} to {max:.3}), server {server:.3}"
             )?;
         }
-        let median = |name: &str| {
-            let row = self.measured().find(|row| row.name == name)?;
-            Some((spread(&row.gbit_per_s).1, spread(&row.cpu_s_per_gb).1))
-        };
+        let row = |name: &str| self.measured().find(|it| it.row.name == name);
         for &(ours, other) in PAIRS {
-            if let (Some(mine), Some(theirs)) = (median(ours), median(other)) {
-                let (rate, cpu) = (mine.0 / theirs.0, mine.1 / theirs.1);
+            if let (Some(mine), Some(theirs)) = (row(ours), row(other)) {
+                let rate = mine.rate.median / theirs.rate.median;
+                let cpu = mine.cpu.median / theirs.cpu.median;
                 writeln!(
                     f,
                     "{ours} runs at {rate:.2}x the rate of {other}, with {cpu:.2}x of its CPU time"

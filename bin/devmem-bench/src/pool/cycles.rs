@@ -17,7 +17,7 @@ use netmem::{
     PoolConfig,
 };
 
-use crate::sample::spread;
+use crate::spread::Spread;
 
 /// Net_iovs per pool: more than a cache holds, so that the slow case gets past it.
 const NIOVS: usize = 4096;
@@ -144,7 +144,7 @@ impl Pools {
             }
             start.elapsed().as_nanos() as f64 / elements as f64
         });
-        spread(&timed.collect::<Vec<_>>()).1
+        Spread::of(timed).map_or(f64::NAN, |times| times.median)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use crate::repetitions::OutOf;
+use crate::spread::Spread;
 
-use super::{End, Figures, Machine, Ratio, Report, Row, Settings, Spread};
+use super::{End, Figures, Machine, Ratio, Report, Row, Settings};
 
 /// Widths of the first columns: the longest name of a row, and the usual ones of a ratio.
 const NAMES: usize = 25;

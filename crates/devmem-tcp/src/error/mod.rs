@@ -7,6 +7,7 @@ mod bind;
 mod held_memory;
 mod kind;
 mod misplacement;
+mod not_ready;
 mod of_kernel;
 mod of_memory;
 mod of_stack;
@@ -25,10 +26,9 @@ pub use bind::BindError;
 pub use held_memory::{HeldMemory, HeldUnit};
 pub use kind::ErrorKind;
 pub use misplacement::Misplacement;
+pub(crate) use not_ready::NotReady;
 pub use recv::RecvError;
 pub use remedy::Remedy;
-
-use crate::driver::NotReady;
 
 /// Why a call failed.
 ///

@@ -7,9 +7,9 @@ use std::io;
 use devmem_uapi::Errno;
 
 use super::{
-    Error, ErrorKind, Forked, HeldMemory, Misplacement, Remedy, into_io, misplacement, write,
+    Error, ErrorKind, Forked, HeldMemory, Misplacement, NotReady, Remedy, into_io, misplacement,
+    write,
 };
-use crate::driver::NotReady;
 
 /// Why nothing was received.
 #[non_exhaustive]

@@ -15,7 +15,7 @@ use super::sends::{InFlight, Kept, Sends};
 use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
-use crate::error::Error;
+use crate::error::{Error, NotReady};
 use crate::ranges::{HowToSend, check_ranges, send_ranges};
 use crate::send_id::{SendCounts, SendId};
 
@@ -185,11 +185,7 @@ impl Socket {
     }
 
     /// Waits until more than `known` sends are complete.
-    fn wait_for_completions(
-        &self,
-        deadline: Deadline,
-        known: u64,
-    ) -> Result<(), crate::driver::NotReady> {
+    fn wait_for_completions(&self, deadline: Deadline, known: u64) -> Result<(), NotReady> {
         let got = deadline.wait(self.fd(), PollFlags::empty())?;
         if got.contains(PollFlags::ERR) {
             let _ = self.collect();

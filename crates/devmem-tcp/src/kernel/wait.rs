@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-use crate::driver::{NotReady, WaitLimit};
+use crate::driver::WaitLimit;
+use crate::error::NotReady;
 
 /// The time until which a call waits.
 #[derive(Clone, Copy, Debug)]

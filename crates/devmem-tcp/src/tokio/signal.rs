@@ -10,7 +10,7 @@ use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::Notify;
 
-use crate::driver::NotReady;
+use crate::error::NotReady;
 
 /// An fd that becomes readable when a call that would block can be retried.
 #[derive(Debug)]

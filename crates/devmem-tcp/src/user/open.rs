@@ -16,8 +16,8 @@ use super::send::device_control;
 use super::shard::Shard;
 use super::socket::Socket;
 use crate::connect::ConnectOptions;
-use crate::driver::{NotReady, WaitLimit};
-use crate::error::{Error, ErrorKind, Forked};
+use crate::driver::WaitLimit;
+use crate::error::{Error, ErrorKind, Forked, NotReady};
 use crate::syn_data::{EarlyCookie, SynData, not_sent};
 
 /// How often a listener tries another free port, if a shard uses the one that the first shard chose.

@@ -12,8 +12,8 @@ use super::nic::Nic;
 use super::open::Listening;
 use super::shard::{Shard, ShardIdentity};
 use super::socket::Socket;
-use crate::driver::{Idling, NotReady, Wait, WaitLimit};
-use crate::error::{Error, ErrorKind, Forked, Remedy};
+use crate::driver::{Idling, Wait, WaitLimit};
+use crate::error::{Error, ErrorKind, Forked, NotReady, Remedy};
 use crate::interest::{Interest, READY_MAX, elsewhere};
 use crate::watchers::ReadyList;
 

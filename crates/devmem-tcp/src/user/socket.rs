@@ -14,8 +14,8 @@ use steer::RxQueueId;
 
 use super::sends::Sends;
 use super::shard::Shard;
-use crate::driver::{Idling, NotReady, Wait, WaitLimit};
-use crate::error::{Error, Forked, HeldMemory, Remedy};
+use crate::driver::{Idling, Wait, WaitLimit};
+use crate::error::{Error, Forked, HeldMemory, NotReady, Remedy};
 use crate::signals::TaskSignal;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{BindOptions, Dmabuf as Memory, memory::CpuAccess, RxQueueId};
+use devmem_tcp::{BindOptions, Dmabuf as Memory, RxQueueId, memory::CpuAccess};
 use pyo3::prelude::*;
 
 use crate::closing::{Closing, Open};

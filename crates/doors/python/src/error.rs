@@ -2,7 +2,13 @@
 
 use std::io;
 
-use devmem_tcp::{BindError, cuda::GpuError, Errno, ErrorKind, memory::{CopyError, DmabufError, GeometryError}, RecvError, Remedy, text::PrintableLines, vulkan::VulkanError};
+use devmem_tcp::{
+    BindError, Errno, ErrorKind, RecvError, Remedy,
+    cuda::GpuError,
+    memory::{CopyError, DmabufError, GeometryError},
+    text::PrintableLines,
+    vulkan::VulkanError,
+};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -103,7 +109,8 @@ impl Error {
     /// The peer has not answered in time.
     pub(crate) fn no_answer() -> Self {
         let reason = "the peer did not answer".to_owned();
-        let remedy = "check that the peer runs and that packets reach it: ping, and a capture on the link";
+        let remedy =
+            "check that the peer runs and that packets reach it: ping, and a capture on the link";
         let errno = Errno::ETIMEDOUT.0;
         Self::new(ErrorKind::TimedOut, errno, reason, Some(remedy.to_owned()))
     }
@@ -124,13 +131,13 @@ fn words(remedy: Remedy) -> String {
     let words = match remedy {
         Remedy::GiveAddress => "give it one, as in Netdev.user(LINK, \"10.77.0.2/24\")",
         Remedy::OtherWire => "choose another name, or close one of its NICs",
-        Remedy::SameShards => "open both with the same number of shards: Netdev.user(..., shards=2)",
+        Remedy::SameShards => {
+            "open both with the same number of shards: Netdev.user(..., shards=2)"
+        }
         Remedy::OneShard => {
             "leave out shards=, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME"
         }
-        Remedy::ExportableMemory => {
-            "make it with Dmabuf.udmabuf, Dmabuf.dma_heap or Dmabuf.memfd"
-        }
+        Remedy::ExportableMemory => "make it with Dmabuf.udmabuf, Dmabuf.dma_heap or Dmabuf.memfd",
         Remedy::BindToStreamsNic => {
             "bind the memory to the stream's NIC, too, with its bind_tx, and send from that binding"
         }
@@ -141,7 +148,9 @@ fn words(remedy: Remedy) -> String {
             "correct the address of the router (gateway= of Netdev.user), or check that it is up and on this link"
         }
         Remedy::CloseNic => "call Netdev.close at the end, which waits for all streams",
-        Remedy::ReleaseFrags => "release the batches, or delete the frags and tensors, that the program holds",
+        Remedy::ReleaseFrags => {
+            "release the batches, or delete the frags and tensors, that the program holds"
+        }
         Remedy::ReleaseOrBindMore => {
             "release the batches, or drop the frags and tensors, that the program holds, or bind more memory: until then the peer \
              may not send more"

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use devmem_tcp::{Dmabuf, memory::CpuAccess, RxFrag};
+use devmem_tcp::{Dmabuf, RxFrag, memory::CpuAccess};
 
 use crate::device::{Access, Device, Place};
 use crate::error::Error;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{memory::HeldUnit, Placement, RecvError, RecvHalf, SendHalf, stats::StreamStats};
+use devmem_tcp::{Placement, RecvError, RecvHalf, SendHalf, memory::HeldUnit, stats::StreamStats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};

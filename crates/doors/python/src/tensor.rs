@@ -1,6 +1,10 @@
 //! Tensors: views of memory for other libraries, without a copy.
 
-use devmem_tcp::{Dmabuf as Memory, memory::{dma_heap, import, udmabuf}, NiovSize, vulkan};
+use devmem_tcp::{
+    Dmabuf as Memory, NiovSize,
+    memory::{dma_heap, import, udmabuf},
+    vulkan,
+};
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};

@@ -52,7 +52,7 @@ pub fn test(args: Test) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As [`test`]; there is no plugin.
+/// As [`test()`]; there is no plugin.
 pub fn exchange(args: Exchange) -> Result<(), Failure> {
     let plugin = plan::plugin(args.plugin)?.ok_or_else(|| {
         Failure::unsupported("there is no plugin for NCCL on this machine").with_remedy(

@@ -144,7 +144,7 @@ impl NetdevBuilder {
     /// ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is neither. The address cannot be that of one host: that of the network or its broadcast
+    /// [`ErrorKind::InvalidInput`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
     /// address, a multicast, loopback or unspecified one.
     pub fn address(mut self, text: &str) -> Result<Self, Error> {
         match text {
@@ -161,7 +161,7 @@ impl NetdevBuilder {
     /// Adds an address to the kernel's end of a TAP. Without one, a TAP interface that already exists is used as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is not an address with a prefix length.
+    /// [`ErrorKind::InvalidInput`] if the text is not an address with a prefix length.
     pub fn peer_address(mut self, text: &str) -> Result<Self, Error> {
         let (ip, prefix_len) = parse_prefix(text)?;
         stack::check_address(ip, prefix_len).map_err(invalid)?;

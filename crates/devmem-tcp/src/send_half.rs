@@ -42,8 +42,8 @@ impl SendHalf {
     /// [`completions`](Self::completions) reports that the send is complete. [`send_all`](Self::send_all) queues all.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if nothing could be queued and the stream is non-blocking; [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) if nothing
-    /// could be queued within the timeout; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the memory is bound to another NIC; a range is
+    /// [`ErrorKind::WouldBlock`] if nothing could be queued and the stream is non-blocking; [`ErrorKind::TimedOut`] if nothing
+    /// could be queued within the timeout; [`ErrorKind::InvalidInput`] if the memory is bound to another NIC; a range is
     /// outside the memory; the connection has ended. After an error some bytes may be queued: [`Completions::wait_all`]
     /// waits for them.
     pub fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {

@@ -2,7 +2,7 @@
 //! router advertises. They are acquired before the NIC is opened, renewed by a thread while it is open, and the IPv4 address is
 //! returned when it is closed.
 //!
-//! Key types: [`LeasePort`] (the socket beside that of the link), [`Acquired`] (addresses that nothing renews yet; [`acquire`] waits
+//! Key types: [`LeasePort`] (the socket beside that of the link), [`Acquired`] (addresses that nothing renews yet; [`acquire()`] waits
 //! for them) and [`LeaseKeeper`] (the thread that renews them, and reports each [`News`]). Inside, `Client` (DHCP, RFC 2131) and
 //! `Autoconf` (RFC 4862) decide without I/O, so all their times are tested in virtual time.
 //!

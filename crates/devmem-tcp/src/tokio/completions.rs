@@ -32,7 +32,7 @@ impl Completions {
     /// Waits until `id` and every earlier send are complete. Cancel-safe.
     ///
     /// # Errors
-    /// The error queue of the socket cannot be read. [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if the runtime is shutting down.
+    /// The error queue of the socket cannot be read. [`ErrorKind::WouldBlock`] if the runtime is shutting down.
     pub async fn wait(&self, id: SendId) -> Result<(), Error> {
         self.until(|completions| completions.wait(id)).await
     }

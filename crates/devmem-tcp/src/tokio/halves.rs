@@ -157,7 +157,7 @@ impl SendHalf {
     /// [`completions`](Self::completions) reports that the send is complete. Cancel-safe.
     ///
     /// # Errors
-    /// As [`SendHalf::send`](crate::SendHalf::send). [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if the runtime is shutting down.
+    /// As [`SendHalf::send`]. [`ErrorKind::WouldBlock`] if the runtime is shutting down.
     pub async fn send(&mut self, tx: &BoundTx, ranges: &[Range<usize>]) -> Result<SendId, Error> {
         poll_fn(|cx| self.poll_send(cx, tx, ranges)).await
     }

@@ -41,7 +41,7 @@ impl Listener {
     /// Waits for the next connection and returns it with the address of its peer. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Listener::accept`](crate::Listener::accept). [`ErrorKind::WouldBlock`](crate::ErrorKind::WouldBlock) if the runtime is shutting down.
+    /// As [`Listener::accept`]. [`ErrorKind::WouldBlock`] if the runtime is shutting down.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
         let attempt = |which| match which {
             Try::First => match self.listener.accept() {

@@ -107,7 +107,7 @@ impl Snapshot {
     };
 }
 
-/// A type that a [`SocketMut`] may give access to.
+/// A type that a `SocketMut` may give access to.
 pub(crate) trait Pollable {
     /// Returns the state that a program may wait for; `None` if no program has the socket's id.
     fn snapshot(&self) -> Option<Snapshot>;

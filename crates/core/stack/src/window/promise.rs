@@ -34,14 +34,14 @@ pub(crate) struct Promise {
     pub(super) packing: Packing,
     /// Payload of the longest packet that has arrived, in bytes.
     pub(super) longest: u64,
-    /// Number of the period in which it last received something or was promised something new. It counts in the [`Share`] of
-    /// that period. `None` before the first [`Windows::grant`], and after [`Windows::release`].
+    /// Number of the period in which it last received something or was promised something new. It counts in the `Share` of
+    /// that period. `None` before the first `Windows::grant`, and after `Windows::release`.
     pub(super) active_in: Option<u64>,
     /// The peer has sent something since the promise was last raised: it wants to send.
     pub(super) asked: bool,
     /// The peer has sent payload, or probed.
     pub(super) has_sent: bool,
-    /// The peer has probed its closed window since the last [`Windows::grant`].
+    /// The peer has probed its closed window since the last `Windows::grant`.
     probed: bool,
     /// Probes that got nothing although memory was free.
     pub(super) denied: u8,

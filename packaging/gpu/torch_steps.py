@@ -9,7 +9,6 @@ import errno
 import http.server
 import json
 import os
-import socket
 import struct
 import sys
 import tempfile
@@ -31,7 +30,9 @@ try:
     import devmem_tcp
     from devmem_tcp import Dmabuf, Netdev
 except ImportError as error:
-    skip(f"the package does not load: {error}")
+    if Path(__file__).with_name("python").joinpath("devmem_tcp").exists():
+        sys.exit(f"the package of the bundle does not load: {error}")
+    skip("the bundle has no Python package")
 try:
     import torch
 except ImportError:

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use devmem_uapi::Errno;
 use nic::Nic;
 
 use crate::error::Error;
@@ -14,7 +13,7 @@ use crate::open::NetdevBuilder;
 /// # Errors
 /// What the address is, and the remedy.
 pub fn check_address(ip: IpAddr, prefix_len: u8) -> Result<(), Error> {
-    stack::check_address(ip, prefix_len).map_err(|error| Error::of_stack(Errno::EINVAL, &error))
+    Ok(stack::check_address(ip, prefix_len)?)
 }
 
 /// Checks that `gateway` can be the router of a NIC with the address `ip`.
@@ -22,8 +21,7 @@ pub fn check_address(ip: IpAddr, prefix_len: u8) -> Result<(), Error> {
 /// # Errors
 /// What is wrong with it, and the remedy.
 pub fn check_gateway(ip: IpAddr, prefix_len: u8, gateway: IpAddr) -> Result<(), Error> {
-    stack::check_gateway(ip, prefix_len, gateway)
-        .map_err(|error| Error::of_stack(Errno::EINVAL, &error))
+    Ok(stack::check_gateway(ip, prefix_len, gateway)?)
 }
 
 /// Sets all settings of TCP.

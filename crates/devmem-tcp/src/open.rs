@@ -151,7 +151,7 @@ impl NetdevBuilder {
             "auto" => self.auto = true,
             _ => {
                 let (ip, prefix_len) = parse_prefix(text)?;
-                stack::check_address(ip, prefix_len).map_err(invalid)?;
+                stack::check_address(ip, prefix_len)?;
                 self.addresses.push((ip, prefix_len));
             }
         }
@@ -164,7 +164,7 @@ impl NetdevBuilder {
     /// [`ErrorKind::InvalidInput`] if the text is not an address with a prefix length.
     pub fn peer_address(mut self, text: &str) -> Result<Self, Error> {
         let (ip, prefix_len) = parse_prefix(text)?;
-        stack::check_address(ip, prefix_len).map_err(invalid)?;
+        stack::check_address(ip, prefix_len)?;
         self.peers.push((ip, prefix_len));
         Ok(self)
     }
@@ -400,18 +400,30 @@ impl NetdevBuilder {
         let is_packet = matches!(self.link, LinkSpec::Packet(_));
         let is_macvtap = matches!(self.link, LinkSpec::Macvtap(_));
         let is_unix = matches!(self.link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_));
-        let reason = if !mac.is_unicast() {
-            "the MAC address is not that of one station; its first byte must be even"
+        let (reason, remedy) = if !mac.is_unicast() {
+            (
+                "the MAC address is not that of one station",
+                "make its first byte even",
+            )
         } else if self.ports.is_some() && !is_packet {
-            "only a NIC on a packet link shares addresses and ports; open packet:NAME"
+            (
+                "only a NIC on a packet link shares addresses and ports",
+                "open packet:NAME",
+            )
         } else if self.macvtap_mode.is_some() && !is_macvtap {
-            "only a macvtap link has a mode; open macvtap:NAME,mode=bridge"
+            (
+                "only a macvtap link has a mode",
+                "open macvtap:NAME,mode=bridge",
+            )
         } else if self.shares_send_memory && !is_unix {
-            "only the other end of a UNIX wire can read send queues; open unix:PATH or unix-listen:PATH, or do not share them"
+            (
+                "only the other end of a UNIX wire can read send queues",
+                "open unix:PATH or unix-listen:PATH, or do not share them",
+            )
         } else {
             return Ok(());
         };
-        Err(invalid(reason))
+        Err(Error::invalid(reason).with_remedy(remedy))
     }
 
     /// Checks whether the NIC can have as many shards.
@@ -430,7 +442,7 @@ impl NetdevBuilder {
             _ if self.capture.is_some() => "a capture needs a NIC with one shard".to_owned(),
             _ => return Ok(()),
         };
-        Err(invalid(reason).with_remedy(Remedy::OneShard))
+        Err(Error::invalid(reason).with_remedy(Remedy::OneShard))
     }
 }
 
@@ -451,7 +463,7 @@ impl NetdevBuilder {
                 ..NicConfig::default()
             },
         )
-        .map_err(invalid)?;
+        .map_err(|error| Error::invalid(error.to_string()))?;
         if let Some(crossing) = crossing {
             nic.join(crossing);
         }
@@ -480,7 +492,7 @@ impl NetdevBuilder {
             address_check: identity.address_check,
             ..config
         };
-        Stack::new(nic, config).map_err(invalid)
+        Ok(Stack::new(nic, config)?)
     }
 }
 
@@ -553,9 +565,4 @@ fn random_bytes<const LEN: usize>() -> Result<[u8; LEN], Error> {
         filled += got.map_err(Error::system("getrandom"))?;
     }
     Ok(bytes)
-}
-
-/// An option that the link, the NIC or the stack refused.
-fn invalid(error: impl std::fmt::Display) -> Error {
-    Error::of_stack(Errno::EINVAL, &error)
 }

@@ -151,7 +151,7 @@ fn held_frags_stay(first: &World, second: &World) {
         "{} KiB of the memory ({lent} net_iovs of 64 KiB)",
         64 * lent
     );
-    refused(again, &[&pieces, "still lent", "give back"]);
+    refused(again, &[&pieces, "still lent", "return the frags"]);
     assert!(bytes_of(&held, &memory) == sent);
     // One of several is enough, and with the last the memory is free at once.
     let mut held = held;

@@ -53,7 +53,7 @@ mod session;
 mod source;
 mod to_host;
 
-pub use crate::parallel::Progress;
+pub use crate::parallel::{Breakage, Progress};
 pub use checksum::{Crc32c, Xxh3};
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};

@@ -5,6 +5,7 @@
     reason = "a load and a store take a list of ranges"
 )]
 
+mod breakage;
 mod idle;
 mod pace;
 mod piece;
@@ -13,6 +14,8 @@ pub(crate) mod retry;
 mod settings;
 mod slots;
 
+pub use breakage::Breakage;
+pub(crate) use breakage::write_error;
 pub(crate) use idle::{Connected, Idle, turn_all};
 pub(crate) use pace::Pace;
 pub(crate) use piece::{Piece, Pieces};

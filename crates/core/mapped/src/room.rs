@@ -47,20 +47,29 @@ pub enum RoomHolder {
     Machine,
 }
 
+impl NoRoom {
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> String {
+        match &self.holder {
+            RoomHolder::Cgroup { file, .. } => format!(
+                "ask for less, or raise the limit: {}, `docker run --memory`, or the unit's MemoryMax=",
+                file.display()
+            ),
+            RoomHolder::Machine => "ask for less, or end other programs".to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for RoomHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cgroup { file, limit, used } => write!(
+            Self::Cgroup { limit, used, .. } => write!(
                 f,
-                "the limit of the control group is {}, of which {} are in use\n  ask for less, or raise the limit: {}, \
-                 `docker run --memory`, or the unit's MemoryMax=",
+                "the limit of the control group is {}, of which {} are in use",
                 Mebibytes(*limit),
-                Mebibytes(*used),
-                file.display()
+                Mebibytes(*used)
             ),
-            Self::Machine => {
-                f.write_str("the machine has no more\n  ask for less, or end other programs")
-            }
+            Self::Machine => f.write_str("the machine has no more"),
         }
     }
 }

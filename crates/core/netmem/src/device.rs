@@ -263,7 +263,7 @@ impl HostWindow {
 
 /// A call of a device's library that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{call} failed: {name} ({code})\n  {remedy}")]
+#[error("{}\n  {remedy}", self.reason())]
 pub struct DeviceError {
     /// The function of the library.
     pub call: &'static str,
@@ -286,6 +286,16 @@ pub enum DeviceState {
     Lost,
     /// The device was opened by the process that this one was forked from. Every call fails in this process.
     Forked,
+}
+
+impl DeviceError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        let Self {
+            call, name, code, ..
+        } = self;
+        format!("{call} failed: {name} ({code})")
+    }
 }
 
 impl From<DeviceError> for io::Error {

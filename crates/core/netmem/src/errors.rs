@@ -1,25 +1,20 @@
 //! Why device memory cannot be made, or cut into net_iovs.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::io;
 
 use crate::device::DeviceError;
 
-/// Why device memory could not be created.
+/// Why device memory could not be created. `Display` prints the reason, then the remedy on a line below.
 #[derive(Debug, thiserror::Error)]
 pub enum DmabufError {
     /// The size is 0 or not a multiple of the page.
-    #[error(
-        "{size} bytes of device memory: the size must be a positive multiple of 4096; round it up"
-    )]
     Size {
         /// The requested size in bytes.
         size: usize,
     },
     /// The address space or the memory was refused.
-    #[error(
-        "mapping {size} bytes of memory failed: {source}; ask for less, or raise the limits: \
-         address space (ulimit -v), vm.overcommit_memory, memory.max of the cgroup"
-    )]
     Map {
         /// The size asked for, in bytes.
         size: usize,
@@ -27,13 +22,8 @@ pub enum DmabufError {
         source: io::Error,
     },
     /// The control group or the machine has less memory. Nothing was touched: the kernel would have killed the process.
-    #[error(transparent)]
     NoRoom(#[from] mapped::NoRoom),
     /// There were not enough free pages.
-    #[error(
-        "touching {size} bytes of mapped memory failed: {source}; the machine or its cgroup \
-         (memory.max) has less free memory than that: ask for less"
-    )]
     Populate {
         /// The size asked for, in bytes.
         size: usize,
@@ -41,7 +31,6 @@ pub enum DmabufError {
         source: io::Error,
     },
     /// A file in memory could not be created.
-    #[error("{step} of a memory file failed: {source}; anonymous device memory needs no file")]
     Memfd {
         /// The call that failed.
         step: &'static str,
@@ -49,13 +38,10 @@ pub enum DmabufError {
         source: io::Error,
     },
     /// The exporter has no file descriptor that could be mapped.
-    #[error("the exporter of the memory has no file descriptor; it cannot be mapped for the CPU")]
     NoFile,
     /// The exporter's file is shorter than its size, or could become shorter: an access would end the process (SIGBUS).
-    #[error("the memory of the exporter cannot be mapped: {0}")]
     File(mapped::UnmappableFile),
     /// The exporter has mapped more or fewer bytes than its size.
-    #[error("the exporter of {size} bytes of memory has mapped {mapped} of them; it is faulty")]
     Lent {
         /// The exporter's size in bytes.
         size: usize,
@@ -63,11 +49,67 @@ pub enum DmabufError {
         mapped: usize,
     },
     /// The memory cannot be cut into net_iovs.
-    #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// A device refused the memory.
-    #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+impl DmabufError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Size { size } => format!(
+                "{size} bytes of device memory: the size must be a positive multiple of 4096"
+            ),
+            Self::Map { size, source } => {
+                format!("mapping {size} bytes of memory failed: {source}")
+            }
+            Self::NoRoom(refused) => refused.to_string(),
+            Self::Populate { size, source } => format!(
+                "touching {size} bytes of mapped memory failed: {source}: the machine or its cgroup (memory.max) has less free \
+                 memory than that"
+            ),
+            Self::Memfd { step, source } => format!("{step} of a memory file failed: {source}"),
+            Self::NoFile => {
+                "the exporter of the memory has no file descriptor: it cannot be mapped for the CPU"
+                    .to_owned()
+            }
+            Self::File(unmappable) => {
+                format!("the memory of the exporter cannot be mapped: {unmappable}")
+            }
+            Self::Lent { size, mapped } => format!(
+                "the exporter of {size} bytes of memory has mapped {mapped} of them: it is faulty"
+            ),
+            Self::Geometry(error) => error.to_string(),
+            Self::Device(error) => error.reason(),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            Self::Size { .. } => "round it up".into(),
+            Self::Map { .. } => {
+                "ask for less, or raise the limits: address space (ulimit -v), vm.overcommit_memory, memory.max of the cgroup"
+                    .into()
+            }
+            Self::NoRoom(refused) => refused.remedy().into(),
+            Self::Populate { .. } => "ask for less".into(),
+            Self::Memfd { .. } => "use anonymous device memory, which needs no file".into(),
+            Self::Device(error) => error.remedy.into(),
+            Self::NoFile | Self::File(_) | Self::Lent { .. } | Self::Geometry(_) => return None,
+        })
+    }
+}
+
+impl fmt::Display for DmabufError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason())?;
+        match self.remedy() {
+            Some(remedy) => write!(f, "\n  {remedy}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why memory cannot be cut into net_iovs.

@@ -56,14 +56,28 @@ pub enum InUseReason {
     },
 }
 
+impl InUse {
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> &'static str {
+        match self.reason {
+            InUseReason::Bound => {
+                "drop that binding first, bind other memory, or name all queues in one binding"
+            }
+            InUseReason::Lent { .. } => {
+                "return the frags that were received there, and receive or close what its sockets have not delivered, or bind \
+                 other memory"
+            }
+        }
+    }
+}
+
 impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { holder, reason } = self;
         match reason {
             InUseReason::Bound => write!(
                 f,
-                "the memory is bound for receiving already, to {holder}; drop that binding first, bind other memory, or name \
-                 all queues in one binding"
+                "the memory is bound for receiving already, to {holder}"
             ),
             InUseReason::Lent {
                 net_iovs,
@@ -76,9 +90,7 @@ impl fmt::Display for InUse {
                 };
                 write!(
                     f,
-                    "{kib} KiB of the memory ({pieces}) are still lent from its earlier binding to {holder}; give back the \
-                     frags that were received there, and receive or close what its sockets have not delivered, or bind other \
-                     memory"
+                    "{kib} KiB of the memory ({pieces}) are still lent from its earlier binding to {holder}"
                 )
             }
         }
@@ -259,9 +271,9 @@ mod tests {
         let refused = take(&memory.clone(), "there").unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the memory is bound for receiving already, to here; drop that binding first, bind other memory, or name all \
-             queues in one binding"
+            "the memory is bound for receiving already, to here"
         );
+        assert!(refused.remedy().starts_with("drop that binding first"));
         let _other = take(&other, "there").unwrap();
         drop(claim);
         let _again = take(&memory, "there").unwrap();

@@ -15,7 +15,7 @@ pub enum RestartError {
         queues: u16,
     },
     /// There is no host memory for the queue.
-    #[error("no host memory for the queue: {0}")]
+    #[error("no host memory for the queue: {}", .0.reason())]
     HostMemory(#[from] DmabufError),
     /// The provider refuses the pool.
     #[error("the memory provider refuses: {0}")]

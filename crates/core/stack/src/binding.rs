@@ -48,10 +48,10 @@ pub struct BindRx {
 #[non_exhaustive]
 pub enum BindRxError {
     /// No queue was given.
-    #[error("bind-rx needs at least one rx queue; name the queues the flows are steered to")]
+    #[error("bind-rx needs at least one rx queue")]
     NoQueues,
     /// The interface is not that of this stack.
-    #[error("there is no interface {ifindex}; this stack's is {ours}")]
+    #[error("there is no interface {ifindex}: this stack's is {ours}")]
     UnknownInterface {
         /// The requested interface.
         ifindex: IfIndex,
@@ -59,10 +59,7 @@ pub enum BindRxError {
         ours: IfIndex,
     },
     /// The interface has fewer queues.
-    #[error(
-        "rx queue {queue} does not exist, there are {queues}; name one below that, or set more \
-         channels"
-    )]
+    #[error("rx queue {queue} does not exist, there are {queues}")]
     NoSuchQueue {
         /// The requested queue.
         queue: RxQueueId,
@@ -74,9 +71,8 @@ pub enum BindRxError {
     Geometry(#[from] GeometryError),
     /// Header split is not switched on.
     #[error(
-        "tcp-data-split is disabled or was never set ({setting:?}); the NIC must separate headers \
-         from payload before device \
-         memory can be bound to rx queue {queue}: set tcp-data-split on, hds-thresh 0"
+        "tcp-data-split is disabled or was never set ({setting:?}): the NIC must separate headers from payload before device memory \
+         can be bound to rx queue {queue}"
     )]
     SplitOff {
         /// The queue.
@@ -87,7 +83,7 @@ pub enum BindRxError {
     /// Short packets are not split.
     #[error(
         "hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx \
-         queue {queue}: set hds-thresh 0"
+         queue {queue}"
     )]
     Threshold {
         /// The queue.
@@ -96,9 +92,7 @@ pub enum BindRxError {
         thresh: u16,
     },
     /// The queue has a memory provider already.
-    #[error(
-        "rx queue {queue} is bound to dma-buf {by} already; unbind that, or name another queue"
-    )]
+    #[error("rx queue {queue} is bound to dma-buf {by} already")]
     QueueTaken {
         /// The queue.
         queue: RxQueueId,
@@ -110,9 +104,7 @@ pub enum BindRxError {
     #[error(transparent)]
     InUse(#[from] InUse),
     /// The memory is a target, in which programs choose where bytes are received.
-    #[error(
-        "the memory is bound as a target (dma-buf {target}), in which streams receive directly; bind other memory for receiving"
-    )]
+    #[error("the memory is bound as a target (dma-buf {target}), in which streams receive directly")]
     IsTarget {
         /// The binding as a target.
         target: DmabufId,
@@ -126,7 +118,7 @@ pub enum BindRxError {
         source: RestartError,
     },
     /// Every id is in use.
-    #[error("every dma-buf id is in use; unbind some")]
+    #[error("every dma-buf id is in use")]
     NoId,
 }
 
@@ -161,6 +153,21 @@ impl BindRxError {
                 _ => Errno::ENOMEM,
             },
             Self::NoId => Errno::ENOSPC,
+        }
+    }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NoQueues => Some("name the queues the flows are steered to"),
+            Self::NoSuchQueue { .. } => Some("name one below that, or set more channels"),
+            Self::SplitOff { .. } => Some("set tcp-data-split on, hds-thresh 0"),
+            Self::Threshold { .. } => Some("set hds-thresh 0"),
+            Self::QueueTaken { .. } => Some("unbind that, or name another queue"),
+            Self::InUse(in_use) => Some(in_use.remedy()),
+            Self::IsTarget { .. } => Some("bind other memory for receiving"),
+            Self::NoId => Some("unbind some"),
+            Self::UnknownInterface { .. } | Self::Geometry(_) | Self::Restart { .. } => None,
         }
     }
 }
@@ -523,9 +530,7 @@ pub enum UnbindRxError {
     #[error(transparent)]
     Unknown(#[from] UnknownBinding),
     /// A queue could not be restarted on host memory; it still uses the dma-buf.
-    #[error(
-        "rx queue {queue} could not be restarted on host memory: {source}; free some and unbind again"
-    )]
+    #[error("rx queue {queue} could not be restarted on host memory: {source}")]
     Restart {
         /// The queue.
         queue: RxQueueId,
@@ -540,6 +545,14 @@ impl UnbindRxError {
         match self {
             Self::Unknown(unknown) => unknown.errno(),
             Self::Restart { .. } => Errno::ENOMEM,
+        }
+    }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Unknown(_) => None,
+            Self::Restart { .. } => Some("free some and unbind again"),
         }
     }
 }

@@ -1,4 +1,6 @@
 //! Configuration of a stack.
+
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
@@ -114,7 +116,7 @@ pub enum StackError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The host memory for sending could not be allocated.
-    #[error("{bytes} bytes of host memory for sending: {source}")]
+    #[error("{bytes} bytes of host memory for sending: {}", .source.reason())]
     SendMemory {
         /// Requested size.
         bytes: usize,
@@ -125,14 +127,23 @@ pub enum StackError {
     #[error(transparent)]
     SendPool(#[from] PoolError),
     /// The NIC's MTU is too small for IP.
-    #[error(
-        "an MTU of {mtu} bytes is less than the {least} that hosts must take; use a link with a \
-         larger one"
-    )]
+    #[error("an MTU of {mtu} bytes is less than the {least} that hosts must take")]
     Mtu {
         /// MTU of the NIC.
         mtu: u16,
         /// Minimum MTU.
         least: u16,
     },
+}
+
+impl StackError {
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> Option<Cow<'static, str>> {
+        match self {
+            Self::Address(error) => Some(error.remedy().into()),
+            Self::SendMemory { source, .. } => source.remedy(),
+            Self::SendPool(_) => None,
+            Self::Mtu { .. } => Some("use a link with a larger one".into()),
+        }
+    }
 }

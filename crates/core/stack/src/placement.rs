@@ -23,20 +23,16 @@ use crate::socket::sockets::Sockets;
 #[non_exhaustive]
 pub enum BindTargetError {
     /// The NIC has no access to the memory: a device copies it.
-    #[error(
-        "the CPU cannot write to the memory; receive into bound memory and let the device gather"
-    )]
+    #[error("the CPU cannot write to the memory")]
     NotMapped,
     /// The memory is bound for receiving: the NIC writes any payload there.
-    #[error(
-        "the memory is bound for receiving, and a NIC writes any packets there; bind other memory as a target"
-    )]
+    #[error("the memory is bound for receiving, and a NIC writes any packets there")]
     Receives,
     /// The size of the memory is not a multiple of the page size.
     #[error("the dma-buf is not made of whole pages: {0}")]
     Geometry(#[from] GeometryError),
     /// Every id is in use.
-    #[error("every dma-buf id is in use; unbind some")]
+    #[error("every dma-buf id is in use")]
     NoId,
 }
 
@@ -50,6 +46,16 @@ impl BindTargetError {
             Self::NoId => Errno::ENOSPC,
         }
     }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NotMapped => Some("receive into bound memory and let the device gather"),
+            Self::Receives => Some("bind other memory as a target"),
+            Self::NoId => Some("unbind some"),
+            Self::Geometry(_) => None,
+        }
+    }
 }
 
 /// Why [`place_next`](crate::Stack::place_next) failed; nothing has changed then.
@@ -60,17 +66,13 @@ pub enum PlaceError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// The connection is not established, or has ended.
-    #[error(
-        "the connection is not established, or has ended; name the place when it is established"
-    )]
+    #[error("the connection is not established, or has ended")]
     NotConnected,
     /// The memory is not bound as a target.
     #[error(transparent)]
     UnknownBinding(#[from] UnknownBinding),
     /// The range is not inside the memory.
-    #[error(
-        "bytes {start} to {end} are not inside the bound memory of {size} bytes; name a range that is inside"
-    )]
+    #[error("bytes {start} to {end} are not inside the bound memory of {size} bytes")]
     OutOfBounds {
         /// Start of the range.
         start: usize,
@@ -80,9 +82,7 @@ pub enum PlaceError {
         size: usize,
     },
     /// Two of the ranges have the same bytes.
-    #[error(
-        "bytes {start} to {end} are in two of the ranges, and what is received first would be overwritten; name each byte once"
-    )]
+    #[error("bytes {start} to {end} are in two of the ranges, and what is received first would be overwritten")]
     Twice {
         /// Start of the bytes.
         start: usize,
@@ -105,6 +105,17 @@ impl PlaceError {
             Self::InUse(_) => Errno::EBUSY,
         }
     }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NotConnected => Some("name the place when it is established"),
+            Self::OutOfBounds { .. } => Some("name a range that is inside"),
+            Self::Twice { .. } => Some("name each byte once"),
+            Self::InUse(found) => Some(found.used.remedy()),
+            Self::BadSocket(_) | Self::UnknownBinding(_) => None,
+        }
+    }
 }
 
 /// What bytes of a target are needed for.
@@ -119,16 +130,23 @@ pub enum PlaceUse {
     Named,
 }
 
+impl PlaceUse {
+    /// Returns what to do first.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::Unread => "receive and gather them first",
+            Self::Lent => "gather or release them first",
+            Self::Named => "receive them first, or end that place",
+        }
+    }
+}
+
 impl fmt::Display for PlaceUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unread => "hold received bytes that were not read; receive and gather them first",
-            Self::Lent => {
-                "hold received bytes that were neither gathered nor released; gather or release them first"
-            }
-            Self::Named => {
-                "are the place of bytes that a stream will receive; receive them first, or end that place"
-            }
+            Self::Unread => "hold received bytes that were not read",
+            Self::Lent => "hold received bytes that were neither gathered nor released",
+            Self::Named => "are the place of bytes that a stream will receive",
         })
     }
 }

@@ -109,7 +109,7 @@ pub enum RouteError {
     )]
     NoRoute(IpAddr),
     /// The address does not belong to a single host.
-    #[error("{0} is not a unicast address; TCP speaks to single hosts only")]
+    #[error("{0} is not a unicast address: TCP speaks to single hosts only")]
     NotUnicast(IpAddr),
 }
 

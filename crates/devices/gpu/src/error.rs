@@ -1,4 +1,7 @@
-//! Errors: the library that cannot be loaded, and calls that fail.
+//! Errors: the library that cannot be loaded, and calls that fail. `Display` prints the reason, then the remedy on a line below.
+
+use std::borrow::Cow;
+use std::fmt;
 
 use netmem::DeviceError;
 
@@ -8,9 +11,6 @@ use crate::driver::{Platform, Version};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
     /// The library cannot be loaded.
-    #[error(
-        "{name} cannot be loaded: {reason}\n  install the driver of the GPU, or name its library in {}", platform.variable
-    )]
     NoLibrary {
         /// The vendor's library.
         platform: &'static Platform,
@@ -20,7 +20,6 @@ pub enum LoadError {
         reason: String,
     },
     /// The library is too old.
-    #[error("the driver supports {} {version}; {oldest} is needed\n  install a newer driver", platform.title)]
     Old {
         /// The vendor's library.
         platform: &'static Platform,
@@ -30,7 +29,6 @@ pub enum LoadError {
         oldest: Version,
     },
     /// The library lacks a function.
-    #[error("{} lacks {name} of {} {since}\n  install a newer driver", platform.library, platform.title)]
     NoFunction {
         /// The vendor's library.
         platform: &'static Platform,
@@ -41,19 +39,57 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::NoLibrary { name, reason, .. } => format!("{name} cannot be loaded: {reason}"),
+            Self::Old {
+                platform,
+                version,
+                oldest,
+            } => format!(
+                "the driver supports {} {version}; {oldest} is needed",
+                platform.title
+            ),
+            Self::NoFunction {
+                platform,
+                name,
+                since,
+            } => format!(
+                "{} lacks {name} of {} {since}",
+                platform.library, platform.title
+            ),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> Cow<'static, str> {
+        match self {
+            Self::NoLibrary { platform, .. } => format!(
+                "install the driver of the GPU, or name its library in {}",
+                platform.variable
+            )
+            .into(),
+            Self::Old { .. } | Self::NoFunction { .. } => "install a newer driver".into(),
+        }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  {}", self.reason(), self.remedy())
+    }
+}
+
 /// Why a device, or memory of one, cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GpuError {
     /// There is no driver.
-    #[error(transparent)]
     Load(#[from] LoadError),
     /// A call of the driver failed.
-    #[error(transparent)]
     Call(#[from] DeviceError),
     /// There is no such device.
-    #[error(
-        "there is no device {}:{ordinal}; this process sees {count}\n  {}", platform.name, platform.devices
-    )]
     NoDevice {
         /// The vendor's library.
         platform: &'static Platform,
@@ -63,23 +99,16 @@ pub enum GpuError {
         count: u32,
     },
     /// There is no device code that adds vectors.
-    #[error(
-        "{} takes device code of one kind of GPU only, and none that adds vectors is part of this program\n  add on the CPU", platform.title
-    )]
     NoAddition {
         /// The vendor's library.
         platform: &'static Platform,
     },
     /// The size is 0 or not a multiple of the page.
-    #[error("{size} bytes of device memory: take a positive multiple of 4096")]
     Size {
         /// The requested size.
         size: usize,
     },
     /// Memory to be adopted does not begin or end at a page.
-    #[error(
-        "{len} bytes at {address:#x} are not whole pages of 4096 bytes, and cannot be exported\n  adopt a multiple of pages of a larger allocation, or allocate here and use views"
-    )]
     Misaligned {
         /// Address.
         address: u64,
@@ -87,7 +116,6 @@ pub enum GpuError {
         len: usize,
     },
     /// An address is not one of device memory.
-    #[error("{address:#x} is not in memory of a device: {reason}\n  allocate it with {}", platform.allocators)]
     Foreign {
         /// The vendor's library.
         platform: &'static Platform,
@@ -97,7 +125,6 @@ pub enum GpuError {
         reason: &'static str,
     },
     /// The memory is on another device.
-    #[error("{address:#x} is in the memory of {0}:{actual}, not {0}:{expected}", platform.name)]
     OtherDevice {
         /// The vendor's library.
         platform: &'static Platform,
@@ -109,9 +136,6 @@ pub enum GpuError {
         expected: u32,
     },
     /// A dma-buf is not that of the memory.
-    #[error(
-        "the descriptor has {size} bytes, and cannot be the dma-buf of {len} bytes at {address:#x}, exported in whole pages\n  pass the descriptor of cuMemGetHandleForAddressRange for this range"
-    )]
     NotExported {
         /// Address.
         address: u64,
@@ -121,9 +145,6 @@ pub enum GpuError {
         size: usize,
     },
     /// The range is longer than the allocation.
-    #[error(
-        "{len} bytes at {address:#x} end after the allocation, which has {available} bytes from there"
-    )]
     TooLong {
         /// Address.
         address: u64,
@@ -132,4 +153,85 @@ pub enum GpuError {
         /// Bytes of the allocation from the address.
         available: usize,
     },
+}
+
+impl GpuError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Load(error) => error.reason(),
+            Self::Call(error) => error.reason(),
+            Self::NoDevice {
+                platform,
+                ordinal,
+                count,
+            } => format!(
+                "there is no device {}:{ordinal}; this process sees {count}",
+                platform.name
+            ),
+            Self::NoAddition { platform } => format!(
+                "{} takes device code of one kind of GPU only, and none that adds vectors is part of this program",
+                platform.title
+            ),
+            Self::Size { size } => {
+                format!("{size} bytes of device memory are not whole pages of 4096 bytes")
+            }
+            Self::Misaligned { address, len } => format!(
+                "{len} bytes at {address:#x} are not whole pages of 4096 bytes, and cannot be exported"
+            ),
+            Self::Foreign {
+                address, reason, ..
+            } => format!("{address:#x} is not in memory of a device: {reason}"),
+            Self::OtherDevice {
+                platform,
+                address,
+                actual,
+                expected,
+            } => format!(
+                "{address:#x} is in the memory of {0}:{actual}, not {0}:{expected}",
+                platform.name
+            ),
+            Self::NotExported { address, len, size } => format!(
+                "the descriptor has {size} bytes, and cannot be the dma-buf of {len} bytes at {address:#x}, exported in whole pages"
+            ),
+            Self::TooLong {
+                address,
+                len,
+                available,
+            } => format!(
+                "{len} bytes at {address:#x} end after the allocation, which has {available} bytes from there"
+            ),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> Option<Cow<'static, str>> {
+        Some(match self {
+            Self::Load(error) => error.remedy(),
+            Self::Call(error) => error.remedy.into(),
+            Self::NoDevice { platform, .. } => platform.devices.into(),
+            Self::NoAddition { .. } => "add on the CPU".into(),
+            Self::Size { .. } => "take a positive multiple of 4096".into(),
+            Self::Misaligned { .. } => {
+                "adopt a multiple of pages of a larger allocation, or allocate here and use views".into()
+            }
+            Self::Foreign { platform, .. } => {
+                format!("allocate it with {}", platform.allocators).into()
+            }
+            Self::NotExported { .. } => {
+                "pass the descriptor of cuMemGetHandleForAddressRange for this range".into()
+            }
+            Self::OtherDevice { .. } | Self::TooLong { .. } => return None,
+        })
+    }
+}
+
+impl fmt::Display for GpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason())?;
+        match self.remedy() {
+            Some(remedy) => write!(f, "\n  {remedy}"),
+            None => Ok(()),
+        }
+    }
 }

@@ -1,4 +1,6 @@
-//! Errors: no loader or driver, and calls that fail.
+//! Errors: no loader or driver, and calls that fail. `Display` prints the reason, then the remedy on a line below.
+
+use std::fmt;
 
 use ash::vk;
 use netmem::{DeviceError, DeviceState};
@@ -7,9 +9,6 @@ use netmem::{DeviceError, DeviceState};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VulkanError {
     /// The Vulkan loader cannot be loaded.
-    #[error(
-        "{name} cannot be loaded: {reason}\n  install the Vulkan loader (Debian: libvulkan1), or name its file in DEVMEM_LIBVULKAN"
-    )]
     NoLibrary {
         /// File name.
         name: String,
@@ -17,10 +16,6 @@ pub enum VulkanError {
         reason: String,
     },
     /// The loader or the driver is older than Vulkan 1.1.
-    #[error(
-        "{what} supports Vulkan {}.{}; 1.1 is needed\n  install a newer one",
-        vk::api_version_major(*version), vk::api_version_minor(*version)
-    )]
     Old {
         /// The loader or the device.
         what: String,
@@ -28,12 +23,8 @@ pub enum VulkanError {
         version: u32,
     },
     /// A call of Vulkan failed.
-    #[error(transparent)]
     Call(#[from] DeviceError),
     /// There is no such device.
-    #[error(
-        "there is no device vulkan:{ordinal}; this process sees {count}\n  `vulkaninfo --summary` lists them; VK_DRIVER_FILES hides some, and a container may lack /dev/dri"
-    )]
     NoDevice {
         /// The requested device.
         ordinal: u32,
@@ -41,7 +32,6 @@ pub enum VulkanError {
         count: u32,
     },
     /// The device has no queue that copies, or no memory for buffers.
-    #[error("vulkan:{ordinal} has {lack}\n  use another device: `vulkaninfo --summary` lists them")]
     Unsuitable {
         /// The device.
         ordinal: u32,
@@ -49,16 +39,62 @@ pub enum VulkanError {
         lack: &'static str,
     },
     /// The size is 0 or not a multiple of the page.
-    #[error("{size} bytes of device memory: take a positive multiple of 4096")]
     Size {
         /// The requested size.
         size: usize,
     },
     /// The process is a child by fork(2) of the one that has loaded Vulkan.
-    #[error(
-        "Vulkan does not work in a child by fork(2) of a process that has used it\n  start the process in another way (spawn), or use Vulkan only after the fork"
-    )]
     Forked,
+}
+
+impl VulkanError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::NoLibrary { name, reason } => format!("{name} cannot be loaded: {reason}"),
+            Self::Old { what, version } => format!(
+                "{what} supports Vulkan {}.{}; 1.1 is needed",
+                vk::api_version_major(*version),
+                vk::api_version_minor(*version)
+            ),
+            Self::Call(error) => error.reason(),
+            Self::NoDevice { ordinal, count } => {
+                format!("there is no device vulkan:{ordinal}; this process sees {count}")
+            }
+            Self::Unsuitable { ordinal, lack } => format!("vulkan:{ordinal} has {lack}"),
+            Self::Size { size } => {
+                format!("{size} bytes of device memory are not whole pages of 4096 bytes")
+            }
+            Self::Forked => {
+                "Vulkan does not work in a child by fork(2) of a process that has used it".to_owned()
+            }
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NoLibrary { .. } => {
+                "install the Vulkan loader (Debian: libvulkan1), or name its file in DEVMEM_LIBVULKAN"
+            }
+            Self::Old { .. } => "install a newer one",
+            Self::Call(error) => error.remedy,
+            Self::NoDevice { .. } => {
+                "`vulkaninfo --summary` lists them; VK_DRIVER_FILES hides some, and a container may lack /dev/dri"
+            }
+            Self::Unsuitable { .. } => "use another device: `vulkaninfo --summary` lists them",
+            Self::Size { .. } => "take a positive multiple of 4096",
+            Self::Forked => {
+                "start the process in another way (spawn), or use Vulkan only after the fork"
+            }
+        }
+    }
+}
+
+impl fmt::Display for VulkanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  {}", self.reason(), self.remedy())
+    }
 }
 
 /// Returns the error of a call, with what to do about it.

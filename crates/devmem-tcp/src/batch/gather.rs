@@ -252,15 +252,19 @@ impl RxBatch {
     ) -> Result<(), Error> {
         let Range { start, end } = *place;
         if runs.iter().any(|run| run.is_in(target)) && RxClaim::is_bound(target) {
-            let used = "are bound for receiving, and a NIC writes any packets there; gather into other memory";
-            return Err(in_use(start..end, used));
+            let used = "are bound for receiving, and a NIC writes any packets there";
+            return Err(in_use(start..end, used, "gather into other memory"));
         }
         let Some(owner) = self.owner.as_ref().filter(|owner| owner.has_targets()) else {
             return Ok(());
         };
         let found = owner.place_in_use(target, place, &self.lent_tokens());
         found.map_or(Ok(()), |found| {
-            Err(in_use(found.range, &found.used.to_string()))
+            Err(in_use(
+                found.range,
+                &found.used.to_string(),
+                found.used.remedy(),
+            ))
         })
     }
 
@@ -288,8 +292,8 @@ fn gone(dmabuf: DmabufId) -> Error {
 }
 
 /// The copy would overwrite received bytes that are still needed; `used` says for what.
-fn in_use(bytes: Range<usize>, used: &str) -> Error {
+fn in_use(bytes: Range<usize>, used: &str, remedy: &'static str) -> Error {
     let Range { start, end } = bytes;
-    let message = format_args!("bytes {start} to {end} of the target {used}");
-    Error::of_stack(Errno::EBUSY, &message)
+    let reason = format!("bytes {start} to {end} of the target {used}");
+    Error::of_errno(Errno::EBUSY, reason).with_remedy(remedy)
 }

@@ -7,7 +7,7 @@ use std::io;
 use devmem_uapi::Errno;
 use netmem::InUse;
 
-use super::{Error, ErrorKind, Forked, Remedy, into_io};
+use super::{Error, ErrorKind, Forked, Remedy, into_io, write};
 
 /// Why memory could not be bound for receiving.
 #[non_exhaustive]
@@ -48,8 +48,7 @@ impl BindError {
     /// Returns the remedy: what to change or type next.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
-            // The reason has it.
-            Self::InUse(_) => None,
+            Self::InUse(in_use) => Some(in_use.remedy().into()),
             Self::Failed(error) => error.remedy(),
         }
     }
@@ -58,7 +57,7 @@ impl BindError {
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InUse(in_use) => fmt::Display::fmt(in_use, f),
+            Self::InUse(_) => write(f, &self.reason(), self.remedy().as_ref()),
             Self::Failed(error) => fmt::Display::fmt(error, f),
         }
     }
@@ -94,7 +93,8 @@ impl From<BindError> for io::Error {
 impl From<BindError> for Error {
     fn from(error: BindError) -> Self {
         match error {
-            BindError::InUse(in_use) => Self::of_errno(Errno::EBUSY, in_use.to_string()),
+            BindError::InUse(in_use) => Self::of_errno(Errno::EBUSY, in_use.to_string())
+                .with_remedy(in_use.remedy()),
             BindError::Failed(error) => error,
         }
     }

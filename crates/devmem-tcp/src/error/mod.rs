@@ -160,10 +160,14 @@ impl Error {
         Self::new(kind, errno, reason).caused_by(source)
     }
 
-    pub(crate) fn with_remedy(mut self, remedy: impl Into<Remedy>) -> Self {
-        let remedy = remedy.into();
-        if !remedy.is_empty() {
-            self.facts_mut().remedy = Some(remedy);
+    pub(crate) fn with_remedy(self, remedy: impl Into<Remedy>) -> Self {
+        self.with_remedy_if(Some(remedy))
+    }
+
+    /// Adds a remedy, if there is one.
+    pub(crate) fn with_remedy_if(mut self, remedy: Option<impl Into<Remedy>>) -> Self {
+        if let Some(remedy) = remedy {
+            self.facts_mut().remedy = Some(remedy.into());
         }
         self
     }

@@ -18,7 +18,7 @@ impl Error {
     pub(crate) fn of_kernel(operation: &str, errno: Errno, cause: &Cause) -> Self {
         let kind = ErrorKind::of_cause(cause.kind, errno);
         Self::new(kind, errno, format!("{operation}: {errno}: {cause}"))
-            .with_remedy(cause.hint.clone().unwrap_or_default())
+            .with_remedy_if(cause.hint.clone())
     }
 
     /// A socket call on `interface` that the kernel refused.
@@ -59,8 +59,8 @@ impl From<devmem_linux::netdev::BindError> for Error {
         let kind = ErrorKind::of_cause(error.cause.kind, error.errno);
         let queue = error.queues.first();
         let queue = queue.and_then(|queue| u16::try_from(queue.0).ok());
-        let remedy = error.cause.hint.clone().unwrap_or_default();
-        let refusal = Self::new(kind, error.errno, error.to_string()).with_remedy(remedy);
+        let remedy = error.cause.hint.clone();
+        let refusal = Self::new(kind, error.errno, error.to_string()).with_remedy_if(remedy);
         let mut refusal = refusal.on(&error.interface);
         let facts = refusal.facts_mut();
         facts.queue = queue.map(RxQueueId);
@@ -77,8 +77,8 @@ impl From<ExportError> for Error {
             CauseKind::NotPermitted => ErrorKind::PermissionDenied,
             cause => ErrorKind::of_cause(cause, error.errno),
         };
-        let remedy = error.cause.hint.clone().unwrap_or_default();
-        Self::new(kind, error.errno, error.to_string()).with_remedy(remedy)
+        let remedy = error.cause.hint.clone();
+        Self::new(kind, error.errno, error.to_string()).with_remedy_if(remedy)
     }
 }
 
@@ -107,8 +107,7 @@ impl From<TapError> for Error {
             (None, ErrorKind::InUse) => Errno::EBUSY,
             (None, _) => Errno::EINVAL,
         };
-        let remedy = error.remedy().unwrap_or_default();
-        let refusal = Self::new(kind, number, error.to_string()).with_remedy(remedy);
+        let refusal = Self::new(kind, number, error.to_string()).with_remedy_if(error.remedy());
         match errno {
             Some(errno) => refusal.caused_by(std::io::Error::from(errno)),
             None => refusal,

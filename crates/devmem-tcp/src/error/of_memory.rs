@@ -36,11 +36,7 @@ use of_devices::{CANNOT, NO_DEVICE, NO_DRIVER, NO_MEMORY};
 impl Error {
     /// The error of a call of a device's library, which has a remedy.
     fn of_device((kind, errno): Verdict, error: &DeviceError) -> Self {
-        let DeviceError {
-            call, name, code, ..
-        } = error;
-        let reason = format!("{call} failed: {name} ({code})");
-        Self::new(kind, errno, reason).with_remedy(error.remedy)
+        Self::new(kind, errno, error.reason()).with_remedy(error.remedy)
     }
 
     /// A device did not export its memory as a dma-buf, which a NIC of the kernel needs, or would not see what the NIC writes.
@@ -59,14 +55,13 @@ impl Error {
 impl From<DmabufError> for Error {
     fn from(error: DmabufError) -> Self {
         let (kind, errno) = match &error {
-            DmabufError::Device(device) => return Self::of_device(INVALID, device),
             DmabufError::NoRoom(_)
             | DmabufError::Map { .. }
             | DmabufError::Populate { .. }
             | DmabufError::Memfd { .. } => (ErrorKind::OutOfResources, Errno::ENOMEM),
             _ => INVALID,
         };
-        Self::new(kind, errno, error.to_string())
+        Self::new(kind, errno, error.reason()).with_remedy_if(error.remedy())
     }
 }
 
@@ -148,32 +143,16 @@ fn of_vulkan(error: &devmem_vulkan::VulkanError) -> Verdict {
 #[cfg(any(feature = "cuda", feature = "hip"))]
 impl From<GpuError> for Error {
     fn from(error: GpuError) -> Self {
-        let verdict = of_gpu(&error);
-        match error {
-            GpuError::Call(device) => Self::of_device(verdict, &device),
-            error => Self::of_lines(verdict, &error),
-        }
+        let (kind, errno) = of_gpu(&error);
+        Self::new(kind, errno, error.reason()).with_remedy_if(error.remedy())
     }
 }
 
 #[cfg(feature = "vulkan")]
 impl From<VulkanError> for Error {
     fn from(error: VulkanError) -> Self {
-        let verdict = of_vulkan(&error);
-        match error {
-            VulkanError::Call(device) => Self::of_device(verdict, &device),
-            error => Self::of_lines(verdict, &error),
-        }
-    }
-}
-
-#[cfg(any(feature = "cuda", feature = "hip", feature = "vulkan"))]
-impl Error {
-    /// The error of a crate of devices, whose remedy is on the second line of its text.
-    fn of_lines((kind, errno): Verdict, error: &dyn StdError) -> Self {
-        let text = error.to_string();
-        let (reason, remedy) = text.split_once("\n  ").unwrap_or((&text, ""));
-        Self::new(kind, errno, reason).with_remedy(remedy.to_owned())
+        let (kind, errno) = of_vulkan(&error);
+        Self::new(kind, errno, error.reason()).with_remedy_if(error.remedy())
     }
 }
 
@@ -228,6 +207,12 @@ mod tests {
             assert_eq!((error.kind(), error.errno()), expected, "{error}");
         }
         let refused = gpu(failed(2).into());
+        assert_eq!(refused.reason(), "call failed: NAME (2)");
         assert_eq!(refused.remedy(), Some("remedy".into()));
+        let odd = gpu(GpuError::Size { size: 1 });
+        assert_eq!(
+            odd.remedy(),
+            Some("take a positive multiple of 4096".into())
+        );
     }
 }

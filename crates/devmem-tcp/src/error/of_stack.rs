@@ -12,11 +12,9 @@ pub(super) const NO_ANSWER: &str =
     "check that the peer runs and that packets reach it: ping, and a capture on the link";
 
 impl Error {
-    /// A refusal of the stack. Its messages have the form "reason; remedy".
-    pub(crate) fn of_stack(errno: Errno, message: &dyn fmt::Display) -> Self {
-        let message = message.to_string();
-        let (reason, remedy) = message.split_once("; ").unwrap_or((&message, ""));
-        Self::of_errno(errno, reason).with_remedy(remedy.to_owned())
+    /// A refusal of the stack.
+    fn of_stack(errno: Errno, reason: &dyn fmt::Display, remedy: Option<&'static str>) -> Self {
+        Self::of_errno(errno, reason.to_string()).with_remedy_if(remedy)
     }
 
     /// The connection has ended.
@@ -64,7 +62,7 @@ fn remedy_of(error: TcpError) -> &'static str {
 impl From<stack::BindRxError> for Error {
     fn from(error: stack::BindRxError) -> Self {
         use stack::BindRxError as E;
-        let refusal = Self::of_stack(error.errno(), &error);
+        let refusal = Self::of_stack(error.errno(), &error, error.remedy());
         match error {
             E::SplitOff { queue, .. } | E::Threshold { queue, .. } => {
                 refusal.of_kind(ErrorKind::NotSetUp).on_queue(queue)
@@ -80,32 +78,46 @@ impl From<stack::BindRxError> for Error {
 }
 
 macro_rules! from_stack {
-    ($($error:ident),*) => {$(
+    ($($error:ident: $remedy:expr),* $(,)?) => {$(
         #[doc(hidden)]
         impl From<stack::$error> for Error {
             fn from(error: stack::$error) -> Self {
-                Self::of_stack(error.errno(), &error)
+                Self::of_stack(error.errno(), &error, $remedy(&error))
             }
         }
     )*};
 }
 
 from_stack!(
-    BadSocket,
-    BindTargetError,
-    BindTxError,
-    DontneedError,
-    OptionError,
-    PlaceError,
-    ShutdownError
+    BadSocket: |_| None,
+    BindTargetError: stack::BindTargetError::remedy,
+    BindTxError: stack::BindTxError::remedy,
+    DontneedError: stack::DontneedError::remedy,
+    OptionError: |_| None,
+    PlaceError: stack::PlaceError::remedy,
+    ShutdownError: |_| None,
 );
+
+#[doc(hidden)]
+impl From<stack::AddressError> for Error {
+    fn from(error: stack::AddressError) -> Self {
+        Self::invalid(error.to_string()).with_remedy(error.remedy())
+    }
+}
+
+#[doc(hidden)]
+impl From<stack::StackError> for Error {
+    fn from(error: stack::StackError) -> Self {
+        Self::invalid(error.to_string()).with_remedy_if(error.remedy())
+    }
+}
 
 #[doc(hidden)]
 impl From<stack::ListenError> for Error {
     fn from(error: stack::ListenError) -> Self {
         match error {
             stack::ListenError::LinkGone => Self::ended(TcpError::LinkGone),
-            _ => Self::of_stack(error.errno(), &error),
+            _ => Self::of_stack(error.errno(), &error, error.remedy()),
         }
     }
 }
@@ -116,7 +128,7 @@ impl From<stack::AcceptError> for Error {
         match error {
             stack::AcceptError::LinkGone => Self::ended(TcpError::LinkGone),
             stack::AcceptError::AddressTaken => Self::ended(TcpError::AddressTaken),
-            _ => Self::of_stack(error.errno(), &error),
+            _ => Self::of_stack(error.errno(), &error, error.remedy()),
         }
     }
 }
@@ -124,7 +136,7 @@ impl From<stack::AcceptError> for Error {
 #[doc(hidden)]
 impl From<stack::ConnectError> for Error {
     fn from(error: stack::ConnectError) -> Self {
-        let refusal = Self::of_stack(error.errno(), &error);
+        let refusal = Self::of_stack(error.errno(), &error, error.remedy());
         match error {
             stack::ConnectError::LinkGone => Self::ended(TcpError::LinkGone),
             stack::ConnectError::Route(_) => refusal.with_remedy(Remedy::NameRouter),
@@ -143,7 +155,7 @@ impl From<stack::RecvError> for Error {
                 Self::new(ErrorKind::OutOfResources, Errno::ENOMEM, reason)
                     .with_remedy(Remedy::ReleaseFrags)
             }
-            error => Self::of_stack(error.errno(), &error),
+            error => Self::of_stack(error.errno(), &error, error.remedy()),
         }
     }
 }
@@ -165,7 +177,7 @@ impl From<stack::SendError> for Error {
                 Self::new(ErrorKind::InvalidInput, Errno::EFAULT, reason)
                     .with_remedy("send ranges inside the bound memory")
             }
-            error => Self::of_stack(error.errno(), &error),
+            error => Self::of_stack(error.errno(), &error, error.remedy()),
         }
     }
 }

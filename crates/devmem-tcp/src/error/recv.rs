@@ -126,7 +126,7 @@ impl From<RecvError> for Error {
             RecvError::Failed(error) => error,
             error => {
                 let told = Self::new(error.kind(), error.errno(), error.reason());
-                told.with_remedy(error.remedy().unwrap_or_else(|| "".into()))
+                told.with_remedy_if(error.remedy())
             }
         }
     }

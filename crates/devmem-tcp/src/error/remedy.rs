@@ -48,16 +48,18 @@ pub enum Remedy {
     PollerOfItsShard,
 }
 
-impl Remedy {
-    /// Returns whether there is nothing to do.
-    pub(super) fn is_empty(&self) -> bool {
-        matches!(self, Self::Text(text) if text.is_empty())
-    }
-}
-
 impl From<&'static str> for Remedy {
     fn from(text: &'static str) -> Self {
         Self::Text(text.into())
+    }
+}
+
+impl From<Cow<'static, str>> for Remedy {
+    fn from(text: Cow<'static, str>) -> Self {
+        match text {
+            Cow::Borrowed(text) => text.into(),
+            Cow::Owned(text) => text.into(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use devmem_uapi::Errno;
 use lease::{Acquired, Families, LeasePort, Outcome, OwnAddresses};
 
 use super::claim::own_addresses;
-use super::{NetdevBuilder, invalid, random_bytes};
+use super::{NetdevBuilder, random_bytes};
 use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 
@@ -17,16 +17,18 @@ impl NetdevBuilder {
     /// Refuses the address `auto` where there is no DHCP server, or the address is that of the kernel.
     pub(super) fn check_auto(&self) -> Result<(), Error> {
         let has_lan = matches!(self.link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_));
-        let reason = match self.auto {
-            true if !has_lan => {
-                "only a NIC on a packet or macvtap link gets its addresses from the network; give one, such as 10.77.0.2/24"
-            }
-            true if self.ports.is_some() => {
-                "a NIC that shares ports has addresses of the interface; give one of them instead of auto"
-            }
+        let (reason, remedy) = match self.auto {
+            true if !has_lan => (
+                "only a NIC on a packet or macvtap link gets its addresses from the network",
+                "give one, such as 10.77.0.2/24",
+            ),
+            true if self.ports.is_some() => (
+                "a NIC that shares ports has addresses of the interface",
+                "give one of them instead of auto",
+            ),
             _ => return Ok(()),
         };
-        Err(invalid(reason))
+        Err(Error::invalid(reason).with_remedy(remedy))
     }
 
     /// Waits for addresses on `port`.

@@ -12,7 +12,7 @@ use runtime::fds::sleep_until_readable;
 use rustix::event::{PollFd, PollFlags};
 use stack::{AddressCheck, AddressConflict, ConflictOutcome, PROBE_WAIT, PROBES};
 
-use super::{MacvtapMode, NetdevBuilder, QueueStack, invalid};
+use super::{MacvtapMode, NetdevBuilder, QueueStack};
 use crate::error::{Error, ErrorKind};
 use crate::link_spec::LinkSpec;
 
@@ -42,7 +42,7 @@ impl NetdevBuilder {
         let taken = |(ip, _): &&(IpAddr, u8)| self.peers.iter().any(|(peer, _)| peer == ip);
         if let Some((ip, _)) = self.addresses.iter().find(taken) {
             let reason = format!("both ends of {} would have the address {ip}", self.link);
-            return Err(invalid(reason).with_remedy("give them two addresses of one network"));
+            return Err(Error::invalid(reason).with_remedy("give them two addresses of one network"));
         }
         match &self.link {
             LinkSpec::Packet(_) if self.ports.is_some() => return Ok(()),

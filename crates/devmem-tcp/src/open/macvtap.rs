@@ -189,7 +189,7 @@ fn refused(name: &str, error: MacvtapError) -> Error {
         false => ErrorKind::of_errno(errno),
     };
     Error::new(kind, errno, error.to_string())
-        .with_remedy(error.remedy().unwrap_or_default())
+        .with_remedy_if(error.remedy())
         .on(name)
         .caused_by(io::Error::from(error.errno()))
 }

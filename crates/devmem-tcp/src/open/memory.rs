@@ -7,7 +7,6 @@ use devmem_uapi::Errno;
 use netmem::PerProcess;
 use nic::{CablePlug, WireLink, WireOptions};
 
-use super::invalid;
 use crate::error::{Error, Remedy};
 
 /// A named in-memory wire.
@@ -42,7 +41,7 @@ pub(super) fn links(
             let reason = format!(
                 "the NIC at the other end of the in-memory wire '{name}' has {theirs} shards, this one {queues}"
             );
-            return Err(invalid(reason).with_remedy(Remedy::SameShards));
+            return Err(Error::invalid(reason).with_remedy(Remedy::SameShards));
         }
         return Ok(wire.second.take().unwrap_or_default());
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use devmem_uapi::Errno;
 use nic::{Features, Nic, Rings, TcpDataSplit};
 use stack::Stack;
 use steer::{
@@ -139,7 +138,7 @@ fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Resu
 
 /// The software NIC refuses a setting, usually because a binding depends on the current one.
 fn refused(error: impl fmt::Display) -> Error {
-    Error::of_stack(Errno::EINVAL, &error)
+    Error::invalid(error.to_string())
 }
 
 /// Returns one rule for each peer, or one for all. The unspecified IPv6 address covers both families, as for listeners.

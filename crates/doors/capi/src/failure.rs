@@ -230,9 +230,17 @@ impl From<BindRxError> for Failure {
                 "{source}; make the memory larger, or open the stack with fewer queues (rx_queues=1 in SETTINGS)"
             ),
             BindRxError::NoId => "every binding id is in use; end some bindings with dmt_unbind".to_owned(),
-            error => error.to_string(),
+            error => with_remedy(error, error.remedy()),
         };
         Self::new(error.errno(), text)
+    }
+}
+
+/// Returns the reason of an error of the stack, and the remedy.
+fn with_remedy(error: &dyn Error, remedy: Option<&str>) -> String {
+    match remedy {
+        Some(remedy) => format!("{error}; {remedy}"),
+        None => error.to_string(),
     }
 }
 
@@ -257,7 +265,7 @@ impl From<BindTxError> for Failure {
             BindTxError::NoId => {
                 "every binding id is in use; end some bindings with dmt_unbind".to_owned()
             }
-            error => error.to_string(),
+            error => with_remedy(error, error.remedy()),
         };
         Self::new(error.errno(), text)
     }

@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use crate::load::load_safetensors;
     #[pymodule_export]
-    use crate::netdev::{Attempt, Netdev};
+    use crate::netdev::{Attempt, Netdev, resolve};
     #[pymodule_export]
     use crate::raw::Exported;
     #[pymodule_export]

@@ -155,18 +155,18 @@ impl Secrets {
 
 impl From<SecretError> for Error {
     fn from(error: SecretError) -> Self {
-        match &error {
+        let (kind, errno) = match &error {
             SecretError::Read { source, .. } => {
                 let kind = match source.kind() {
                     std::io::ErrorKind::NotFound => ErrorKind::NotFound,
                     std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
                     _ => ErrorKind::InvalidInput,
                 };
-                let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
-                Self::of_load(kind, errno, error.to_string())
+                (kind, source.raw_os_error().unwrap_or(Errno::EINVAL.0))
             }
-            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
-        }
+            _ => (ErrorKind::InvalidInput, Errno::EINVAL.0),
+        };
+        Self::of(kind, errno, error.reason(), error.remedy())
     }
 }
 
@@ -213,7 +213,12 @@ fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {
 }
 
 fn of_url(error: UrlError) -> Error {
-    Error::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
+    Error::of(
+        ErrorKind::InvalidInput,
+        Errno::EINVAL.0,
+        error.reason(),
+        error.remedy(),
+    )
 }
 
 impl From<CheckpointError> for Error {
@@ -229,7 +234,7 @@ impl From<CheckpointError> for Error {
             }
             _ => (ErrorKind::Other, Errno::EIO),
         };
-        Self::of_load(kind, errno.0, error.to_string())
+        Self::of(kind, errno.0, error.reason(), error.remedy())
     }
 }
 

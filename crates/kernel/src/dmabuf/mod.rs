@@ -129,8 +129,6 @@ impl AsFd for DmabufFd {
 
 /// The error of a udmabuf that the process has no memory for.
 fn no_room(refused: mapped::NoRoom) -> ExportError {
-    let text = refused.to_string();
-    let (message, hint) = text.split_once('\n').unwrap_or((&text, ""));
     ExportError {
         exporter: Exporter::Udmabuf,
         bytes: refused.bytes,
@@ -138,8 +136,8 @@ fn no_room(refused: mapped::NoRoom) -> ExportError {
         errno: Errno::ENOMEM,
         cause: Box::new(Cause {
             kind: CauseKind::NoResources,
-            message: message.to_owned(),
-            hint: Some(hint.trim().to_owned()),
+            message: refused.to_string(),
+            hint: Some(refused.remedy()),
         }),
     }
 }

@@ -6,9 +6,8 @@ mod vulkan;
 #[path = "devices/no_vulkan.rs"]
 mod vulkan;
 
-use std::error::Error;
-
 use devmem_linux::doctor::{Check, CheckState};
+use devmem_tcp::Error;
 use devmem_tcp::cuda::{self, Device, DeviceInfo, GpuError, Platform};
 use devmem_tcp::hip;
 
@@ -49,7 +48,7 @@ fn devices(
             });
             checks.collect()
         }
-        Err(error) => vec![refused(platform.name, CheckState::Missing, "", &error)],
+        Err(error) => vec![refused(platform.name, CheckState::Missing, "", error.into())],
     }
 }
 
@@ -87,20 +86,18 @@ fn device(info: &DeviceInfo, opened: Result<Device, GpuError>) -> Check {
         // The user-space backend needs no export.
         Err(error) => {
             let before = format!("{found}; no dma-buf: ");
-            refused(platform.name, CheckState::Mendable, &before, &error)
+            refused(platform.name, CheckState::Mendable, &before, error.into())
         }
     }
 }
 
-/// Returns the row of an error; its lines after the first one are the remedy.
-fn refused(name: &'static str, state: CheckState, before: &str, error: &dyn Error) -> Check {
-    let text = error.to_string();
-    let (found, remedy) = text.split_once('\n').unwrap_or((&text, ""));
+/// Returns the row of an error, after what was found `before`.
+fn refused(name: &'static str, state: CheckState, before: &str, error: Error) -> Check {
     Check {
         name,
         state,
-        found: format!("{before}{found}"),
-        remedy: (!remedy.is_empty()).then(|| remedy.trim().to_owned()),
+        found: format!("{before}{}", error.reason()),
+        remedy: error.remedy().map(|remedy| remedy.to_string()),
     }
 }
 
@@ -115,7 +112,7 @@ mod tests {
             ordinal: 1,
             count: 0,
         };
-        let row = refused("cuda", CheckState::Missing, "", &error);
+        let row = refused("cuda", CheckState::Missing, "", error.into());
         assert_eq!(row.found, "there is no device cuda:1; this process sees 0");
         assert!(
             row.remedy

@@ -9,7 +9,7 @@ use devmem_tcp::{Interest, RecvError, RxBatch, Stream, stats::StreamStats};
 use super::error::LoadError;
 use super::landing::Landing;
 use super::session::{Fault, Next, Session};
-use crate::parallel::{Connected, Pace, Piece, is_not_ready, retry};
+use crate::parallel::{Breakage, Connected, Pace, Piece, is_not_ready, retry};
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -144,7 +144,7 @@ impl Connection {
             return Ok(());
         }
         let checked = self.pace.check(now, limit);
-        checked.map_err(|slow| Fault::Broken(format!("the server sent {slow}")))
+        checked.map_err(|slow| Fault::Broken(format!("the server sent {slow}").into()))
     }
 
     /// Ends the connection and returns what it has counted during the load.
@@ -165,7 +165,7 @@ impl Connection {
             match self.stream.write(outgoing) {
                 Ok(sent) => drop(outgoing.drain(..sent)),
                 Err(error) if is_not_ready(&error) => break,
-                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
+                Err(error) => return Err(Fault::Broken(Breakage::of_io(error).during("send a request"))),
             }
         }
         Ok(())
@@ -271,7 +271,7 @@ fn none_yet<T>(error: RecvError) -> Result<Option<T>, Fault> {
 
 fn broken(error: RecvError) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(error.to_string()),
+        true => Fault::Broken(error.into()),
         false => Fault::Fatal(error.into()),
     }
 }

@@ -10,7 +10,7 @@ use super::landing::Landing;
 use super::loader::{Loaded, Loader};
 use super::session::Fault;
 use super::source::Source;
-use crate::parallel::{Failed, Idle, Pieces, Progress, Slots, turn_all};
+use crate::parallel::{Breakage, Failed, Idle, Pieces, Progress, Slots, turn_all};
 
 /// Told of the progress of a run; may end it.
 type Report<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
@@ -177,10 +177,7 @@ impl<'a> Run<'a> {
                 self.slots.put(index, Connection::new(stream, session));
                 Ok(())
             }
-            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
-                self.failed(index, error.to_string(), None)
-            }
-            Err(error) => Err(error),
+            Err(error) => self.failed(index, error.into_breakage()?, None),
         }
     }
 
@@ -218,7 +215,7 @@ impl<'a> Run<'a> {
                 self.end(index);
                 return Ok(());
             }
-            Fault::Closed => ("the server closed the connection".to_owned(), None),
+            Fault::Closed => ("the server closed the connection".into(), None),
             // Many servers do so with requests that they have not read: the pieces so far show that it works.
             Fault::Broken(_) if has_progress => {
                 self.loaded.broken += 1;
@@ -247,7 +244,7 @@ impl<'a> Run<'a> {
     fn failed(
         &mut self,
         index: usize,
-        cause: String,
+        cause: Breakage,
         wait: Option<Duration>,
     ) -> Result<(), LoadError> {
         let attempts = self.loader.settings.attempts();

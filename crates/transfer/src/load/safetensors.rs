@@ -6,10 +6,11 @@ mod limits;
 mod shards;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
 
-use devmem_tcp::Dmabuf;
+use devmem_tcp::{Dmabuf, Remedy};
 
 use super::dial::{self, GoOn};
 use super::error::LoadError;
@@ -17,7 +18,7 @@ use super::http::{HttpFile, HttpRequest, UrlError};
 use super::loader::{Loaded, Loader};
 use super::part::Part;
 use super::source::Source;
-use crate::parallel::Progress;
+use crate::parallel::{Progress, write_error};
 pub use header::HeaderError;
 use header::{Header, Unparsed};
 use limits::Budget;
@@ -46,10 +47,8 @@ pub struct Tensor {
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The file or a part of it could not be loaded.
-    #[error(transparent)]
     Load(#[from] LoadError),
     /// A header is invalid.
-    #[error("{file} is no safetensors file: {source}")]
     Header {
         /// URL of the file.
         file: String,
@@ -57,7 +56,6 @@ pub enum CheckpointError {
         source: HeaderError,
     },
     /// The index of the shards is invalid.
-    #[error("{file} is no index of safetensors files: {problem}")]
     Index {
         /// URL of the index.
         file: String,
@@ -65,9 +63,6 @@ pub enum CheckpointError {
         problem: String,
     },
     /// Two files have a tensor of the same name.
-    #[error(
-        "tensor {name:?} of {file} is in another file of the checkpoint, too\n  the shards are not those of one checkpoint"
-    )]
     Twice {
         /// Name of the tensor.
         name: String,
@@ -75,9 +70,6 @@ pub enum CheckpointError {
         file: String,
     },
     /// A file lacks a tensor that the index places in it.
-    #[error(
-        "{file} has no tensor {name:?}, which the index says it has\n  index and shards are not those of one checkpoint"
-    )]
     Missing {
         /// Name of the tensor.
         name: String,
@@ -85,17 +77,11 @@ pub enum CheckpointError {
         file: String,
     },
     /// The server does not tell the size of a file.
-    #[error(
-        "the server does not tell the size of {file}\n  use a server that does: nginx, or an object store"
-    )]
     NoSize {
         /// URL of the file.
         file: String,
     },
     /// The description of the checkpoint is too large to be read into host memory.
-    #[error(
-        "the checkpoint with {file} is too large to be described: {source}\n  load its files one by one"
-    )]
     Limit {
         /// URL of the file with which it is too large.
         file: String,
@@ -103,10 +89,54 @@ pub enum CheckpointError {
         source: CheckpointLimit,
     },
     /// The tensors need more memory than there is in this address space.
-    #[error(
-        "the tensors do not fit into memory\n  load the file to a file: its tensors need not fit then"
-    )]
     TooLarge,
+}
+
+impl CheckpointError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Load(error) => error.reason(),
+            Self::Header { file, source } => format!("{file} is no safetensors file: {source}"),
+            Self::Index { file, problem } => {
+                format!("{file} is no index of safetensors files: {problem}")
+            }
+            Self::Twice { name, file } => {
+                format!("tensor {name:?} of {file} is in another file of the checkpoint, too")
+            }
+            Self::Missing { name, file } => {
+                format!("{file} has no tensor {name:?}, which the index says it has")
+            }
+            Self::NoSize { file } => format!("the server does not tell the size of {file}"),
+            Self::Limit { file, source } => {
+                format!("the checkpoint with {file} is too large to be described: {source}")
+            }
+            Self::TooLarge => "the tensors do not fit into memory".to_owned(),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> Option<Remedy> {
+        Some(match self {
+            Self::Load(error) => return error.remedy(),
+            Self::Header { .. } | Self::Index { .. } => return None,
+            Self::Twice { .. } => {
+                "load a whole checkpoint: these shards are not those of one".into()
+            }
+            Self::Missing { .. } => {
+                "load a whole checkpoint: index and shards are not those of one".into()
+            }
+            Self::NoSize { .. } => "use a server that does: nginx, or an object store".into(),
+            Self::Limit { .. } => "load its files one by one".into(),
+            Self::TooLarge => "load the file to a file: its tensors need not fit then".into(),
+        })
+    }
+}
+
+impl fmt::Display for CheckpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_error(f, &self.reason(), self.remedy())
+    }
 }
 
 impl From<UrlError> for CheckpointError {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::LoadError;
-use crate::parallel::Piece;
+use crate::parallel::{Breakage, Piece};
 
 /// What the next bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,10 +76,10 @@ pub(crate) enum Fault {
     /// The server closed it between responses, as servers may.
     Closed,
     /// It broke, or stopped: another one may do better.
-    Broken(String),
+    Broken(Breakage),
     /// The server asks to come back later.
     Busy {
-        cause: String,
+        cause: Breakage,
         wait: Option<Duration>,
     },
     /// No other connection would do better.

@@ -14,7 +14,7 @@ use super::session::{Fault, Session, Write};
 use super::supply::Supplied;
 use crate::load::LoadError;
 use crate::load::nbd::Request;
-use crate::parallel::{Connected, Pace, is_not_ready, retry};
+use crate::parallel::{Breakage, Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
@@ -127,7 +127,7 @@ impl Connection {
     pub(crate) fn turn(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
         // Also ends the readiness of the stream.
         let completed = self.completions.try_next();
-        completed.map_err(|error| Fault::Broken(error.to_string()))?;
+        completed.map_err(|error| Fault::Broken(Breakage::of(&error)))?;
         let mut moved = self.send(tx)?;
         moved |= self.receive()?;
         Ok(moved)
@@ -143,7 +143,7 @@ impl Connection {
         }
         let checked = self.pace.check(Instant::now(), limit);
         checked.map_err(|slow| {
-            Fault::Broken(format!("the server answered no request and took {slow}"))
+            Fault::Broken(format!("the server answered no request and took {slow}").into())
         })
     }
 
@@ -166,7 +166,7 @@ impl Connection {
                     bytes.is_empty()
                 }
                 Err(error) if is_not_ready(&error) => return Ok(false),
-                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
+                Err(error) => return Err(Fault::Broken(Breakage::of_io(error).during("send a request"))),
             },
             Some(Outgoing::Payload { cookie, places }) => {
                 let now = first_bytes(places);
@@ -205,7 +205,7 @@ impl Connection {
         let copied = self.batch.copy_to(&mut self.text);
         copied.map_err(|error| of_receive(error.into()))?;
         let released = self.batch.release();
-        released.map_err(|error| Fault::Broken(error.to_string()))?;
+        released.map_err(|error| Fault::Broken(Breakage::of(&error)))?;
         self.session.on_text(&self.text)?;
         Ok(true)
     }
@@ -291,14 +291,14 @@ fn advance(places: &mut VecDeque<Range<usize>>, mut sent: usize) {
 
 fn of_receive(error: RecvError) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(error.to_string()),
+        true => Fault::Broken(error.into()),
         false => LoadError::from(error).into(),
     }
 }
 
 fn of_send(error: devmem_tcp::Error) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(format!("send a payload: {error}")),
+        true => Fault::Broken(Breakage::of(&error).during("send a payload")),
         false => Fault::Fatal(super::error::StoreError::Send(error)),
     }
 }

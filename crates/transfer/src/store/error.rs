@@ -7,6 +7,7 @@ use std::ops::Range;
 use devmem_tcp::Error;
 
 use crate::load::LoadError;
+use crate::parallel::Breakage;
 use crate::parallel::ranges::Overlap;
 
 /// What a request asks an NBD server to do.
@@ -139,7 +140,7 @@ pub enum StoreError {
         /// Failures in a row without progress.
         attempts: u32,
         /// The last failure.
-        cause: String,
+        cause: Breakage,
         /// Bytes that the server has acknowledged, and not lost.
         acknowledged: u64,
         /// Bytes to store.

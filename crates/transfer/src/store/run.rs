@@ -13,7 +13,7 @@ use super::storer::{Stored, Storer};
 use super::supply::{Supplied, Supply};
 use super::{NbdExport, Progress};
 use crate::load::LoadError;
-use crate::parallel::{Failed, Idle, Piece, Pieces, Slots, turn_all};
+use crate::parallel::{Breakage, Failed, Idle, Piece, Pieces, Slots, turn_all};
 
 /// A flush is requested after so many bytes: what a server that is restarted makes us write again.
 const FLUSH_BYTES: u64 = 1 << 30;
@@ -226,11 +226,8 @@ impl<'a> Run<'a> {
                 self.slots.put(index, connection);
                 Ok(())
             }
-            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
-                self.failed(index, error.to_string())
-            }
             Err(LoadError::Cancelled) => Err(self.cancelled()),
-            Err(error) => Err(error.into()),
+            Err(error) => self.failed(index, error.into_breakage()?),
         }
     }
 
@@ -373,7 +370,7 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a failure of a slot.
-    fn failed(&mut self, index: usize, cause: String) -> Result<(), StoreError> {
+    fn failed(&mut self, index: usize, cause: Breakage) -> Result<(), StoreError> {
         match self.slots.failed(index, None) {
             Failed::GoOn => Ok(()),
             Failed::GiveUp => Err(StoreError::GaveUp {

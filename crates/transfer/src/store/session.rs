@@ -8,13 +8,13 @@ use crate::load::nbd::reply::{self, Header, Parsed, What};
 use crate::load::nbd::{
     CMD_FLUSH, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FLAG_FUA, REQUEST_BYTES, Request, SHUTDOWN,
 };
-use crate::parallel::Piece;
+use crate::parallel::{Breakage, Piece};
 
 /// Why a connection cannot be used any more.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// It broke, or stopped: another one may do better.
-    Broken(String),
+    Broken(Breakage),
     /// No other connection would do better.
     Fatal(StoreError),
 }
@@ -140,7 +140,7 @@ impl Session {
             return Err(self.invalid("a reply without a request"));
         };
         match what {
-            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".to_owned())),
+            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".into())),
             What::Error(errno) => return Err(self.refused(write, errno)),
             // A server may answer any request but a read with a simple reply.
             What::All => {}
@@ -173,7 +173,7 @@ impl Session {
 
     /// Returns why the connection ended, after its last byte.
     pub(crate) fn on_end(&self) -> Fault {
-        Fault::Broken("the server closed the connection".to_owned())
+        Fault::Broken("the server closed the connection".into())
     }
 
     /// Returns a request that was acknowledged, once, with its cookie.

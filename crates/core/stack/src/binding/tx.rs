@@ -23,7 +23,7 @@ pub struct BindTx {
 #[non_exhaustive]
 pub enum BindTxError {
     /// The interface is not that of this stack.
-    #[error("there is no interface {ifindex}; this stack's is {ours}")]
+    #[error("there is no interface {ifindex}: this stack's is {ours}")]
     UnknownInterface {
         /// The requested interface.
         ifindex: IfIndex,
@@ -31,15 +31,13 @@ pub enum BindTxError {
         ours: IfIndex,
     },
     /// The NIC does not transmit memory that the stack cannot read.
-    #[error(
-        "the NIC does not transmit from device memory (netmem-tx is off); switch it on, or send from host memory"
-    )]
+    #[error("the NIC does not transmit from device memory (netmem-tx is off)")]
     Unsupported,
     /// The size of the dma-buf is not a multiple of the page size.
     #[error("the dma-buf is not made of whole pages: {0}")]
     Geometry(#[from] GeometryError),
     /// Every id is in use.
-    #[error("every dma-buf id is in use; unbind some")]
+    #[error("every dma-buf id is in use")]
     NoId,
     /// There is no host memory through which payload of a device could be sent.
     #[error("no host memory to stage the device's payload in: {0}")]
@@ -55,6 +53,15 @@ impl BindTxError {
             Self::Geometry(_) => Errno::EINVAL,
             Self::NoId => Errno::ENOSPC,
             Self::Staging(_) => Errno::ENOMEM,
+        }
+    }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Unsupported => Some("switch it on, or send from host memory"),
+            Self::NoId => Some("unbind some"),
+            Self::UnknownInterface { .. } | Self::Geometry(_) | Self::Staging(_) => None,
         }
     }
 }
@@ -135,9 +142,10 @@ mod tests {
         assert_eq!(refused.errno(), Errno::ENODEV);
         assert_eq!(
             refused.to_string(),
-            "dma-buf 1 is bound to interface 1, but the route to the peer leaves by interface 2; bind it there, too, or \
-             send from host memory"
+            "dma-buf 1 is bound to interface 1, but the route to the peer leaves by interface 2"
         );
+        let remedy = "bind it there, too, or send from host memory";
+        assert_eq!(refused.remedy(), Some(remedy));
         let refused = send(1, "10.9.0.2").unwrap_err();
         assert_eq!(refused.errno(), Errno::EHOSTUNREACH);
     }

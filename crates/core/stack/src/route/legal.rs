@@ -9,7 +9,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum AddressError {
     /// The prefix is longer than the address.
-    #[error("{ip}/{prefix_len}: the prefix is longer than the address; give at most /{max}")]
+    #[error("{ip}/{prefix_len}: the prefix is longer than the address, which has {max} bits")]
     PrefixTooLong {
         /// The address.
         ip: IpAddr,
@@ -19,7 +19,7 @@ pub enum AddressError {
         max: u8,
     },
     /// The address cannot be the address of a host.
-    #[error("{ip} is {kind}, which no interface can have; give the address of one host")]
+    #[error("{ip} is {kind}, which no interface can have")]
     NotUnicast {
         /// The address.
         ip: IpAddr,
@@ -27,10 +27,7 @@ pub enum AddressError {
         kind: &'static str,
     },
     /// The address names the network, not a host in it.
-    #[error(
-        "{ip} is the address of the network {ip}/{prefix_len} itself, not of a host in it; give another address of it, or the \
-         right prefix length"
-    )]
+    #[error("{ip} is the address of the network {ip}/{prefix_len} itself, not of a host in it")]
     Network {
         /// The address.
         ip: IpAddr,
@@ -38,9 +35,7 @@ pub enum AddressError {
         prefix_len: u8,
     },
     /// The address is the broadcast address of its network.
-    #[error(
-        "{ip} is the broadcast address of its network of /{prefix_len}; give another address of it, or the right prefix length"
-    )]
+    #[error("{ip} is the broadcast address of its network of /{prefix_len}")]
     Broadcast {
         /// The address.
         ip: IpAddr,
@@ -48,7 +43,7 @@ pub enum AddressError {
         prefix_len: u8,
     },
     /// The gateway cannot be the address of a host.
-    #[error("gateway {gateway} is {kind}; give the address of the router")]
+    #[error("gateway {gateway} is {kind}")]
     GatewayNotUnicast {
         /// The gateway.
         gateway: IpAddr,
@@ -56,20 +51,37 @@ pub enum AddressError {
         kind: &'static str,
     },
     /// The gateway is the interface's own address.
-    #[error("gateway {gateway} is an address of this interface; give the address of the router")]
+    #[error("gateway {gateway} is an address of this interface")]
     GatewayIsOurs {
         /// The gateway.
         gateway: IpAddr,
     },
     /// The gateway is not on the link.
-    #[error(
-        "gateway {gateway} is in no prefix of this interface; give a gateway inside one of them, or the address with the \
-         prefix length /32 (IPv6: /128) if the router is on the link but outside of its network"
-    )]
+    #[error("gateway {gateway} is in no prefix of this interface")]
     GatewayOffLink {
         /// The gateway.
         gateway: IpAddr,
     },
+}
+
+impl AddressError {
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::PrefixTooLong { .. } => "give a shorter one",
+            Self::NotUnicast { .. } => "give the address of one host",
+            Self::Network { .. } | Self::Broadcast { .. } => {
+                "give another address of it, or the right prefix length"
+            }
+            Self::GatewayNotUnicast { .. } | Self::GatewayIsOurs { .. } => {
+                "give the address of the router"
+            }
+            Self::GatewayOffLink { .. } => {
+                "give a gateway inside one of them, or the address with the prefix length /32 (IPv6: /128) if the router is on the \
+                 link but outside of its network"
+            }
+        }
+    }
 }
 
 /// Checks that an interface may have the address `ip` in a network with this prefix length.

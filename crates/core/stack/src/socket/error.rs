@@ -17,7 +17,7 @@ pub const ETOOSMALL: Errno = Errno(525);
 
 /// The id of a socket that is not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{0} is not open; it was closed, or it belongs to another stack")]
+#[error("{0} is not open: it was closed, or it belongs to another stack")]
 pub struct BadSocket(pub SocketId);
 
 impl BadSocket {
@@ -35,10 +35,10 @@ pub enum RecvError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// Nothing has arrived yet.
-    #[error("nothing to read yet; poll the stack and try again when the socket is readable")]
+    #[error("nothing to read yet")]
     WouldBlock,
     /// The socket was never connected, or is a listener.
-    #[error("{id} is not connected; connect it, or accept a connection and read from that")]
+    #[error("{id} is not connected")]
     NotConnected {
         /// The socket.
         id: SocketId,
@@ -47,45 +47,34 @@ pub enum RecvError {
     #[error("the connection is dead: {0}")]
     Connection(TcpError),
     /// The next bytes lie in device memory, and the call has no MSG_SOCK_DEVMEM.
-    #[error("the next {bytes} bytes lie in device memory; receive them with MSG_SOCK_DEVMEM")]
+    #[error("the next {bytes} bytes lie in device memory")]
     Unreadable {
         /// How many bytes at least.
         bytes: usize,
     },
     /// The next bytes lie in host memory, and the call has no buffer to copy them to.
-    #[error(
-        "the next {bytes} bytes lie in host memory and must be copied, but the iovec has no \
-         memory; give a buffer"
-    )]
+    #[error("the next {bytes} bytes lie in host memory and must be copied, but the iovec has no memory")]
     NoBuffer {
         /// How many bytes at least.
         bytes: usize,
     },
     /// The control buffer has no room for a single message.
-    #[error("the control buffer has no room for one message; give at least {need} bytes")]
+    #[error("the control buffer has no room for one message of {need} bytes")]
     NoControlSpace {
         /// Bytes for one message.
         need: usize,
     },
     /// The next bytes lie in memory of a provider that is no dma-buf binding.
-    #[error(
-        "the next {bytes} bytes lie in device memory that no dma-buf binding owns; only its \
-         provider can take them"
-    )]
+    #[error("the next {bytes} bytes lie in device memory that no dma-buf binding owns: only its provider can take them")]
     NotOurMemory {
         /// How many bytes at least.
         bytes: usize,
     },
     /// The socket holds too many tokens.
-    #[error(
-        "{MAX_TOKENS} frags are outstanding at this socket; return some with SO_DEVMEM_DONTNEED"
-    )]
+    #[error("{MAX_TOKENS} frags are outstanding at this socket")]
     TooManyTokens,
     /// The error queue is empty.
-    #[error(
-        "the error queue is empty; nothing sent with MSG_ZEROCOPY has completed since it was \
-         last read"
-    )]
+    #[error("the error queue is empty: nothing sent with MSG_ZEROCOPY has completed since it was last read")]
     ErrorQueueEmpty,
 }
 
@@ -103,6 +92,22 @@ impl RecvError {
             Self::TooManyTokens => Errno::ENOMEM,
         }
     }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::WouldBlock => Some("poll the stack and try again when the socket is readable"),
+            Self::NotConnected { .. } => Some("connect it, or accept a connection and read from that"),
+            Self::Unreadable { .. } => Some("receive them with MSG_SOCK_DEVMEM"),
+            Self::NoBuffer { .. } => Some("give a buffer"),
+            Self::NoControlSpace { .. } => Some("give a larger one"),
+            Self::TooManyTokens => Some("return some with SO_DEVMEM_DONTNEED"),
+            Self::BadSocket(_)
+            | Self::Connection(_)
+            | Self::NotOurMemory { .. }
+            | Self::ErrorQueueEmpty => None,
+        }
+    }
 }
 
 /// Why [`sendmsg`](crate::Stack::sendmsg) queued nothing.
@@ -113,10 +118,10 @@ pub enum SendError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// The send queue is full, or the connection is not established yet.
-    #[error("the send queue is full; poll the stack and try again when the socket is writable")]
+    #[error("the send queue is full")]
     WouldBlock,
     /// The socket was never connected, or is a listener.
-    #[error("{id} is not connected; connect it first")]
+    #[error("{id} is not connected")]
     NotConnected {
         /// The socket.
         id: SocketId,
@@ -125,46 +130,34 @@ pub enum SendError {
     #[error("the connection is dead: {0}")]
     Connection(TcpError),
     /// The connection was shut down for sending, or has ended.
-    #[error("{id} is shut down for sending; nothing can follow")]
+    #[error("{id} is shut down for sending")]
     Shutdown {
         /// The socket.
         id: SocketId,
     },
     /// The control buffer is malformed, or its dma-buf message is not 4 bytes long.
-    #[error("malformed control messages; a dma-buf is named by SCM_DEVMEM_DMABUF with a plain u32")]
+    #[error("malformed control messages")]
     BadControl,
     /// Device memory can only be sent with MSG_ZEROCOPY.
-    #[error(
-        "sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY; nothing can be copied \
-         out of it"
-    )]
+    #[error("sending from device memory needs MSG_ZEROCOPY and SO_ZEROCOPY")]
     ZerocopyNeeded,
     /// No dma-buf of this id is bound for sending.
-    #[error(
-        "no dma-buf is bound for sending under id {dmabuf}; one bound for receiving will not do"
-    )]
+    #[error("no dma-buf is bound for sending under id {dmabuf}")]
     UnknownBinding {
         /// The id.
         dmabuf: DmabufId,
     },
     /// SO_ZEROCOPY is not set.
-    #[error(
-        "sending from device memory needs SO_ZEROCOPY on the socket; set it before the first send"
-    )]
+    #[error("sending from device memory needs SO_ZEROCOPY on the socket")]
     ZerocopyOff,
     /// The dma-buf is bound for receiving.
-    #[error(
-        "dma-buf {dmabuf} is bound for receiving; bind the memory for sending (bind-tx) and name that id"
-    )]
+    #[error("dma-buf {dmabuf} is bound for receiving")]
     ReceiveBinding {
         /// The id.
         dmabuf: DmabufId,
     },
     /// Packets to the peer leave through another interface than that of the binding.
-    #[error(
-        "dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}; bind it \
-         there, too, or send from host memory"
-    )]
+    #[error("dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}")]
     OtherDevice {
         /// The id.
         dmabuf: DmabufId,
@@ -177,9 +170,7 @@ pub enum SendError {
     #[error(transparent)]
     NoRoute(RouteError),
     /// A range is not within the dma-buf, or ends before it begins. Nothing was queued.
-    #[error(
-        "bytes {offset} to {end} do not lie inside dma-buf {dmabuf} of {size} bytes; the iovec holds offsets into it"
-    )]
+    #[error("bytes {offset} to {end} do not lie inside dma-buf {dmabuf} of {size} bytes")]
     OutOfBounds {
         /// The id.
         dmabuf: DmabufId,
@@ -199,22 +190,16 @@ pub enum SendError {
     #[error("the iovec holds offsets into device memory, but no control message names the dma-buf")]
     NoDmabufNamed,
     /// The message has too many ranges.
-    #[error("{given} ranges in one message; give at most {UIO_MAXIOV}")]
+    #[error("{given} ranges in one message: it has at most {UIO_MAXIOV}")]
     TooManyRanges {
         /// How many there were.
         given: usize,
     },
     /// Too many zero-copy sends are incomplete or not reported.
-    #[error(
-        "{MAX_ZEROCOPY_SENDS} zero-copy sends of this socket are under way or unreported; read the error queue, and send \
-         more at once"
-    )]
+    #[error("{MAX_ZEROCOPY_SENDS} zero-copy sends of this socket are under way or unreported")]
     TooManySends,
     /// There is no host memory for the copy of the bytes.
-    #[error(
-        "the stack's send memory is in use; poll the stack and try again when acknowledgements \
-         have freed some"
-    )]
+    #[error("the stack's send memory is in use")]
     NoMemory,
 }
 
@@ -239,6 +224,32 @@ impl SendError {
             Self::TooManySends => Errno::ENOBUFS,
         }
     }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::WouldBlock => Some("poll the stack and try again when the socket is writable"),
+            Self::NotConnected { .. } => Some("connect it first"),
+            Self::BadControl => Some("name a dma-buf by SCM_DEVMEM_DMABUF with a plain u32"),
+            Self::ZerocopyNeeded => Some("set both: nothing can be copied out of it"),
+            Self::UnknownBinding { .. } => Some("bind it: one that is bound for receiving will not do"),
+            Self::ZerocopyOff => Some("set it before the first send"),
+            Self::ReceiveBinding { .. } => Some("bind the memory for sending (bind-tx) and name that id"),
+            Self::OtherDevice { .. } => Some("bind it there, too, or send from host memory"),
+            Self::OutOfBounds { .. } => Some("write offsets into it to the iovec"),
+            Self::TooManySends => Some("read the error queue, and send more at once"),
+            Self::NoMemory => {
+                Some("poll the stack and try again when acknowledgements have freed some")
+            }
+            Self::BadSocket(_)
+            | Self::Connection(_)
+            | Self::Shutdown { .. }
+            | Self::NoRoute(_)
+            | Self::NotOffsets
+            | Self::NoDmabufNamed
+            | Self::TooManyRanges { .. } => None,
+        }
+    }
 }
 
 /// Why [`listen`](crate::Stack::listen) refused.
@@ -246,24 +257,19 @@ impl SendError {
 #[non_exhaustive]
 pub enum ListenError {
     /// Another listener has the address.
-    #[error("{0} is in use by another listener; close it or choose another port")]
+    #[error("{0} is in use by another listener")]
     AddrInUse(SocketAddr),
     /// The address is not a local address.
-    #[error(
-        "{0} is not an address of this interface; listen on one of its own or on the \
-         unspecified address"
-    )]
+    #[error("{0} is not an address of this interface")]
     AddrNotAvailable(IpAddr),
     /// The port is not in the range that this stack has.
-    #[error(
-        "port {0} belongs to another stack at this address; choose one of the ports of this one"
-    )]
+    #[error("port {0} belongs to another stack at this address")]
     PortNotOurs(u16),
     /// No port is free.
     #[error("no free port to listen on")]
     NoFreePort,
     /// The stack holds as many sockets as it may.
-    #[error("{limit} sockets are open already; close some or raise StackConfig::max_sockets")]
+    #[error("{limit} sockets are open already")]
     TooManySockets {
         /// How many there may be.
         limit: usize,
@@ -283,6 +289,19 @@ impl ListenError {
             Self::LinkGone => connection_errno(TcpError::LinkGone),
         }
     }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::AddrInUse(_) => Some("close it or choose another port"),
+            Self::AddrNotAvailable(_) => {
+                Some("listen on one of its own or on the unspecified address")
+            }
+            Self::PortNotOurs(_) => Some("choose one of the ports of this one"),
+            Self::TooManySockets { .. } => Some("close some or raise StackConfig::max_sockets"),
+            Self::NoFreePort | Self::LinkGone => None,
+        }
+    }
 }
 
 /// Why [`connect`](crate::Stack::connect) refused.
@@ -293,32 +312,22 @@ pub enum ConnectError {
     #[error(transparent)]
     Route(#[from] RouteError),
     /// The port is 0.
-    #[error("{0} has port 0, on which nobody can listen; give the peer's port")]
+    #[error("{0} has port 0, on which nobody can listen")]
     PortZero(SocketAddr),
     /// The address to connect from is not a local address, or has another family than the peer.
-    #[error(
-        "{0} is not one of this interface's addresses of the peer's family; connect from one that is"
-    )]
+    #[error("{0} is not one of this interface's addresses of the peer's family")]
     AddrNotAvailable(IpAddr),
     /// The local port is not in the range that this stack has.
-    #[error(
-        "port {0} belongs to another stack at this address; connect from one of the ports of this one"
-    )]
+    #[error("port {0} belongs to another stack at this address")]
     PortNotOurs(u16),
     /// Connections from the local port to this peer belong to another shard of the NIC.
-    #[error(
-        "connections from port {0} to this peer belong to another shard; connect on the whole NIC, or let this shard choose \
-         the port"
-    )]
+    #[error("connections from port {0} to this peer belong to another shard")]
     OtherShard(u16),
     /// Every local port is taken by a connection to the same peer.
-    #[error(
-        "every local port is taken by a connection to {0}; close some, or wait for their \
-         TIME-WAIT to end"
-    )]
+    #[error("every local port is taken by a connection to {0}")]
     PortsExhausted(SocketAddr),
     /// The stack holds as many sockets as it may.
-    #[error("{limit} sockets are open already; close some or raise StackConfig::max_sockets")]
+    #[error("{limit} sockets are open already")]
     TooManySockets {
         /// How many there may be.
         limit: usize,
@@ -343,6 +352,19 @@ impl ConnectError {
             Self::LinkGone => connection_errno(TcpError::LinkGone),
         }
     }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::PortZero(_) => Some("give the peer's port"),
+            Self::AddrNotAvailable(_) => Some("connect from one that is"),
+            Self::PortNotOurs(_) => Some("connect from one of the ports of this one"),
+            Self::OtherShard(_) => Some("connect on the whole NIC, or let this shard choose the port"),
+            Self::PortsExhausted(_) => Some("close some, or wait for their TIME-WAIT to end"),
+            Self::TooManySockets { .. } => Some("close some or raise StackConfig::max_sockets"),
+            Self::Route(_) | Self::LinkGone => None,
+        }
+    }
 }
 
 /// Why [`accept`](crate::Stack::accept) returned no connection.
@@ -353,10 +375,10 @@ pub enum AcceptError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// No connection is waiting.
-    #[error("no connection is waiting; poll the stack and try again when the listener is readable")]
+    #[error("no connection is waiting")]
     WouldBlock,
     /// The socket is a connection.
-    #[error("{id} is a connection, not a listener; accept from what listen returned")]
+    #[error("{id} is a connection, not a listener")]
     NotListening {
         /// The socket.
         id: SocketId,
@@ -380,6 +402,15 @@ impl AcceptError {
             Self::AddressTaken => connection_errno(TcpError::AddressTaken),
         }
     }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::WouldBlock => Some("poll the stack and try again when the listener is readable"),
+            Self::NotListening { .. } => Some("accept from what listen returned"),
+            Self::BadSocket(_) | Self::LinkGone | Self::AddressTaken => None,
+        }
+    }
 }
 
 /// Why [`dontneed`](crate::Stack::dontneed) freed nothing.
@@ -390,16 +421,13 @@ pub enum DontneedError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// More ranges than one call takes.
-    #[error(
-        "{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS} and call again \
-         for the rest"
-    )]
+    #[error("{given} token ranges in one call: it takes at most {MAX_DONTNEED_TOKENS}")]
     TooManyRanges {
         /// How many there were.
         given: usize,
     },
     /// The length is not a multiple of a range.
-    #[error("{len} bytes of token ranges; the length must be a multiple of 8")]
+    #[error("{len} bytes of token ranges")]
     OddLength {
         /// How many bytes there were.
         len: usize,
@@ -412,6 +440,15 @@ impl DontneedError {
         match self {
             Self::BadSocket(bad) => bad.errno(),
             Self::TooManyRanges { .. } | Self::OddLength { .. } => Errno::EINVAL,
+        }
+    }
+
+    /// Returns what to do about it.
+    pub const fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::TooManyRanges { .. } => Some("call again for the rest"),
+            Self::OddLength { .. } => Some("give a multiple of 8"),
+            Self::BadSocket(_) => None,
         }
     }
 }
@@ -430,7 +467,7 @@ pub enum ShutdownError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// There is no connection to shut down.
-    #[error("{id} is not connected ({state:?}); there is nothing to shut down")]
+    #[error("{id} is not connected ({state:?}): there is nothing to shut down")]
     NotConnected {
         /// The socket.
         id: SocketId,
@@ -461,7 +498,7 @@ pub enum OptionError {
     BadValue {
         /// The option.
         option: &'static str,
-        /// Cause and remedy.
+        /// What is wrong with it.
         reason: &'static str,
     },
 }
@@ -478,7 +515,7 @@ impl OptionError {
 
 /// Why [`unbind_rx`](crate::Stack::unbind_rx) refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("no dma-buf is bound under id {0}; it was unbound already")]
+#[error("no dma-buf is bound under id {0}: it was unbound already")]
 pub struct UnknownBinding(pub DmabufId);
 
 impl UnknownBinding {
@@ -543,7 +580,7 @@ mod tests {
             (
                 RecvError::NoControlSpace { need: 40 },
                 ETOOSMALL,
-                "at least 40 bytes",
+                "message of 40 bytes",
             ),
             (
                 RecvError::NotOurMemory { bytes: 7 },
@@ -558,7 +595,8 @@ mod tests {
             (RecvError::ErrorQueueEmpty, Errno::EAGAIN, "MSG_ZEROCOPY"),
         ] {
             assert_eq!(error.errno(), errno, "{error}");
-            assert!(error.to_string().contains(remedy), "{error}");
+            let told = format!("{error}\n{}", error.remedy().unwrap_or_default());
+            assert!(told.contains(remedy), "{told}");
         }
     }
 
@@ -577,7 +615,7 @@ mod tests {
             (
                 SendError::Shutdown { id },
                 Errno::EPIPE,
-                "nothing can follow",
+                "shut down for sending",
             ),
             (SendError::BadControl, Errno::EINVAL, "plain u32"),
             (
@@ -589,7 +627,8 @@ mod tests {
             (SendError::NoMemory, Errno::EAGAIN, "try again"),
         ] {
             assert_eq!(error.errno(), errno, "{error}");
-            assert!(error.to_string().contains(remedy), "{error}");
+            let told = format!("{error}\n{}", error.remedy().unwrap_or_default());
+            assert!(told.contains(remedy), "{told}");
         }
     }
 

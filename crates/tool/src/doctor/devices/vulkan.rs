@@ -26,7 +26,7 @@ pub(super) fn examine(sysfs: &Sysfs) -> Vec<Check> {
             });
             checks.collect()
         }
-        Err(error) => vec![refused(VULKAN, CheckState::Missing, "", &error)],
+        Err(error) => vec![refused(VULKAN, CheckState::Missing, "", error.into())],
     }
 }
 
@@ -46,7 +46,7 @@ fn device(info: &DeviceInfo) -> Check {
         // The user-space backend needs no export.
         Err(error) => {
             let before = format!("{found}; no dma-buf: ");
-            refused(VULKAN, CheckState::Mendable, &before, &error)
+            refused(VULKAN, CheckState::Mendable, &before, error.into())
         }
     }
 }

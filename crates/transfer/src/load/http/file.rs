@@ -13,8 +13,7 @@ use super::request::HttpRequest;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::session::Fault;
-use crate::parallel::Piece;
-use crate::parallel::retry;
+use crate::parallel::{Breakage, Piece, retry};
 
 /// Most redirects in a row.
 const MAX_REDIRECTS: usize = 10;
@@ -222,11 +221,11 @@ fn ask(
         let (cause, wait) = match head_of_first_byte(stream, request, limit, go_on)? {
             Ok(head) if !matches!(head.status, 408 | 429 | 500..=599) => return Ok(head),
             Ok(head) if failures + 1 == ATTEMPTS => return Ok(head),
-            Ok(head) => (String::new(), head.retry_after),
-            Err(cause) => (cause, None),
+            Ok(head) => (None, head.retry_after),
+            Err(cause) => (Some(cause), None),
         };
         failures += 1;
-        if failures == ATTEMPTS {
+        if let Some(cause) = cause.filter(|_| failures == ATTEMPTS) {
             let attempts = failures;
             return Err(LoadError::GaveUp { attempts, cause });
         }
@@ -240,12 +239,12 @@ fn head_of_first_byte(
     request: &HttpRequest,
     limit: Duration,
     go_on: &mut GoOn<'_>,
-) -> Result<Result<Head, String>, LoadError> {
+) -> Result<Result<Head, Breakage>, LoadError> {
     stream.set_timeout(Some(dial::SLICE));
     let mut text = Vec::new();
     request.write(Some(Piece { start: 0, end: 1 }), &mut text);
     if let Err(error) = stream.write_all(&text) {
-        return Ok(Err(format!("send a request: {error}")));
+        return Ok(Err(Breakage::of_io(error).during("send a request")));
     }
     text.clear();
     let mut batch = RxBatch::with_capacity(64);
@@ -254,14 +253,14 @@ fn head_of_first_byte(
         dial::ask(go_on)?;
         // Also of a server that sends a head in small pieces, or informational responses without an end.
         if start.elapsed() >= limit {
-            return Ok(Err(format!("no answer within {limit:?}")));
+            return Ok(Err(format!("no answer within {limit:?}").into()));
         }
         // All of these bytes may be copied: the body is one byte, or not wanted.
         let received = match stream.recv_at_most(&mut batch, head::MAX_HEAD_BYTES) {
-            Ok(0) => return Ok(Err("the server closed the connection".to_owned())),
+            Ok(0) => return Ok(Err("the server closed the connection".into())),
             Ok(received) => received,
             Err(RecvError::TimedOut { .. }) => continue,
-            Err(RecvError::Failed(error)) => return Ok(Err(error.to_string())),
+            Err(RecvError::Failed(error)) => return Ok(Err(Breakage::of(&error))),
             Err(error) => return Err(error.into()),
         };
         let before = text.len();

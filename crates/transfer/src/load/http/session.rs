@@ -112,7 +112,7 @@ impl HttpSession {
             200 => true,
             408 | 429 | 500..=599 => {
                 return Err(Fault::Busy {
-                    cause: format!("the server answers {} {}", head.status, head.reason),
+                    cause: format!("the server answers {} {}", head.status, head.reason).into(),
                     wait: head.retry_after,
                 });
             }
@@ -313,10 +313,10 @@ impl Session for HttpSession {
                 match self.file.size() {
                     // The end of the connection is the end of the file, which is too short.
                     None => self.invalid(format!("the file ends at byte {}", body.at)),
-                    Some(_) => Fault::Broken(format!("the body ended at byte {}", body.at)),
+                    Some(_) => Fault::Broken(format!("the body ended at byte {}", body.at).into()),
                 }
             }
-            State::Body(body) => Fault::Broken(format!("the body ended at byte {}", body.at)),
+            State::Body(body) => Fault::Broken(format!("the body ended at byte {}", body.at).into()),
         }
     }
 

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use devmem_tcp::Remedy;
+
 use super::secret::{shown, shown_target};
+use crate::parallel::write_error;
 
 /// Longest URL: servers refuse longer request lines.
 const MAX_URL_BYTES: usize = 8 << 10;
@@ -26,26 +29,51 @@ pub struct Url {
 #[non_exhaustive]
 pub enum UrlError {
     /// HTTPS.
-    #[error(
-        "https: bytes of a TLS connection are encrypted until the CPU has decrypted them, so they cannot be received \
-         into device memory\n  load over http: from a server inside your network, from a proxy next to this machine that \
-         ends TLS, or with a signed URL of an http endpoint"
-    )]
     Encrypted,
     /// Another scheme, or none.
-    #[error("{text:?} is not an http URL\n  write http://HOST/PATH")]
     Scheme {
         /// The text.
         text: String,
     },
     /// The text has a character that no URL has, or is too long.
-    #[error("{text:?} is not a URL: {problem}")]
     Malformed {
         /// The beginning of the text.
         text: String,
         /// The mistake.
         problem: &'static str,
     },
+}
+
+impl UrlError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Encrypted => "https: bytes of a TLS connection are encrypted until the CPU has decrypted them, so they cannot be \
+                                received into device memory"
+                .to_owned(),
+            Self::Scheme { text } => format!("{text:?} is not an http URL"),
+            Self::Malformed { text, problem } => format!("{text:?} is not a URL: {problem}"),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Encrypted => Some(
+                "load over http: from a server inside your network, from a proxy next to this machine that ends TLS, or with a \
+                 signed URL of an http endpoint"
+                    .into(),
+            ),
+            Self::Scheme { .. } => Some("write http://HOST/PATH".into()),
+            Self::Malformed { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_error(f, &self.reason(), self.remedy())
+    }
 }
 
 impl Url {

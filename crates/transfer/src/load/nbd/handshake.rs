@@ -9,6 +9,7 @@ use devmem_tcp::{RecvError, RxBatch, Stream};
 use super::{FIXED_NEWSTYLE, NO_ZEROES};
 use crate::load::dial::{self, GoOn, SLICE};
 use crate::load::error::LoadError;
+use crate::parallel::Breakage;
 
 const NBD_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
@@ -278,17 +279,17 @@ impl<'a> Talk<'a> {
             dial::ask(self.go_on)?;
             // Also of a server that sends a byte now and then.
             if start.elapsed() >= ANSWER_LIMIT || self.begun.elapsed() >= NEGOTIATION_LIMIT {
-                return Err(self.broken("the server does not answer in time"));
+                return Err(self.broken("the server does not answer in time".into()));
             }
             let most = out.len() - filled;
             match self.stream.recv_at_most(&mut self.batch, most) {
-                Ok(0) => return Err(self.broken("the server closed the connection")),
+                Ok(0) => return Err(self.broken("the server closed the connection".into())),
                 Ok(_) => {
                     let copied = self.batch.copy_to(&mut out[filled..]);
                     filled += copied.map_err(LoadError::Gather)?;
                 }
                 Err(RecvError::TimedOut { .. }) => {}
-                Err(RecvError::Failed(error)) => return Err(self.broken(&error.to_string())),
+                Err(RecvError::Failed(error)) => return Err(self.broken(Breakage::of(&error))),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -297,13 +298,13 @@ impl<'a> Talk<'a> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
         let written = self.stream.write_all(bytes);
-        written.map_err(|error| self.broken(&error.to_string()))
+        written.map_err(|error| self.broken(Breakage::of_io(error)))
     }
 
-    fn broken(&self, problem: &str) -> LoadError {
+    fn broken(&self, problem: Breakage) -> LoadError {
         LoadError::Broken {
             host: self.host.to_owned(),
-            problem: problem.to_owned(),
+            problem,
         }
     }
 }

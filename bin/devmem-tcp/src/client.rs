@@ -76,7 +76,7 @@ impl<'a> Client<'a> {
         Ok(Self {
             nic: open_nic(tap.builder()?, nic, stop)?,
             backend: "user",
-            link: tap.link.to_string(),
+            link: tap.link.kind().to_string(),
             memory: Memory::User(tap.ours.address, nic),
         })
     }

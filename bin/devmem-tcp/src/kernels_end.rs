@@ -2,14 +2,14 @@
 
 use devmem_linux::netif::{self, Interface};
 use devmem_linux::netlink::NetlinkError;
-use devmem_tcp::LinkSpec;
+use devmem_tcp::link::LinkKind;
 
 use crate::plan::TapPlan;
 
 /// Returns a warning if the kernel's end of an open TAP has no address in the network of ours, because then no program on
 /// this host can connect to our end. `None` also if the kernel does not tell.
 pub fn unreachable(tap: &TapPlan) -> Option<String> {
-    let LinkSpec::Tap(name) = &tap.link else {
+    let LinkKind::Tap(name) = tap.link.kind() else {
         return None;
     };
     let (ours, theirs) = (tap.ours.address, tap.ours.neighbour());

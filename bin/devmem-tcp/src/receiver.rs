@@ -5,8 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use devmem_tcp::link::LinkKind;
 use devmem_tcp::{
-    BindOptions, BoundRx, Dmabuf, LinkSpec, LinkState, Listener, Netdev, NetdevBuilder,
+    BindOptions, BoundRx, Dmabuf, LinkState, Listener, Netdev, NetdevBuilder,
     ReceivePlan, Setup, Unbound, stats::NetIovCount,
 };
 
@@ -232,13 +233,13 @@ enum Medium {
 }
 
 impl Medium {
-    fn of(nic: &Netdev, link: &LinkSpec) -> Self {
+    fn of(nic: &Netdev, link: &LinkKind) -> Self {
         match (nic.interface(), link) {
             (Some(_), _) => Self::Interface,
-            (None, LinkSpec::Tap(_) | LinkSpec::Packet(_) | LinkSpec::Macvtap(_)) => {
+            (None, LinkKind::Tap(_) | LinkKind::Packet(_) | LinkKind::Macvtap(_)) => {
                 Self::Interface
             }
-            (None, LinkSpec::Unix(_) | LinkSpec::UnixListen(_) | LinkSpec::Memory(_)) => Self::Wire,
+            (None, LinkKind::Unix(_) | LinkKind::UnixListen(_) | LinkKind::Memory(_)) => Self::Wire,
         }
     }
 }
@@ -257,7 +258,7 @@ impl LinkWatch {
     const INTERVAL: Duration = Duration::from_millis(100);
 
     /// Returns a watch of `nic`; `link` is that of a NIC in user space.
-    pub fn new(nic: Netdev, link: &LinkSpec) -> Self {
+    pub fn new(nic: Netdev, link: &LinkKind) -> Self {
         Self {
             medium: Medium::of(&nic, link),
             nic,
@@ -399,8 +400,8 @@ mod tests {
 
     #[test]
     fn the_error_of_a_link_that_is_gone_says_what_has_ended_whatever_its_name() {
-        let link = LinkSpec::Memory("link-watch".to_owned());
-        let open = |host: u8| Netdev::user(&link.to_string(), &format!("10.77.0.{host}/24"));
+        let link = LinkKind::Memory("link-watch".to_owned());
+        let open = |host: u8| Netdev::user(link.to_string(), &format!("10.77.0.{host}/24"));
         let (ours, peer) = (open(1).expect("a wire"), open(2).expect("its other end"));
         let mut watch = LinkWatch::new(ours, &link);
         drop(peer);

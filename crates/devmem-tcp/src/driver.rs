@@ -1,7 +1,7 @@
 //! The driver of a user-space NIC's stacks, in real or in virtual time, and what its lock protects.
 //!
-//! All calls go through it, so it is the place that checks for fork(2): in a child of the process that opened the NIC each fails before
-//! it takes a lock.
+//! Nothing of it may be used in a child of fork(2) of the process that opened the NIC, where another thread may hold the lock for ever.
+//! `backend` checks that, through which all calls of programs go, and so does each `Drop` ([`Driver::undo`]).
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -231,21 +231,16 @@ impl Driver {
         self.home.is_here()
     }
 
-    /// Locks the state; fails in a child of fork(2).
-    pub(crate) fn enter(&self) -> Result<Locked<'_>, Forked> {
-        self.check()?;
-        Ok(self.lock())
-    }
-
-    /// Locks the state; must not be called in a child of fork(2).
+    /// Locks the state.
     pub(crate) fn lock(&self) -> Locked<'_> {
+        debug_assert!(self.is_here(), "a caller has not checked for fork(2)");
         match &self.time {
             Time::Real(driver) => Locked::Real(driver.lock()),
             Time::Virtual(driver) => Locked::Virtual(driver.lock()),
         }
     }
 
-    /// Returns the time of the clock; must not be called in a child of fork(2).
+    /// Returns the time of the clock.
     pub(crate) fn now(&self) -> Instant {
         match &self.time {
             Time::Real(driver) => driver.now(),
@@ -253,18 +248,25 @@ impl Driver {
         }
     }
 
-    /// Runs `call` on one stack and wakes the threads that wait for its effects. Does nothing in a child of fork(2).
+    /// Runs `call` on one stack and wakes the threads that wait for its effects.
     pub(crate) fn with<T>(
         &self,
         at: StackIndex,
         call: impl FnOnce(&mut Stack, Instant) -> T,
-    ) -> Result<T, Forked> {
-        self.check()?;
+    ) -> T {
+        debug_assert!(self.is_here(), "a caller has not checked for fork(2)");
         let call = |driven: &mut Stacks, now| call(&mut driven.stacks[at.0], now);
-        Ok(match &self.time {
+        match &self.time {
             Time::Real(driver) => driver.call(call),
             Time::Virtual(driver) => driver.call(call),
-        })
+        }
+    }
+
+    /// Runs `call` on one stack, for a `Drop`: in a child of fork(2), where what is dropped belongs to the parent, it does nothing.
+    pub(crate) fn undo(&self, at: StackIndex, call: impl FnOnce(&mut Stack)) {
+        if self.is_here() {
+            self.with(at, |stack, _| call(stack));
+        }
     }
 
     /// Calls `attempt` until it returns a result or the limit is reached, and polls in between.
@@ -273,7 +275,7 @@ impl Driver {
         wait: Wait,
         mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
-        self.check()?;
+        debug_assert!(self.is_here(), "a caller has not checked for fork(2)");
         let Wait {
             stack,
             socket,
@@ -287,17 +289,14 @@ impl Driver {
             limit,
             idling,
         };
-        Ok(match &self.time {
-            Time::Real(driver) => driver.wait_for(wait, attempt)?,
-            Time::Virtual(driver) => driver.wait_for(limit, attempt)?,
-        })
+        match &self.time {
+            Time::Real(driver) => driver.wait_for(wait, attempt),
+            Time::Virtual(driver) => driver.wait_for(limit, attempt),
+        }
     }
 
-    /// Lets the threads that wait for several sockets of a stack attempt again. Does nothing in a child of fork(2).
+    /// Lets the threads that wait for several sockets of a stack attempt again.
     pub(crate) fn wake_any(&self, at: StackIndex) {
-        if !self.is_here() {
-            return;
-        }
         match &self.time {
             Time::Real(driver) => driver.wake_any(at),
             Time::Virtual(driver) => driver.wake_any(at),
@@ -310,7 +309,7 @@ impl Driver {
         at: StackIndex,
         socket: SocketId,
     ) -> std::io::Result<Arc<OwnedFd>> {
-        let fd = self.enter()?.readiness_fd(at, socket)?;
+        let fd = self.lock().readiness_fd(at, socket)?;
         if let Time::Real(driver) = &self.time {
             driver.expect_fd_waits();
         }

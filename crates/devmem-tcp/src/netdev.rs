@@ -18,7 +18,7 @@ use crate::connecting::Connecting;
 use crate::error::{BindError, Error};
 use crate::listener::Listener;
 use crate::plan::ReceivePlan;
-use crate::queue_stats::QueueStats;
+use crate::queue_stats::{QueueStats, TxStats};
 use crate::resolve::{each_in_turn, not_an_address, resolve};
 use crate::stream::Stream;
 use crate::{kernel, user};
@@ -284,6 +284,12 @@ impl Netdev {
     /// and in a child of fork(2).
     pub fn queue_stats(&self) -> Vec<QueueStats> {
         self.nic.queue_stats()
+    }
+
+    /// Returns the counters of the transmit side, of all shards together. `None` for an interface of the kernel (`ip -s link` shows
+    /// its counters), and in a child of fork(2).
+    pub fn tx_stats(&self) -> Option<TxStats> {
+        self.nic.tx_stats()
     }
 
     /// Returns the packets dropped so far by reason, without reasons that never occurred. For an interface of the kernel,

@@ -7,7 +7,6 @@ mod macvtap;
 mod memory;
 mod netdev;
 mod packet;
-mod parse;
 mod queues;
 mod unix;
 
@@ -17,7 +16,6 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use devmem_uapi::Errno;
 use devmem_uapi::text::PrintableLines;
 use nic::{
     Crossing, CrossingWakeup, Impaired, Impairment, Link, Nic, NicConfig, WireLink, WireOptions,
@@ -32,13 +30,11 @@ use wire::MacAddr;
 use crate::capture::{Capture, FrameSink};
 use crate::driver::{self, Driver, StackIndex};
 use crate::error::{Error, ErrorKind, Remedy};
-use crate::link_spec::LinkSpec;
+use crate::link::{LinkKind, LinkOptions, LinkSpec, MacvtapMode, Prefix};
 use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
 use crate::user::{IFINDEX, Shard, Shared};
 use link::OpenedLinks;
-pub use macvtap::MacvtapMode;
-use parse::{parse_mac, parse_ports, parse_prefix};
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -65,7 +61,7 @@ struct Identity {
 #[derive(Debug)]
 #[must_use = "nothing is opened until `open`"]
 pub struct NetdevBuilder {
-    link: LinkSpec,
+    link: LinkKind,
     addresses: Vec<(IpAddr, u8)>,
     /// Get addresses from a DHCP server and from routers.
     auto: bool,
@@ -108,16 +104,24 @@ fn print_warning(text: &str) {
 
 impl NetdevBuilder {
     pub(crate) fn new(link: LinkSpec) -> Self {
+        let LinkSpec { kind, options } = link;
+        let LinkOptions {
+            peers,
+            mac,
+            ports,
+            mode,
+            shares_send_memory,
+        } = options;
         Self {
-            link,
+            link: kind,
             addresses: Vec::new(),
             auto: false,
-            peers: Vec::new(),
+            peers: peers.into_iter().map(pair).collect(),
             gateways: Vec::new(),
-            mac: None,
-            ports: None,
-            macvtap_mode: None,
-            shares_send_memory: false,
+            mac: mac.map(MacAddr),
+            ports,
+            macvtap_mode: mode,
+            shares_send_memory,
             mtu: None,
             rx_queues: DEFAULT_RX_QUEUES,
             tap_queues: 1,
@@ -149,11 +153,7 @@ impl NetdevBuilder {
     pub fn address(mut self, text: &str) -> Result<Self, Error> {
         match text {
             "auto" => self.auto = true,
-            _ => {
-                let (ip, prefix_len) = parse_prefix(text)?;
-                stack::check_address(ip, prefix_len)?;
-                self.addresses.push((ip, prefix_len));
-            }
+            _ => self.addresses.push(pair(text.parse()?)),
         }
         Ok(self)
     }
@@ -163,26 +163,8 @@ impl NetdevBuilder {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the text is not an address with a prefix length.
     pub fn peer_address(mut self, text: &str) -> Result<Self, Error> {
-        let (ip, prefix_len) = parse_prefix(text)?;
-        stack::check_address(ip, prefix_len)?;
-        self.peers.push((ip, prefix_len));
+        self.peers.push(pair(text.parse()?));
         Ok(self)
-    }
-
-    /// Applies an option that follows a link after a comma.
-    pub(crate) fn link_option(self, text: &str) -> Result<Self, Error> {
-        match text.split_once('=') {
-            Some(("mac", mac)) => Ok(self.mac(parse_mac(mac)?)),
-            Some(("ports", ports)) => Ok(self.share_ports(parse_ports(ports)?)),
-            Some(("mode", mode)) => Ok(self.macvtap_mode(MacvtapMode::parse(mode)?)),
-            Some(("share", "send")) => Ok(self.share_send_memory()),
-            _ if matches!(self.link, LinkSpec::Tap(_)) => self.peer_address(text),
-            _ => {
-                let reason = format!("'{text}' is not an option of {}", self.link);
-                let remedy = "write packet:eth0,mac=02:00:00:00:00:02, packet:eth0,ports=5201-5210 or macvtap:eth0,mode=private";
-                Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason).with_remedy(remedy))
-            }
-        }
     }
 
     /// Sets what receives the warnings of [`open`](Self::open), one text of one or more lines each. By default they are printed
@@ -221,11 +203,6 @@ impl NetdevBuilder {
     pub fn share_ports(mut self, ports: RangeInclusive<u16>) -> Self {
         self.ports = Some(ports);
         self
-    }
-
-    /// Returns the ports of [`share_ports`](Self::share_ports), also if the link has named them: `packet:eth0,ports=5201-5210`.
-    pub fn shared_ports(&self) -> Option<RangeInclusive<u16>> {
-        self.ports.clone()
     }
 
     /// Sets the mode of the macvtap interface that a macvtap link makes, [`MacvtapMode::Bridge`] by default.
@@ -397,9 +374,9 @@ impl NetdevBuilder {
 
     /// Checks the MAC address, and the options that only some links have.
     fn check_options(&self, mac: MacAddr) -> Result<(), Error> {
-        let is_packet = matches!(self.link, LinkSpec::Packet(_));
-        let is_macvtap = matches!(self.link, LinkSpec::Macvtap(_));
-        let is_unix = matches!(self.link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_));
+        let is_packet = matches!(self.link, LinkKind::Packet(_));
+        let is_macvtap = matches!(self.link, LinkKind::Macvtap(_));
+        let is_unix = matches!(self.link, LinkKind::Unix(_) | LinkKind::UnixListen(_));
         let (reason, remedy) = if !mac.is_unicast() {
             (
                 "the MAC address is not that of one station",
@@ -432,7 +409,7 @@ impl NetdevBuilder {
             (1, _) => return Ok(()),
             (0, _) => "a NIC has at least one shard".to_owned(),
             (MAX_SHARDS_PLUS_ONE.., _) => format!("a NIC has at most {MAX_SHARDS} shards"),
-            (_, LinkSpec::Unix(_) | LinkSpec::UnixListen(_)) => {
+            (_, LinkKind::Unix(_) | LinkKind::UnixListen(_)) => {
                 format!(
                     "a NIC on {} has one shard: its socket is one queue",
                     self.link
@@ -497,7 +474,7 @@ impl NetdevBuilder {
 }
 
 /// Opens two NICs on one in-memory wire in virtual time.
-fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
+fn open_pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
     let offload = impairment.is_none();
     let (left, right) = WireLink::pair(WireOptions {
         offload,
@@ -506,7 +483,7 @@ fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
     .map_err(Error::system("eventfd"))?;
     let mut stacks = Vec::new();
     for (number, link) in [(1u8, left), (2, right)] {
-        let builder = NetdevBuilder::new(LinkSpec::Memory("pair".to_owned()))
+        let builder = NetdevBuilder::new(LinkKind::Memory("pair".to_owned()).into())
             .address(&format!("10.77.0.{number}/24"))?
             .address(&format!("fd77::{number}/64"))?;
         // Each frame is impaired once, at its receiver.
@@ -541,6 +518,10 @@ fn pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
         Netdev::of_shards(shared.map(|shared| Shard::new(shared, StackIndex(index))))
     };
     Ok((end(0), end(1)))
+}
+
+fn pair(prefix: Prefix) -> (IpAddr, u8) {
+    (prefix.address(), prefix.len())
 }
 
 /// Duplicates the fds to wait on for input from the link and for room in it, as far as it has them.

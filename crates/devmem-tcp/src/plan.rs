@@ -130,3 +130,44 @@ impl Setup {
         self.settings.restore()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::backend::Nic;
+    use crate::netdev::Netdev;
+
+    /// Returns the settings of the software NIC.
+    fn settings(netdev: &Netdev) -> String {
+        let Nic::User(nic) = netdev.nic() else {
+            panic!("it is in user space");
+        };
+        nic.first().with(|stack, _| {
+            let nic = stack.nic();
+            let rules: Vec<_> = nic.rules().iter().map(|(at, rule)| (at, *rule)).collect();
+            format!(
+                "{:?} {:?} {:?} {rules:?}",
+                nic.rings(),
+                nic.rss(),
+                nic.features()
+            )
+        })
+    }
+
+    #[test]
+    fn a_dropped_setup_puts_every_setting_back() {
+        let nic = Netdev::user("mem:setup", "10.77.0.2/24").expect("a NIC");
+        let plan = |queues| {
+            let local = "10.77.0.2:5201".parse().expect("an address");
+            nic.plan_receive(local).queues(queues)
+        };
+        let before = settings(&nic);
+        let setup = plan(2).apply().expect("the NIC has them");
+        assert_eq!(setup.queues().len(), 2);
+        assert_ne!(settings(&nic), before);
+        drop(setup);
+        assert_eq!(settings(&nic), before);
+        let refused = plan(4).apply().expect_err("too many").to_string();
+        assert!(refused.contains("keeps queue 0"), "{refused}");
+        assert_eq!(settings(&nic), before);
+    }
+}

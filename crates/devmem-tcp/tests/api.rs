@@ -390,38 +390,6 @@ fn only_payload_of_the_named_server_lands_in_device_memory() {
 }
 
 #[test]
-fn a_dropped_setup_puts_every_setting_back() {
-    let nic = Netdev::user("mem:setup", "10.77.0.2/24").unwrap();
-    let settings = |nic: &Netdev| {
-        devmem_tcp::internals::with_nic(nic, |nic| {
-            let rules: Vec<_> = nic.rules().iter().map(|(at, rule)| (at, *rule)).collect();
-            format!(
-                "{:?} {:?} {:?} {rules:?}",
-                nic.rings(),
-                nic.rss(),
-                nic.features()
-            )
-        })
-        .unwrap()
-    };
-    let before = settings(&nic);
-    let local: SocketAddr = LOCAL.parse().unwrap();
-    let setup = nic.plan_receive(local).queues(2).apply().unwrap();
-    assert_eq!(setup.queues().len(), 2);
-    assert_ne!(settings(&nic), before);
-    drop(setup);
-    assert_eq!(settings(&nic), before);
-    let refused = nic
-        .plan_receive(local)
-        .queues(4)
-        .apply()
-        .unwrap_err()
-        .to_string();
-    assert!(refused.contains("keeps queue 0"), "{refused}");
-    assert_eq!(settings(&nic), before);
-}
-
-#[test]
 fn binding_without_header_split_is_refused_with_the_reason() {
     let nic = Netdev::user("mem:nosplit", "10.77.0.2/24").unwrap();
     let memory = Dmabuf::anonymous(1 << 20).unwrap();

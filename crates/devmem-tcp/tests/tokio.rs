@@ -420,36 +420,6 @@ fn a_refused_connection_and_a_reset_are_errors_of_the_call() {
 }
 
 #[test]
-fn a_connection_that_times_out_wakes_its_waiting_tasks() {
-    run(async {
-        // Nobody is at the other end. The timeout comes between two questions for the peer's hardware address: nothing
-        // is sent with it, nor anything else in the rest of the second.
-        let tcp = tcp::Config {
-            timers: tcp::TimerConfig {
-                rto_initial: Duration::from_millis(2500),
-                syn_linear_timeouts: 0,
-                ..tcp::TimerConfig::default()
-            },
-            settings: tcp::Settings {
-                syn_retries: 0,
-                ..tcp::Settings::default()
-            },
-            ..tcp::Config::default()
-        };
-        let builder = Netdev::builder("mem:tokio-silence").expect("a link");
-        let builder = builder.address("10.77.0.1/24").expect("an address");
-        let builder = devmem_tcp::internals::with_tcp_config(builder, tcp);
-        let nic = builder.open().expect("a NIC");
-        let ended = tokio::time::timeout(Duration::from_secs(20), Stream::connect(&nic, to()));
-        let ended = ended
-            .await
-            .expect("the connect ends")
-            .expect_err("no host answers");
-        assert!(ended.remedy().is_some(), "{ended}");
-    });
-}
-
-#[test]
 fn a_stream_converted_back_blocks_as_before() {
     run(async {
         let (_a, _b, mut sender, receiver) = connected("taken-out").await;

@@ -206,6 +206,9 @@ fn told(cause: &(dyn std::error::Error + 'static)) -> (String, Vec<String>) {
 /// Returns a remedy with the options of this program instead of calls of the library.
 fn words(remedy: Remedy) -> String {
     let words = match remedy {
+        Remedy::WriteLink => {
+            "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, unix:PATH or unix-listen:PATH"
+        }
         Remedy::GiveAddress => "give it one: --addr 10.77.0.2/24",
         Remedy::NameRouter => {
             "connect to an address in a network of this NIC, or name a router: --gateway ADDR"

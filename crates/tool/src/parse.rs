@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::Args;
-use devmem_tcp::internals::check_address;
+use devmem_tcp::link;
 use nic::Impairment;
 use serde::Serialize;
 
@@ -58,21 +58,19 @@ impl FromStr for Prefix {
     type Err = Failure;
 
     fn from_str(text: &str) -> Result<Self, Failure> {
-        let wrong = || {
-            Failure::usage(format!("{text:?} is not an address with a prefix length"))
-                .with_remedy("write it like 10.77.0.2/24 or fd77::2/64")
-        };
-        let (address, len) = text.split_once('/').ok_or_else(wrong)?;
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let len: u8 = len.parse().map_err(|_| wrong())?;
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        if len > longest {
-            return Err(wrong());
+        let parsed = text.parse::<link::Prefix>();
+        parsed
+            .map(Self::from)
+            .map_err(|error| Failure::usage(error.reason()).with_remedy_of(error.remedy()))
+    }
+}
+
+impl From<link::Prefix> for Prefix {
+    fn from(prefix: link::Prefix) -> Self {
+        Self {
+            address: prefix.address(),
+            len: prefix.len(),
         }
-        check_address(address, len).map_err(|refusal| {
-            Failure::usage(format!("{text}: {}", refusal.reason())).with_remedy_of(refusal.remedy())
-        })?;
-        Ok(Self { address, len })
     }
 }
 

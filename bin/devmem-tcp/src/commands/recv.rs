@@ -47,7 +47,7 @@ fn on_tap(plan: &RecvPlan) -> Result<(), Failure> {
     }
     let output = open_output(plan.output.as_ref())?;
     let tap = &plan.link.tap;
-    let link = tap.link.to_string();
+    let link = tap.link.kind().to_string();
     let capture = Capture::open(plan.capture.as_deref(), &link)?;
     let mut builder = tap.builder()?;
     if let Some(capture) = &capture {
@@ -129,7 +129,7 @@ fn receive(
         .watch
         .then(|| format!("recv  {local} over {}", report.link));
     let display = RefCell::new(Display::start(title, None, &receiver.nic(), stop)?);
-    let mut link = LinkWatch::new(receiver.nic(), &plan.link.tap.link);
+    let mut link = LinkWatch::new(receiver.nic(), plan.link.tap.link.kind());
     let mut addresses = AddressWatch::new(receiver.nic());
     let mut intervals = plan.interval.map(Intervals::new);
     let totals = receiver.run(Task {

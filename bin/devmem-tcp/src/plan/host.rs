@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use devmem_tcp::LinkSpec;
+use devmem_tcp::link::LinkKind;
 
 use super::LinkPlan;
 use crate::args::BackendChoice;
@@ -56,8 +56,8 @@ fn on_the_loopback(text: &str, link: &LinkPlan) -> Failure {
         return failure
             .with_remedy("give an address that is reached through the interface of --if");
     }
-    if !matches!(link.tap.link, LinkSpec::Tap(_)) {
-        let name = &link.tap.link;
+    let name = link.tap.link.kind();
+    if !matches!(name, LinkKind::Tap(_)) {
         return failure.with_remedy(format!(
             "{name} reaches other hosts; to reach this one, send over a TAP: devmem-tcp send --link tap:dm0 --addr 10.77.0.2/24 \
              --peer-addr 10.77.0.1/24 10.77.0.1"

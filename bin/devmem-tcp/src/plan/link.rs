@@ -1,20 +1,16 @@
 //! The stack of a run, and its link.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
 
 use devmem_linux::packet::SharedStation;
-use devmem_tcp::internals::{check_address, check_gateway};
-use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, tcp::TcpOptions};
+use devmem_tcp::link::{self, LinkKind};
+use devmem_tcp::{LinkSpec, Netdev, NetdevBuilder, Remedy, tcp::TcpOptions};
 
-use tool::parse::{Prefix, check_interface_name, check_pair, parse_tap};
+use tool::parse::{Prefix, check_interface_name, check_pair};
 
 use super::tcp::tcp_options;
 use crate::args::{BackendChoice, DEFAULT_LINK, LinkArgs};
 use tool::output::Failure;
-
-/// The option of a UNIX wire with which the other end may read the send queues.
-const SHARE_SEND: &str = "share=send";
 
 /// Our default address on a TAP.
 const TAP_ADDRESS: &str = "10.77.0.2/24";
@@ -38,12 +34,8 @@ pub struct LinkPlan {
 /// Our NIC on a TAP, or on the wire of an emulated NIC.
 #[derive(Clone, Debug)]
 pub struct TapPlan {
-    /// `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `unix-listen:PATH`.
+    /// `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `unix-listen:PATH`, with its options.
     pub link: LinkSpec,
-    /// Options of the link, as the library takes them after a comma.
-    pub options: Option<String>,
-    /// The ports that the link shares with the kernel: no other is ours.
-    pub shared_ports: Option<RangeInclusive<u16>>,
     /// Our address; the unspecified one, with a prefix of length 0, for one that a DHCP server lends.
     pub ours: Prefix,
     /// The address for the kernel's end.
@@ -81,25 +73,20 @@ impl LinkPlan {
             check_interface_name("--if", name)?;
         }
         let (ours, address) = addresses(addr.as_deref(), interface.as_deref())?;
-        let peers = peer_addr.as_deref().map(str::parse::<Prefix>).transpose()?;
+        let link = parse_link(link)?;
+        let peers = peer_address(&link, peer_addr.as_deref())?;
         if let Some(peers) = peers {
             check_pair(ours, peers)?;
         }
         if let Some(gateway) = *gateway {
             check_router(ours, gateway)?;
         }
-        let (link, options) = parse_link(link)?;
-        let shared_ports = shared_ports(&link, options.as_deref())?;
-        check_presence(&link, addr.as_deref())?;
-        if *shards != 1 && matches!(link, LinkSpec::Unix(_) | LinkSpec::UnixListen(_)) {
-            let text = format!("--shards {shards}: {link} has one queue, and so one shard");
+        check_presence(link.kind(), addr.as_deref())?;
+        if *shards != 1 && matches!(link.kind(), LinkKind::Unix(_) | LinkKind::UnixListen(_)) {
+            let kind = link.kind();
+            let text = format!("--shards {shards}: {kind} has one queue, and so one shard");
             return Err(Failure::usage(text)
                 .with_remedy("several shards are for tap:NAME, packet:NAME and macvtap:NAME"));
-        }
-        if peers.is_some() && !matches!(link, LinkSpec::Tap(_)) {
-            return Err(Failure::usage(format!(
-                "--peer-addr is for the kernel's end of a TAP, and {link} has none"
-            )));
         }
         Ok(Self {
             backend,
@@ -107,8 +94,6 @@ impl LinkPlan {
             address,
             tap: TapPlan {
                 link,
-                options,
-                shared_ports,
                 ours,
                 peers,
                 gateway: *gateway,
@@ -140,19 +125,18 @@ impl TapPlan {
     ///
     /// None in practice: the plan has validated the link and the addresses.
     pub fn builder(&self) -> Result<NetdevBuilder, Failure> {
-        let link = match &self.options {
-            Some(options) => format!("{},{options}", self.link),
-            None => self.link.to_string(),
-        };
         let ours = match self.is_auto() {
             true => AUTO.to_owned(),
             false => self.ours.to_string(),
         };
-        let builder = Netdev::builder(&link)?.address(&ours)?.shards(self.shards);
+        let builder = Netdev::builder(self.link.clone())?.address(&ours)?;
+        let builder = builder.shards(self.shards);
         let mut builder = builder.tcp(self.tcp.clone());
         // `kernels_end` warns also of interfaces that exist already, and names the options of the tool.
         builder = builder.on_warning(|_| {});
-        if let Some(peers) = self.peers {
+        if let Some(peers) = self.peers
+            && self.link.peer_addresses().is_empty()
+        {
             builder = builder.peer_address(&peers.to_string())?;
         }
         if let Some(gateway) = self.gateway {
@@ -185,8 +169,8 @@ fn check_router(ours: Prefix, gateway: IpAddr) -> Result<(), Failure> {
     }
     let checked = match address.is_unspecified() {
         // The network is known later. It is a host in any case.
-        true => check_address(gateway, bits(gateway)),
-        false => check_gateway(address, len, gateway),
+        true => link::Prefix::new(gateway, bits(gateway)).map(drop),
+        false => link::Prefix::new(address, len).and_then(|ours| ours.check_router(gateway)),
     };
     checked.map_err(|refusal| {
         Failure::usage(format!("--gateway {gateway}: {}", refusal.reason()))
@@ -204,7 +188,7 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// Refuses `--addr` where it does not fit the link, and its absence where there is no default.
-fn check_presence(link: &LinkSpec, addr: Option<&str>) -> Result<(), Failure> {
+fn check_presence(link: &LinkKind, addr: Option<&str>) -> Result<(), Failure> {
     match addr {
         None if is_on_lan(link) => {
             let text = format!("--link {link} needs --addr ADDR/LEN, or --addr auto");
@@ -220,56 +204,45 @@ fn check_presence(link: &LinkSpec, addr: Option<&str>) -> Result<(), Failure> {
 }
 
 /// Returns whether the link leads to the network of an interface, so that there is no default address.
-fn is_on_lan(link: &LinkSpec) -> bool {
-    matches!(link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_))
+fn is_on_lan(link: &LinkKind) -> bool {
+    matches!(link, LinkKind::Packet(_) | LinkKind::Macvtap(_))
 }
 
-fn is_unix(text: &str) -> bool {
-    text.starts_with("unix:") || text.starts_with("unix-listen:")
-}
-
-/// Parses `tap:NAME`, or `packet:NAME`, `macvtap:NAME`, `unix:PATH` or `unix-listen:PATH` with or without options.
-fn parse_link(text: &str) -> Result<(LinkSpec, Option<String>), Failure> {
-    let (bare, options) = match text.split_once(',') {
-        Some((bare, options)) if bare.parse().is_ok_and(|link| is_on_lan(&link)) => {
-            (bare, Some(options.to_owned()))
-        }
-        // A path may contain commas.
-        Some(_) if is_unix(text) => match text.rsplit_once(',') {
-            Some((bare, SHARE_SEND)) => (bare, Some(SHARE_SEND.to_owned())),
-            _ => (text, None),
-        },
-        _ => (text, None),
-    };
-    match bare.parse() {
-        Ok(link) if is_on_lan(&link) || is_unix(text) => Ok((link, options)),
-        _ => parse_tap("--link", text)
-            .map(|name| (LinkSpec::Tap(name), None))
-            .map_err(|failure| {
-                failure.with_remedy(
-                    "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, unix:PATH or unix-listen:PATH",
-                )
-            }),
+/// Parses the value of `--link`.
+fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
+    let link: LinkSpec = text.parse().map_err(|error: devmem_tcp::Error| {
+        Failure::usage(format!("--link: {}", error.reason())).with_remedy_of(error.remedy())
+    })?;
+    if let LinkKind::Memory(_) = link.kind() {
+        return Err(Failure::usage(format!(
+            "--link: {link} is a wire inside one process"
+        ))
+        .with_remedy_of(Some(Remedy::WriteLink)));
+    }
+    let most = SharedStation::MAX_PORTS;
+    match link.shared_ports().map_or(0, Iterator::count) {
+        count if count > most => Err(Failure::usage(format!(
+            "--link: {link} names {count} ports, and at most {most} can be shared"
+        ))),
+        _ => Ok(link),
     }
 }
 
-/// Validates the options of a link, and returns the ports that it shares with the kernel, if it does.
-fn shared_ports(
-    link: &LinkSpec,
-    options: Option<&str>,
-) -> Result<Option<RangeInclusive<u16>>, Failure> {
-    let Some(options) = options else {
-        return Ok(None);
+/// Returns the address for the kernel's end of a TAP, of `--peer-addr` or of the link.
+fn peer_address(link: &LinkSpec, peer_addr: Option<&str>) -> Result<Option<Prefix>, Failure> {
+    let of_link = link.peer_addresses().first().copied();
+    let Some(text) = peer_addr else {
+        return Ok(of_link.map(Prefix::from));
     };
-    let builder = Netdev::builder(&format!("{link},{options}"));
-    let builder = builder.map_err(|error| Failure::usage(format!("--link: {error}")))?;
-    let ports = builder.shared_ports();
-    let most = SharedStation::MAX_PORTS;
-    match ports.clone().map_or(0, Iterator::count) {
-        count if count > most => Err(Failure::usage(format!(
-            "--link: {options} are {count} ports, and at most {most} can be shared"
+    let peers = text.parse()?;
+    match (link.kind(), of_link) {
+        (LinkKind::Tap(_), None) => Ok(Some(peers)),
+        (LinkKind::Tap(_), Some(_)) => Err(Failure::usage(format!(
+            "--peer-addr: {link} has an address for the kernel's end already"
         ))),
-        _ => Ok(ports),
+        (kind, _) => Err(Failure::usage(format!(
+            "--peer-addr is for the kernel's end of a TAP, and {kind} has none"
+        ))),
     }
 }
 
@@ -316,26 +289,4 @@ fn addresses(
         None => text.parse()?,
     };
     Ok((ours, Some(ours.address)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_unix_wire_has_one_option_and_any_other_comma_is_of_its_path() {
-        for kind in ["unix", "unix-listen"] {
-            let parse = |path: &str| {
-                let (link, options) = parse_link(&format!("{kind}:{path}")).expect("a link");
-                (link.to_string(), options)
-            };
-            let option = Some(SHARE_SEND.to_owned());
-            assert_eq!(parse("/run/w"), (format!("{kind}:/run/w"), None));
-            assert_eq!(parse("/run/a,b"), (format!("{kind}:/run/a,b"), None));
-            assert_eq!(
-                parse("/run/a,b,share=send"),
-                (format!("{kind}:/run/a,b"), option)
-            );
-        }
-    }
 }

@@ -102,7 +102,7 @@ pub enum Destination {
 
 /// Refuses port 0, with which the kernel would choose one, and a port that a shared link leaves to the kernel.
 fn check_port(port: u16, link: &LinkPlan) -> Result<(), Failure> {
-    match &link.tap.shared_ports {
+    match &link.tap.link.shared_ports() {
         _ if port == 0 => Err(Failure::usage("--port 0: the sender must know the port")),
         Some(ours) if !ours.contains(&port) => {
             let (first, last) = (ours.start(), ours.end());

@@ -37,13 +37,18 @@ fn the_defaults_are_a_valid_plan() {
 #[test]
 fn an_invalid_option_is_named_in_the_error() {
     let cases = [
-        ("--link eth0", "--link \"eth0\" is not a link"),
-        ("--link tap:", "--link \"tap:\" is not a link"),
-        ("--link tap:sixteen-bytes-xx", "is not a link"),
+        ("--link eth0", "--link: 'eth0' names no link"),
+        ("--link tap:", "--link: 'tap:' names no link"),
+        ("--link tap:sixteen-bytes-xx", "the interface name is too long"),
+        ("--link mem:a", "mem:a is a wire inside one process"),
+        (
+            "--link tap:dm0,10.77.0.1/24 --peer-addr 10.77.0.3/24",
+            "has an address for the kernel's end already",
+        ),
         ("--addr 10.77.0.2", "is not an address with a prefix length"),
         (
             "--addr 10.77.0.2/33",
-            "is not an address with a prefix length",
+            "the prefix is longer than the address, which has 32 bits",
         ),
         ("--addr 224.0.0.1/24", "224.0.0.1 is a multicast address"),
         ("--peer-addr 10.78.0.1/24", "are not in the same network"),
@@ -98,7 +103,7 @@ fn an_invalid_option_is_named_in_the_error() {
 #[test]
 fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
     let cases = [
-        ("--link packet:", "is not a link"),
+        ("--link packet:", "names no link"),
         (
             "--link packet:eth0",
             "--link packet:eth0 needs --addr ADDR/LEN, or --addr auto",

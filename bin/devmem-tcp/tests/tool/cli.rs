@@ -12,7 +12,7 @@ const WRONG_USAGE: &[(&str, &str)] = &[
     ("demo --bytes 0", "--bytes 0"),
     ("demo --connections 0", "--connections 0"),
     ("demo --impair loss=2", "--impair: "),
-    ("recv --link eth0", "--link \"eth0\" is not a link"),
+    ("recv --link eth0", "--link: 'eth0' names no link"),
     ("recv -o - --json", "both write to stdout"),
     ("recv --niov 3K", "--niov: "),
     (
@@ -25,7 +25,7 @@ const WRONG_USAGE: &[(&str, &str)] = &[
     ("send 10.77.0.1 --bytes 1K -v 1", "--validate 1: 2 to 256"),
     (
         "send 10.77.0.1 --link eth0",
-        "--link \"eth0\" is not a link",
+        "--link: 'eth0' names no link",
     ),
     (
         "recv --link packet:eth0,ports=5210-5201 --addr 10.0.0.2/24",

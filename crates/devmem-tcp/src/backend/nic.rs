@@ -4,8 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use devmem_uapi::Errno;
-use devmem_uapi::text::Printable;
 use netmem::{Dmabuf, NiovSize};
 use nic::LinkState;
 use stack::AddressConflict;
@@ -18,7 +16,7 @@ use super::socket::Socket;
 use crate::connect::ConnectOptions;
 use crate::error::{BindError, Error, Forked};
 use crate::flows::Flows;
-use crate::queue_stats::QueueStats;
+use crate::queue_stats::{QueueStats, TxStats};
 use crate::syn_data::SynData;
 use crate::{kernel, user};
 
@@ -67,14 +65,6 @@ impl Nic {
         match self {
             Self::User(_) => None,
             Self::Kernel(nic) => Some(nic.name()),
-        }
-    }
-
-    /// Calls `call` with the software NIC, or that of the first shard.
-    pub(crate) fn with_nic<T>(&self, call: impl FnOnce(&mut nic::Nic) -> T) -> Result<T, Error> {
-        match self.here()? {
-            Self::User(nic) => Ok(nic.with_nic(call)?),
-            Self::Kernel(nic) => Err(not_software(nic.name())),
         }
     }
 
@@ -193,6 +183,13 @@ impl Nic {
             .unwrap_or_default()
     }
 
+    pub(crate) fn tx_stats(&self) -> Option<TxStats> {
+        match self.here() {
+            Ok(Self::User(nic)) => Some(nic.tx_stats()),
+            Ok(Self::Kernel(_)) | Err(_) => None,
+        }
+    }
+
     pub(crate) fn drops(&self) -> Vec<(&'static str, u64)> {
         self.here()
             .map(|nic| each!(nic, nic => nic.drops()))
@@ -229,14 +226,4 @@ impl Nic {
             .map(|nic| each!(nic, nic => nic.addresses()))
             .unwrap_or_default()
     }
-}
-
-/// The NIC is an interface of the kernel: there is no software NIC to read or change.
-fn not_software(interface: &str) -> Error {
-    let name = Printable(interface);
-    let reason =
-        format!("{name} is an interface of the kernel, not a software NIC of this process");
-    let remedy =
-        format!("use ethtool: `ethtool -g {name}`, `ethtool -x {name}`, `ethtool -n {name}`");
-    Error::of_errno(Errno::EOPNOTSUPP, reason).with_remedy(remedy)
 }

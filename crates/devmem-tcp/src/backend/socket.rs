@@ -202,11 +202,11 @@ impl Socket {
 
     /// Sends what waits for further sends to fill a packet.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        match self.here()? {
-            Self::User(socket) => socket.flush(),
-            // The kernel gathers only while the NIC is busy.
-            Self::Kernel(_) => Ok(()),
+        // The kernel gathers only while the NIC is busy.
+        if let Self::User(socket) = self.here()? {
+            socket.flush();
         }
+        Ok(())
     }
 
     /// Returns the number of zero-copy sends so far.

@@ -7,13 +7,13 @@ mod bind;
 mod held_memory;
 mod kind;
 mod misplacement;
-mod not_ready;
 mod of_kernel;
 mod of_memory;
 mod of_stack;
 mod recv;
 mod remedy;
 
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ pub use bind::BindError;
 pub use held_memory::{HeldMemory, HeldUnit};
 pub use kind::ErrorKind;
 pub use misplacement::Misplacement;
-pub(crate) use not_ready::NotReady;
+pub(crate) use runtime::NotReady;
 pub use recv::RecvError;
 pub use remedy::Remedy;
 
@@ -230,7 +230,6 @@ impl Error {
         match reason {
             NotReady::WouldBlock => Self::brief(ErrorKind::WouldBlock, Errno::EAGAIN, would_block),
             NotReady::TimedOut => Self::brief(ErrorKind::TimedOut, Errno::EAGAIN, timed_out),
-            NotReady::Forked(forked) => forked.into(),
         }
     }
 
@@ -324,6 +323,13 @@ fn into_io(kind: ErrorKind, error: impl StdError + Send + Sync + 'static) -> io:
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         into_io(error.kind(), error)
+    }
+}
+
+/// For arguments whose conversion cannot fail.
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 

@@ -150,7 +150,6 @@ impl From<NotReady> for RecvError {
         match reason {
             NotReady::WouldBlock => Self::WouldBlock,
             NotReady::TimedOut => Self::TimedOut { held: None },
-            NotReady::Forked(forked) => forked.into(),
         }
     }
 }

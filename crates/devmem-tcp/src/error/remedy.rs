@@ -12,6 +12,8 @@ use devmem_uapi::text::printable_lines;
 pub enum Remedy {
     /// Words in which no call of this library is named: what to type, or what to change outside of the program.
     Text(Cow<'static, str>),
+    /// Write the link in one of its forms.
+    WriteLink,
     /// Give the NIC an address.
     GiveAddress,
     /// Give the in-memory wire another name, or drop one of its two NICs.
@@ -74,6 +76,11 @@ impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Text(text) => text,
+            Self::WriteLink => {
+                "write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), \
+                 unix:PATH (the socket of an emulated NIC, or of another process), unix-listen:PATH (the same, listening) or \
+                 mem:NAME (a wire inside this process)"
+            }
             Self::GiveAddress => "give it one, as in `.address(\"10.77.0.2/24\")`",
             Self::OtherWire => "choose another name, or drop one of its NICs",
             Self::SameShards => "open both with the same `NetdevBuilder::shards`",

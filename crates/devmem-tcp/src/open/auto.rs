@@ -8,7 +8,7 @@ use lease::{Acquired, Families, LeasePort, Outcome, OwnAddresses};
 use super::claim::own_addresses;
 use super::{NetdevBuilder, random_bytes};
 use crate::error::{Error, ErrorKind};
-use crate::link_spec::LinkSpec;
+use crate::link::LinkKind;
 
 /// How long an open waits for addresses: three messages of a client, of which the network may lose some.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 impl NetdevBuilder {
     /// Refuses the address `auto` where there is no DHCP server, or the address is that of the kernel.
     pub(super) fn check_auto(&self) -> Result<(), Error> {
-        let has_lan = matches!(self.link, LinkSpec::Packet(_) | LinkSpec::Macvtap(_));
+        let has_lan = matches!(self.link, LinkKind::Packet(_) | LinkKind::Macvtap(_));
         let (reason, remedy) = match self.auto {
             true if !has_lan => (
                 "only a NIC on a packet or macvtap link gets its addresses from the network",

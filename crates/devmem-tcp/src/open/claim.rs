@@ -12,9 +12,9 @@ use runtime::fds::sleep_until_readable;
 use rustix::event::{PollFd, PollFlags};
 use stack::{AddressCheck, AddressConflict, ConflictOutcome, PROBE_WAIT, PROBES};
 
-use super::{MacvtapMode, NetdevBuilder, QueueStack};
+use super::{NetdevBuilder, QueueStack};
 use crate::error::{Error, ErrorKind};
-use crate::link_spec::LinkSpec;
+use crate::link::{LinkKind, MacvtapMode};
 
 /// Longest wait for the answers of other stations: a flood of frames delays the questions.
 const PATIENCE: Duration = PROBE_WAIT.saturating_mul(10 * PROBES as u32);
@@ -24,13 +24,13 @@ impl NetdevBuilder {
     pub(super) fn address_check(&self, created: bool) -> AddressCheck {
         match self.link {
             // The kernel of this machine has them, and answers for them.
-            LinkSpec::Packet(_) if self.ports.is_some() => AddressCheck::Never,
-            LinkSpec::Packet(_) | LinkSpec::Macvtap(_) => AddressCheck::AskFirst,
+            LinkKind::Packet(_) if self.ports.is_some() => AddressCheck::Never,
+            LinkKind::Packet(_) | LinkKind::Macvtap(_) => AddressCheck::AskFirst,
             // Only this kernel is at its other end, and its addresses are known.
-            LinkSpec::Tap(_) if created => AddressCheck::Announce,
+            LinkKind::Tap(_) if created => AddressCheck::Announce,
             // It may be a port of a bridge.
-            LinkSpec::Tap(_) => AddressCheck::AskFirst,
-            LinkSpec::Unix(_) | LinkSpec::UnixListen(_) | LinkSpec::Memory(_) => {
+            LinkKind::Tap(_) => AddressCheck::AskFirst,
+            LinkKind::Unix(_) | LinkKind::UnixListen(_) | LinkKind::Memory(_) => {
                 AddressCheck::AskMeanwhile
             }
         }
@@ -45,9 +45,9 @@ impl NetdevBuilder {
             return Err(Error::invalid(reason).with_remedy("give them two addresses of one network"));
         }
         match &self.link {
-            LinkSpec::Packet(_) if self.ports.is_some() => return Ok(()),
-            LinkSpec::Tap(_) | LinkSpec::Packet(_) | LinkSpec::Macvtap(_) => {}
-            LinkSpec::Unix(_) | LinkSpec::UnixListen(_) | LinkSpec::Memory(_) => return Ok(()),
+            LinkKind::Packet(_) if self.ports.is_some() => return Ok(()),
+            LinkKind::Tap(_) | LinkKind::Packet(_) | LinkKind::Macvtap(_) => {}
+            LinkKind::Unix(_) | LinkKind::UnixListen(_) | LinkKind::Memory(_) => return Ok(()),
         }
         for (interface, ip) in own_addresses()? {
             let is_replaced = self.replaced_interface() == Some(&interface);
@@ -62,7 +62,7 @@ impl NetdevBuilder {
     /// Returns the interface at which the NIC takes the place of this machine.
     pub(super) fn replaced_interface(&self) -> Option<&str> {
         match (&self.link, self.macvtap_mode) {
-            (LinkSpec::Macvtap(name), Some(MacvtapMode::Passthru)) => Some(name),
+            (LinkKind::Macvtap(name), Some(MacvtapMode::Passthru)) => Some(name),
             _ => None,
         }
     }
@@ -73,10 +73,10 @@ impl NetdevBuilder {
             self.link
         );
         let remedy = match &self.link {
-            LinkSpec::Packet(name) => format!(
+            LinkKind::Packet(name) => format!(
                 "give a free address of the network, or share TCP ports of this one: packet:{name},ports=5201-5210"
             ),
-            LinkSpec::Macvtap(name) => format!(
+            LinkKind::Macvtap(name) => format!(
                 "give a free address of the network, or take the place of this machine at {name}: macvtap:{name},mode=passthru"
             ),
             _ => "give another address of the network".to_owned(),
@@ -133,7 +133,7 @@ impl NetdevBuilder {
             self.link
         );
         let remedy = match self.link {
-            LinkSpec::Packet(_) | LinkSpec::Macvtap(_) => {
+            LinkKind::Packet(_) | LinkKind::Macvtap(_) => {
                 "give a free address of the network, or auto for one of its DHCP server"
             }
             _ => "give a free address of the network",

@@ -17,7 +17,7 @@ use super::packet::{self, Sharing};
 use super::queues::of_shards;
 use super::{DEFAULT_MTU, NetdevBuilder, memory, unix};
 use crate::error::{Error, ErrorKind};
-use crate::link_spec::LinkSpec;
+use crate::link::LinkKind;
 
 /// An open link.
 pub(super) struct OpenedLinks {
@@ -37,12 +37,12 @@ impl NetdevBuilder {
         self.check_auto()?;
         let (mut port, mut created) = (None, false);
         let links = match &self.link {
-            LinkSpec::Tap(name) => {
+            LinkKind::Tap(name) => {
                 let (links, is_new) = self.open_tap(name, mtu, offloads)?;
                 created = is_new;
                 boxed(links)
             }
-            LinkSpec::Packet(name) => {
+            LinkKind::Packet(name) => {
                 let sharing = match &self.ports {
                     Some(ports) => Sharing::Ports(ports.clone()),
                     None => Sharing::Nothing(mac),
@@ -56,7 +56,7 @@ impl NetdevBuilder {
                 self.mtu = self.mtu.or(interfaces);
                 boxed(links)
             }
-            LinkSpec::Macvtap(name) => {
+            LinkKind::Macvtap(name) => {
                 let settings = MacvtapSettings {
                     mode: self.macvtap_mode,
                     mac: self.mac,
@@ -72,15 +72,15 @@ impl NetdevBuilder {
                 port = opened.port;
                 boxed(opened.links)
             }
-            LinkSpec::Unix(path) => {
+            LinkKind::Unix(path) => {
                 let ours = wire_hello(mtu, offloads);
                 boxed([unix::join(path, ours, self.shares_send_memory)?])
             }
-            LinkSpec::UnixListen(path) => {
+            LinkKind::UnixListen(path) => {
                 let ours = wire_hello(mtu, offloads);
                 boxed([unix::listen(path, ours, self.shares_send_memory)?])
             }
-            LinkSpec::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
+            LinkKind::Memory(name) => boxed(memory::links(name, self.shards, mtu, offloads)?),
         };
         Ok(OpenedLinks {
             links,
@@ -139,7 +139,7 @@ impl NetdevBuilder {
 
     /// Returns a warning if the TAP does not exist yet and the kernel's end gets no address.
     pub(super) fn unreachable_tap(&self) -> Option<String> {
-        let LinkSpec::Tap(name) = &self.link else {
+        let LinkKind::Tap(name) = &self.link else {
             return None;
         };
         if !self.peers.is_empty() || Interface::by_name(name).is_ok() {

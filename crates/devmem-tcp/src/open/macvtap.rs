@@ -17,45 +17,14 @@ use wire::MacAddr;
 use super::packet;
 use super::queues::of_shards;
 use crate::error::{Error, ErrorKind};
+use crate::link::MacvtapMode;
 
-/// Which other stations of this machine a NIC on a macvtap link reaches, beside the network of its interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MacvtapMode {
-    /// Other macvlan and macvtap interfaces of the same interface.
-    #[default]
-    Bridge,
-    /// None.
-    Private,
-    /// Those of the same interface, if the switch sends frames back to the port that they came from.
-    Vepa,
-    /// The NIC takes the place of this machine: it has the MAC address of the interface and gets all its frames. No other
-    /// macvlan or macvtap interface can be made over it.
-    Passthru,
-}
-
-impl MacvtapMode {
-    /// Parses the value of the option `mode`.
-    pub(super) fn parse(text: &str) -> Result<Self, Error> {
-        match text {
-            "bridge" => Ok(Self::Bridge),
-            "private" => Ok(Self::Private),
-            "vepa" => Ok(Self::Vepa),
-            "passthru" => Ok(Self::Passthru),
-            _ => {
-                let reason = format!("'{text}' is not a mode of a macvtap interface");
-                Err(Error::new(ErrorKind::InvalidInput, Errno::EINVAL, reason)
-                    .with_remedy("write mode=bridge, mode=private, mode=vepa or mode=passthru"))
-            }
-        }
-    }
-
-    fn of_kernel(self) -> macvtap::MacvtapMode {
-        match self {
-            Self::Bridge => macvtap::MacvtapMode::Bridge,
-            Self::Private => macvtap::MacvtapMode::Private,
-            Self::Vepa => macvtap::MacvtapMode::Vepa,
-            Self::Passthru => macvtap::MacvtapMode::Passthru,
-        }
+fn of_kernel(mode: MacvtapMode) -> macvtap::MacvtapMode {
+    match mode {
+        MacvtapMode::Bridge => macvtap::MacvtapMode::Bridge,
+        MacvtapMode::Private => macvtap::MacvtapMode::Private,
+        MacvtapMode::Vepa => macvtap::MacvtapMode::Vepa,
+        MacvtapMode::Passthru => macvtap::MacvtapMode::Passthru,
     }
 }
 
@@ -102,7 +71,7 @@ pub(super) fn open(
     } = settings;
     let opened = MacvtapOptions {
         interface: name.to_owned(),
-        mode: mode.map(MacvtapMode::of_kernel),
+        mode: mode.map(of_kernel),
         mac: mac.map(|mac| mac.0),
         mtu,
         queues: queues.max(shards),

@@ -378,3 +378,38 @@ impl AsyncWrite for Stream {
         Pin::new(&mut self.send).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ::tokio::time::timeout;
+
+    use super::Stream;
+    use crate::netdev::Netdev;
+
+    #[::tokio::test]
+    async fn a_connection_that_times_out_wakes_its_waiting_tasks() {
+        // Nobody is at the other end. The timeout comes between two questions for the peer's hardware address: nothing is sent with
+        // it, nor anything else in the rest of the second.
+        let tcp = tcp::Config {
+            timers: tcp::TimerConfig {
+                rto_initial: Duration::from_millis(2500),
+                syn_linear_timeouts: 0,
+                ..tcp::TimerConfig::default()
+            },
+            settings: tcp::Settings {
+                syn_retries: 0,
+                ..tcp::Settings::default()
+            },
+            ..tcp::Config::default()
+        };
+        let builder = Netdev::builder("mem:tokio-silence").expect("a link");
+        let builder = builder.address("10.77.0.1/24").expect("an address");
+        let nic = builder.tcp_config(tcp).open().expect("a NIC");
+        let connect = Stream::connect(&nic, "10.77.0.2:5201");
+        let ended = timeout(Duration::from_secs(20), connect).await;
+        let ended = ended.expect("the connect ends").expect_err("no host answers");
+        assert!(ended.remedy().is_some(), "{ended}");
+    }
+}

@@ -51,7 +51,7 @@ impl Nic {
     ) -> Result<(Rx, NiovSize), BindError> {
         let niov_size = size.unwrap_or_default();
         let _bindings = self.first().lock_bindings();
-        self.align_dmabuf_ids()?;
+        self.align_dmabuf_ids();
         let parts = parts(memory.size(), niov_size, self.shards().len())?;
         let mut shards = Vec::new();
         let mut claim = None;
@@ -77,13 +77,13 @@ impl Nic {
     /// Binds for sending, on all shards.
     pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<Tx, Error> {
         let _bindings = self.first().lock_bindings();
-        self.align_dmabuf_ids()?;
+        self.align_dmabuf_ids();
         let bind = |shard: &Shard| {
             let request = BindTx {
                 ifindex: IFINDEX,
                 dmabuf: memory.clone(),
             };
-            let id = shard.with(|stack, _| stack.bind_tx(request))??;
+            let id = shard.with(|stack, _| stack.bind_tx(request))?;
             Ok(ShardTx {
                 shard: shard.clone(),
                 id,
@@ -122,7 +122,7 @@ impl ShardRx {
         let (id, memory, provider) = shard.with(|stack, _| {
             let (id, memory) = stack.bind_rx_part(request, part)?;
             Ok::<_, BindError>((id, memory, stack.provider(id)))
-        })??;
+        })?;
         let Some(provider) = provider else {
             unreachable!("the stack knows what it bound just now")
         };
@@ -140,8 +140,7 @@ impl ShardRx {
 impl Drop for ShardRx {
     fn drop(&mut self) {
         let id = self.id;
-        // In a child of fork(2) the binding belongs to the parent.
-        let _ = self.shard.with(|stack, _| {
+        self.shard.undo(|stack| {
             // Cannot fail: only this handle unbinds, and the host memory for the queues is already allocated.
             let unbound = stack.unbind_rx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");
@@ -186,15 +185,14 @@ impl Tx {
         let in_flight = |stack: &mut Stack, _| stack.sends_in_flight(self.id);
         // The stacks know the id: the memory is bound until this is dropped.
         let of_shards = self.shards.iter().map(|it| it.shard.with(in_flight));
-        of_shards.filter_map(|it| it.ok().flatten()).sum()
+        of_shards.flatten().sum()
     }
 }
 
 impl Drop for ShardTx {
     fn drop(&mut self) {
         let id = self.id;
-        // In a child of fork(2) the binding belongs to the parent.
-        let _ = self.shard.with(|stack, _| {
+        self.shard.undo(|stack| {
             // Cannot fail: only this handle unbinds.
             let unbound = stack.unbind_tx(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");

@@ -16,7 +16,7 @@ use stack::{AddressConflict, Stack};
 use super::shard::Shard;
 use crate::connect::ConnectOptions;
 use crate::error::{Error, ErrorKind, Forked};
-use crate::queue_stats::QueueStats;
+use crate::queue_stats::{QueueStats, TxStats};
 
 /// A NIC in user space: all of its shards, or one of them.
 #[derive(Clone, Debug)]
@@ -69,14 +69,9 @@ impl Nic {
         self.first().linger(at_most)
     }
 
-    /// Calls `call` with the software NIC of the first shard.
-    pub(crate) fn with_nic<T>(&self, call: impl FnOnce(&mut nic::Nic) -> T) -> Result<T, Forked> {
-        self.first().with(|stack, _| call(stack.nic_mut()))
-    }
-
     /// Runs `call` on the stack of the first shard, for what all of them have in common.
-    fn ask<T>(&self, call: impl FnOnce(&mut Stack) -> T) -> Option<T> {
-        self.first().with(|stack, _| call(stack)).ok()
+    fn ask<T>(&self, call: impl FnOnce(&mut Stack) -> T) -> T {
+        self.first().with(|stack, _| call(stack))
     }
 
     /// Runs `call` on the stack of each shard.
@@ -85,26 +80,23 @@ impl Nic {
         call: impl Fn(&mut Stack) -> T + 'a,
     ) -> impl Iterator<Item = T> + 'a {
         let shards = self.shards.iter();
-        shards.filter_map(move |shard| shard.with(|stack, _| call(stack)).ok())
+        shards.map(move |shard| shard.with(|stack, _| call(stack)))
     }
 
     pub(crate) fn mtu(&self) -> u16 {
-        self.ask(|stack| stack.nic().mtu()).unwrap_or_default()
+        self.ask(|stack| stack.nic().mtu())
     }
 
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         self.ask(|stack| stack.addresses().collect())
-            .unwrap_or_default()
     }
 
     pub(crate) fn address_conflicts(&self) -> Vec<AddressConflict> {
         self.ask(|stack| stack.address_conflicts().since(0))
-            .unwrap_or_default()
     }
 
     pub(crate) fn link_state(&self) -> LinkState {
         self.ask(|stack| stack.nic().link_state())
-            .unwrap_or(LinkState::Gone)
     }
 
     /// Returns how many received frames crossed to the shard of their connection.
@@ -117,6 +109,12 @@ impl Nic {
         self.ask_each(|stack| QueueStats::of_nic(stack.nic()))
             .reduce(QueueStats::add_all)
             .unwrap_or_default()
+    }
+
+    /// Returns the counters of the transmit sides.
+    pub(crate) fn tx_stats(&self) -> TxStats {
+        self.ask_each(|stack| TxStats::of_nic(stack.nic()))
+            .fold(TxStats::default(), TxStats::add)
     }
 
     /// Returns the packets that the shards have dropped, by reason; without reasons that never occurred.
@@ -134,43 +132,36 @@ impl Nic {
     }
 
     /// Makes the next binding get the same id from all shards. The bindings are locked.
-    pub(crate) fn align_dmabuf_ids(&self) -> Result<(), Forked> {
+    pub(crate) fn align_dmabuf_ids(&self) {
         if let [_] = &*self.shards {
-            return Ok(());
+            return;
         }
         let mut next = DmabufId(1);
         for shard in self.shards.iter() {
-            let id = shard.with(|stack, _| stack.next_dmabuf_id())?;
+            let id = shard.with(|stack, _| stack.next_dmabuf_id());
             next = next.max(id.unwrap_or(next));
         }
         for shard in self.shards.iter() {
-            shard.with(|stack, _| stack.skip_to_dmabuf_id(next))?;
+            shard.with(|stack, _| stack.skip_to_dmabuf_id(next));
         }
-        Ok(())
     }
 
     /// Returns the shard for a connection: the one that has its addresses and ports, or the next in turn if the local port is
     /// still to be chosen.
-    pub(crate) fn shard_for(
-        &self,
-        address: SocketAddr,
-        options: &ConnectOptions,
-    ) -> Result<&Shard, Forked> {
+    pub(crate) fn shard_for(&self, address: SocketAddr, options: &ConnectOptions) -> &Shard {
         let turn = self.connects.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         let in_turn = &self.shards[turn];
         let [_, _, ..] = &*self.shards else {
-            return Ok(in_turn);
+            return in_turn;
         };
         let Some(source) = options.source.filter(|source| source.port() != 0) else {
-            return Ok(in_turn);
+            return in_turn;
         };
-        for shard in self.shards.iter() {
-            if shard.with(|stack, _| stack.has_connections(source, address))? {
-                return Ok(shard);
-            }
-        }
+        let mut shards = self.shards.iter();
+        let has_it =
+            |shard: &&Shard| shard.with(|stack, _| stack.has_connections(source, address));
         // There is no route, or no such address: any shard says so.
-        Ok(in_turn)
+        shards.find(has_it).unwrap_or(in_turn)
     }
 }
 

@@ -41,7 +41,7 @@ impl Nic {
         loop {
             let first = listen_on(self.first(), address, backlog)?;
             let mut chosen = address;
-            let local = first.with(|stack, id| stack.local_addr(id))?;
+            let local = first.with(|stack, id| stack.local_addr(id));
             chosen.set_port(local.map_err(Error::from)?.port());
             let mut sockets = vec![first];
             let others = self.shards()[1..].iter();
@@ -68,12 +68,12 @@ impl Nic {
         address: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<Arc<Socket>, Error> {
-        let shard = self.shard_for(address, options)?;
+        let shard = self.shard_for(address, options);
         let id = shard.with(|stack, now| {
             let tcp = stack.tcp_config().settings;
             let id = stack.connect_from(options.source, address, &tcp, now)?;
             Ok::<_, stack::ConnectError>(merging_frags(stack, id))
-        })??;
+        })?;
         Ok(Socket::new(shard, id))
     }
 
@@ -84,7 +84,7 @@ impl Nic {
         options: &ConnectOptions,
         data: SynData<'_>,
     ) -> Result<(Arc<Socket>, usize), Error> {
-        let shard = self.shard_for(address, options)?;
+        let shard = self.shard_for(address, options);
         let cookie = match options.cookie {
             EarlyCookie::Needed => stack::EarlyCookie::Needed,
             EarlyCookie::NotNeeded => stack::EarlyCookie::NotNeeded,
@@ -101,7 +101,7 @@ impl Nic {
                     let _ = stack.abort(id);
                     not_sent(error.into())
                 })
-        })??;
+        })?;
         let socket = Socket::new(shard, id);
         if let SynData::Device(..) = data {
             socket.note_early_send(taken);
@@ -114,7 +114,7 @@ fn listen_on(shard: &Shard, address: SocketAddr, backlog: usize) -> Result<Arc<S
     let id = shard.with(|stack, _| {
         let id = stack.listen(address, backlog)?;
         Ok::<_, stack::ListenError>(merging_frags(stack, id))
-    })??;
+    })?;
     Ok(Socket::new(shard, id))
 }
 
@@ -223,7 +223,7 @@ impl Listening {
         change: impl Fn(&mut Stack, SocketId) -> Result<(), stack::BadSocket>,
     ) -> io::Result<()> {
         for socket in &self.sockets {
-            let changed = socket.with(|stack, id| change(stack, id))?;
+            let changed = socket.with(|stack, id| change(stack, id));
             changed.map_err(Error::from)?;
         }
         Ok(())
@@ -242,7 +242,7 @@ impl Listening {
                 result => return result,
             }
             if let Some(reason) = limit.over(started, driver.now()) {
-                return Err(Error::no_connection(reason.into()));
+                return Err(Error::no_connection(reason));
             }
             // While this thread sleeps, the background threads of the shards keep the fd up to date.
             let fd = self.readiness_fd().map_err(cannot_wait)?;

@@ -13,7 +13,7 @@ use super::open::Listening;
 use super::shard::{Shard, ShardIdentity};
 use super::socket::Socket;
 use crate::driver::{Idling, Wait, WaitLimit};
-use crate::error::{Error, ErrorKind, Forked, NotReady, Remedy};
+use crate::error::{Error, ErrorKind, Forked, Remedy};
 use crate::interest::{Interest, READY_MAX, elsewhere};
 use crate::watchers::ReadyList;
 
@@ -155,7 +155,7 @@ impl Poller {
             let readiness = |(_, socket)| stack.readiness(socket).unwrap_or_default();
             self.list.take_ready(keys, READY_MAX, readiness);
             !keys.is_empty()
-        })?;
+        });
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Poller {
         Ok(self.wait_until(at_most, |stack| {
             let sockets = watches.clone().flat_map(|watch| self.on_shard(watch));
             sockets.into_iter().any(|socket| socket.is_ready(stack))
-        })?)
+        }))
     }
 
     /// Waits until `is_ready`, or until [`wake`](Self::wake) is called. Returns whether that happened in time.
@@ -180,7 +180,7 @@ impl Poller {
         &self,
         at_most: Duration,
         mut is_ready: impl FnMut(&Stack) -> bool,
-    ) -> Result<bool, Forked> {
+    ) -> bool {
         let wait = Wait {
             stack: self.shard.at(),
             socket: None,
@@ -190,18 +190,15 @@ impl Poller {
         let waited = self.shard.driver().wait_for(wait, |stack, _| {
             (is_ready(stack) || self.is_woken.swap(false, Ordering::Acquire)).then_some(())
         });
-        match waited {
-            Ok(()) => Ok(true),
-            Err(NotReady::TimedOut | NotReady::WouldBlock) => Ok(false),
-            Err(NotReady::Forked(forked)) => Err(forked),
-        }
+        waited.is_ok()
     }
 }
 
 impl Drop for Poller {
     fn drop(&mut self) {
-        if let Ok(mut core) = self.shard.driver().enter() {
-            core.watchers.remove_all(&self.list);
+        let driver = self.shard.driver();
+        if driver.is_here() {
+            driver.lock().watchers.remove_all(&self.list);
         }
     }
 }

@@ -130,7 +130,7 @@ impl Socket {
     }
 
     fn dontneed(&self, tokens: &[DmabufToken]) -> Result<u32, Error> {
-        let freed = self.with(|stack, id| stack.dontneed(id, tokens))??;
+        let freed = self.with(|stack, id| stack.dontneed(id, tokens))?;
         self.returned.fetch_add(freed.into(), Ordering::Relaxed);
         Ok(freed)
     }

@@ -93,7 +93,7 @@ impl Socket {
         if self.sends().enabled {
             return Ok(());
         }
-        let set = self.with(|stack, id| stack.set_option(id, SocketOption::Zerocopy(true)))?;
+        let set = self.with(|stack, id| stack.set_option(id, SocketOption::Zerocopy(true)));
         // Cannot fail: the socket is open while the stream exists, and both values are valid.
         debug_assert!(set.is_ok(), "{set:?}");
         self.sends().enabled = set.is_ok();
@@ -145,7 +145,7 @@ impl Socket {
 
     /// Reads the error queue until it is empty and returns the number of complete sends.
     pub(crate) fn collect(&self) -> Result<u64, Error> {
-        Ok(self.with(|stack, _| self.drain(stack))??)
+        Ok(self.with(|stack, _| self.drain(stack))?)
     }
 
     /// Reads the error queue and returns the counts of the sends.

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use nic::{Features, Nic, Rings, TcpDataSplit};
-use stack::Stack;
 use steer::{
     FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, QueueRange, Rss, RuleAction,
     RuleLocation, RxQueueId,
@@ -29,7 +28,7 @@ impl ShardSettings {
         flows: &Flows,
         queues: u16,
     ) -> Result<Arc<Self>, Error> {
-        let applied = driver.with(at, |stack, _| apply(stack.nic_mut(), flows, queues))??;
+        let applied = driver.with(at, |stack, _| apply(stack.nic_mut(), flows, queues))?;
         Ok(Arc::new(Self {
             driver: driver.clone(),
             at,
@@ -56,9 +55,8 @@ impl fmt::Debug for ShardSettings {
 
 impl Drop for ShardSettings {
     fn drop(&mut self) {
-        let restore = |stack: &mut Stack, _| self.applied.restore(stack.nic_mut());
-        // In a child of fork(2) the settings belong to the parent.
-        let _ = self.driver.with(self.at, restore);
+        self.driver
+            .undo(self.at, |stack| self.applied.restore(stack.nic_mut()));
     }
 }
 

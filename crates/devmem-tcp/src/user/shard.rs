@@ -71,8 +71,13 @@ impl Shard {
     }
 
     /// Runs `call` on the stack.
-    pub(super) fn with<T>(&self, call: impl FnOnce(&mut Stack, Instant) -> T) -> Result<T, Forked> {
+    pub(super) fn with<T>(&self, call: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         self.driver().with(self.at, call)
+    }
+
+    /// Runs `call` on the stack, for a `Drop`: see [`Driver::undo`].
+    pub(super) fn undo(&self, call: impl FnOnce(&mut Stack)) {
+        self.driver().undo(self.at, call);
     }
 
     /// Notes the memory of a binding, to find it for frags.

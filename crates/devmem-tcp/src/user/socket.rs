@@ -72,7 +72,7 @@ impl Socket {
     pub(super) fn with<T>(
         &self,
         call: impl FnOnce(&mut Stack, SocketId) -> T,
-    ) -> Result<T, Forked> {
+    ) -> T {
         self.shard.with(|stack, _| call(stack, self.id))
     }
 
@@ -100,49 +100,49 @@ impl Socket {
     /// Returns who holds the memory that the connection receives into; `None` while enough is free.
     pub(crate) fn held_memory(&self) -> Option<HeldMemory> {
         let holders = self.with(|stack, id| stack.memory_holders(id));
-        holders.ok()?.ok().flatten().map(HeldMemory::of_stack)
+        holders.ok().flatten().map(HeldMemory::of_stack)
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
-        Ok(self.with(|stack, id| stack.shutdown(id, how))??)
+        Ok(self.with(|stack, id| stack.shutdown(id, how))?)
     }
 
     /// Returns the pending error of the connection and clears it.
     pub(crate) fn take_error(&self) -> io::Result<Option<Error>> {
-        let taken = self.with(|stack, id| stack.take_error(id))?;
+        let taken = self.with(|stack, id| stack.take_error(id));
         let taken = taken.map_err(Error::from)?;
         Ok(taken.map(Error::ended))
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let peer = self.with(|stack, id| stack.peer_addr(id))?;
+        let peer = self.with(|stack, id| stack.peer_addr(id));
         let peer = peer.map_err(Error::from)?;
         peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        let local = self.with(|stack, id| stack.local_addr(id))?;
+        let local = self.with(|stack, id| stack.local_addr(id));
         Ok(local.map_err(Error::from)?)
     }
 
     /// Returns the state and measurements of the connection.
     pub(crate) fn tcp_info(&self) -> Option<TcpInfo> {
         let info = self.with(|stack, id| stack.info(id));
-        info.ok()?.ok().flatten().map(TcpInfo::from)
+        info.ok().flatten().map(TcpInfo::from)
     }
 
     /// Returns the RX queue on which the connection's packets arrive.
     pub(crate) fn queue(&self) -> Option<RxQueueId> {
-        self.with(|stack, id| stack.rx_queue(id)).ok()?.ok()
+        self.with(|stack, id| stack.rx_queue(id)).ok()
     }
 
     /// Sends what waits for further sends to fill a packet.
-    pub(crate) fn flush(&self) -> io::Result<()> {
-        Ok(self.shard.with(|stack, now| stack.flush(now))?)
+    pub(crate) fn flush(&self) {
+        self.shard.with(|stack, now| stack.flush(now));
     }
 
     fn set_option(&self, option: SocketOption) -> io::Result<()> {
-        let set = self.with(|stack, id| stack.set_option(id, option))?;
+        let set = self.with(|stack, id| stack.set_option(id, option));
         set.map_err(|error| Error::from(error).into())
     }
 
@@ -151,7 +151,7 @@ impl Socket {
     }
 
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
-        let option = self.with(|stack, id| stack.option(id, OptionName::NoDelay))?;
+        let option = self.with(|stack, id| stack.option(id, OptionName::NoDelay));
         Ok(option.map_err(Error::from)? == SocketOption::NoDelay(true))
     }
 
@@ -191,15 +191,16 @@ impl Socket {
 
     /// Returns a new descriptor of a task signal, which has an event after each [`arm`](Self::arm).
     pub(crate) fn task_signal(&self, signal: TaskSignal) -> io::Result<OwnedFd> {
-        let mut core = self.shard.driver().enter()?;
+        let mut core = self.shard.driver().lock();
         core.task_fd(self.shard.at(), self.id, signal)?.try_clone()
     }
 
     /// Arms a task signal for one event. An attempt of the call must follow, so that no earlier event is missed. Does nothing
     /// in a child of fork(2).
     pub(crate) fn arm(&self, signal: TaskSignal) {
-        if let Ok(mut core) = self.shard.driver().enter() {
-            core.arm(self.shard.at(), self.id, signal);
+        let driver = self.shard.driver();
+        if driver.is_here() {
+            driver.lock().arm(self.shard.at(), self.id, signal);
         }
     }
 
@@ -211,7 +212,6 @@ impl Socket {
     /// Fails in virtual time, where the clock stands still between calls.
     #[cfg(feature = "tokio")]
     pub(crate) fn assert_real_time(&self) -> io::Result<()> {
-        self.shard.check()?;
         if self.shard.driver().is_virtual() {
             let reason =
                 "in virtual time only calls move the clock, and a task would wait for ever";
@@ -224,7 +224,12 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let closed = self.with(|stack, id| {
+        let driver = self.shard.driver();
+        // In a child of fork(2) the socket belongs to the parent.
+        if !driver.is_here() {
+            return;
+        }
+        self.with(|stack, id| {
             // Cannot fail: only this handle closes the socket.
             let closed = match self.aborts() {
                 true => stack.abort(id),
@@ -232,10 +237,6 @@ impl Drop for Socket {
             };
             debug_assert!(closed.is_ok(), "{closed:?}");
         });
-        // In a child of fork(2) the socket belongs to the parent.
-        if closed.is_ok() {
-            let mut core = self.shard.driver().lock();
-            core.forget(self.shard.at(), self.id);
-        }
+        driver.lock().forget(self.shard.at(), self.id);
     }
 }

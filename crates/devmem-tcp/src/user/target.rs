@@ -27,7 +27,7 @@ impl Nic {
     /// Binds as a target, on all shards.
     pub(crate) fn bind_target(&self, memory: &Dmabuf) -> Result<Target, Error> {
         let _bindings = self.first().lock_bindings();
-        self.align_dmabuf_ids()?;
+        self.align_dmabuf_ids();
         self.first().note_target();
         let shards = self.shards().iter();
         let shards: Vec<_> = shards
@@ -58,7 +58,7 @@ impl Target {
 
 impl ShardTarget {
     fn bind(shard: &Shard, memory: &Dmabuf) -> Result<Self, Error> {
-        let id = shard.with(|stack, _| stack.bind_target(memory))??;
+        let id = shard.with(|stack, _| stack.bind_target(memory))?;
         shard.note_memory(id, memory.observer());
         Ok(Self {
             shard: shard.clone(),
@@ -70,8 +70,7 @@ impl ShardTarget {
 impl Drop for ShardTarget {
     fn drop(&mut self) {
         let id = self.id;
-        // In a child of fork(2) the binding belongs to the parent.
-        let _ = self.shard.with(|stack, _| {
+        self.shard.undo(|stack| {
             // Cannot fail: only this handle unbinds.
             let unbound = stack.unbind_target(id);
             debug_assert!(unbound.is_ok(), "{unbound:?}");
@@ -95,6 +94,6 @@ impl Socket {
         if let Some(found) = elsewhere {
             return Err(stack::PlaceError::InUse(found).into());
         }
-        Ok(self.with(|stack, id| stack.place_next(id, target.id, ranges))??)
+        Ok(self.with(|stack, id| stack.place_next(id, target.id, ranges))?)
     }
 }

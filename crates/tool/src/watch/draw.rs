@@ -101,8 +101,8 @@ fn draw_memory(frame: &mut Frame<'_>, area: Rect, memory: &Memory, queues: &[Que
     } = *memory;
     let away = total.saturating_sub(home);
     let pools = queues.iter().filter(|queue| queue.is_bound());
-    let pools = pools.filter_map(|queue| queue.pool);
-    let in_use: Option<u64> = pools.map(|pool| pool.outstanding).reduce(|a, b| a + b);
+    let pools = pools.filter_map(|queue| queue.stats.pool);
+    let in_use: Option<u64> = pools.map(|pool| pool.in_use).reduce(|a, b| a + b);
     let places = match in_use.map(|in_use| in_use.min(away)) {
         Some(in_use) => format!(
             "{home} free, {} in page pools, {in_use} in packets or lent",
@@ -127,7 +127,7 @@ fn draw_memory(frame: &mut Frame<'_>, area: Rect, memory: &Memory, queues: &[Que
 
 fn draw_queues(frame: &mut Frame<'_>, area: Rect, queues: &[QueueSample]) {
     let rows = queues.iter().map(|queue| {
-        let QueueSample { stats, rate, pool } = queue;
+        let QueueSample { stats, rate } = queue;
         let count = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
         Row::new([
             stats.queue.0.to_string(),
@@ -135,9 +135,9 @@ fn draw_queues(frame: &mut Frame<'_>, area: Rect, queues: &[QueueSample]) {
             count(stats.split_packets),
             short(stats.bytes),
             format!("{:.1}", rate / 1e9),
-            count(pool.map(|pool| pool.held)),
-            count(pool.map(|pool| pool.outstanding)),
-            count(pool.map(|pool| pool.recycle_cached + pool.recycle_ring)),
+            count(stats.pool.map(|pool| pool.held)),
+            count(stats.pool.map(|pool| pool.in_use)),
+            count(stats.pool.map(|pool| pool.recycled)),
         ])
     });
     let columns = [

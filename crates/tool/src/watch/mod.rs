@@ -22,7 +22,7 @@ use devmem_tcp::Netdev;
 
 use crate::receive::View;
 use meter::Meter;
-use sample::{ConnectionSample, Memory, QueueSample, Sample, TxSample};
+use sample::{ConnectionSample, Memory, QueueSample, Sample};
 use screen::{Key, Screen};
 
 /// Time between two updates of the screen.
@@ -143,7 +143,7 @@ impl Watch {
         let elapsed = self.start.elapsed();
         let sample = Sample {
             connections: self.senders.values().map(|(_, s)| s.clone()).collect(),
-            tx: self.tx(),
+            tx: self.nic.tx_stats(),
             elapsed,
             average: elapsed,
             ..self.sample(now, bytes)
@@ -170,31 +170,15 @@ impl Watch {
         }
     }
 
-    /// Returns the counters of the RX queues, and of their page pools where the NIC is in user space.
+    /// Returns the counters of the RX queues, and their rates.
     fn queues(&mut self, now: Instant) -> Vec<QueueSample> {
-        let stats = self.nic.queue_stats();
-        let pools = devmem_tcp::internals::with_nic(&self.nic, |nic| {
-            let pools = stats.iter().map(|stats| nic.pool_stats(stats.queue));
-            pools.collect::<Vec<_>>()
-        });
-        let mut pools = pools.unwrap_or_default().into_iter();
+        let stats = self.nic.queue_stats().into_iter();
         stats
-            .into_iter()
             .map(|stats| QueueSample {
                 rate: self.rate(&format!("queue {}", stats.queue.0), now, stats.bytes),
                 stats,
-                pool: pools.next().flatten(),
             })
             .collect()
-    }
-
-    fn tx(&self) -> Option<TxSample> {
-        let stats = devmem_tcp::internals::with_nic(&self.nic, |nic| nic.tx_stats()).ok()?;
-        Some(TxSample {
-            packets: stats.packets,
-            frames: stats.frames,
-            busy: stats.busy,
-        })
     }
 
     /// Returns the rate of a byte counter in bits per second.

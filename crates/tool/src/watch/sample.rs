@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use devmem_tcp::{stats::QueueStats, tcp::TcpInfo};
-use netmem::PoolStats;
+use devmem_tcp::stats::{QueueStats, TxStats};
+use devmem_tcp::tcp::TcpInfo;
 
 /// State of a transfer at one moment.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Sample {
     /// The bound memory, when receiving.
     pub memory: Option<Memory>,
     /// Counters of the transmit side, when sending with a user-space NIC.
-    pub tx: Option<TxSample>,
+    pub tx: Option<TxStats>,
     /// RX queues, when receiving.
     pub queues: Vec<QueueSample>,
     /// Open connections.
@@ -59,8 +59,6 @@ pub struct QueueSample {
     pub stats: QueueStats,
     /// Its rate, in bits per second.
     pub rate: f64,
-    /// Its page pool; `None` for a NIC of the kernel.
-    pub pool: Option<PoolStats>,
 }
 
 impl QueueSample {
@@ -68,17 +66,6 @@ impl QueueSample {
     pub fn is_bound(&self) -> bool {
         self.stats.queue.0 != 0
     }
-}
-
-/// Counters of the transmit side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxSample {
-    /// Packets sent; a super-packet counts once.
-    pub packets: u64,
-    /// Frames sent.
-    pub frames: u64,
-    /// Number of times that the link was busy.
-    pub busy: u64,
 }
 
 /// One open connection.

@@ -4,13 +4,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use devmem_linux::test_util::skip;
-use devmem_tcp::{RxQueueId, stats::QueueStats, tcp::TcpInfo};
-use netmem::PoolStats;
+use devmem_tcp::RxQueueId;
+use devmem_tcp::stats::{PoolStats, QueueStats, TxStats};
+use devmem_tcp::tcp::TcpInfo;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::draw::draw;
-use super::sample::{ConnectionSample, Memory, QueueSample, Sample, TxSample};
+use super::sample::{ConnectionSample, Memory, QueueSample, Sample};
 use super::screen::Screen;
 use crate::pty::Pty;
 
@@ -29,14 +30,11 @@ fn drawn(sample: &Sample, columns: u16, rows: u16) -> String {
 fn receiving() -> Sample {
     let info = TcpInfo::default();
     let peer = "10.77.0.1:40000".parse().unwrap();
-    let pool = PoolStats {
-        held: 90,
-        outstanding: 30,
-        recycle_cached: 1000,
-        recycle_ring: 24,
-        ..PoolStats::default()
-    };
-    let mut stats = QueueStats::default();
+    let mut pool = PoolStats::default();
+    (pool.held, pool.in_use, pool.recycled) = (90, 30, 1024);
+    let mut host = QueueStats::default();
+    host.pool = Some(pool);
+    let mut stats = host;
     stats.queue = RxQueueId(1);
     stats.packets = 4321;
     stats.split_packets = Some(4300);
@@ -58,14 +56,12 @@ fn receiving() -> Sample {
         queues: vec![
             // Host memory: not counted as net_iovs.
             QueueSample {
-                stats: QueueStats::default(),
+                stats: host,
                 rate: 0.0,
-                pool: Some(pool),
             },
             QueueSample {
                 stats,
                 rate: 12.5e9,
-                pool: Some(pool),
             },
         ],
         connections: vec![ConnectionSample::receiving(peer, 1 << 30, 12.5e9, &info)],
@@ -100,14 +96,12 @@ fn a_sender_shows_its_windows_and_chunks_and_no_memory() {
     let info = TcpInfo::default();
     let peer = "10.77.0.1:5201".parse().unwrap();
     let connection = ConnectionSample::sending(peer, 5 << 20, 1e9, &info, (3, 64));
+    let mut tx = TxStats::default();
+    (tx.packets, tx.frames, tx.busy) = (10, 450, 2);
     let text = drawn(
         &Sample {
             connections: vec![connection],
-            tx: Some(TxSample {
-                packets: 10,
-                frames: 450,
-                busy: 2,
-            }),
+            tx: Some(tx),
             ..Sample::default()
         },
         100,

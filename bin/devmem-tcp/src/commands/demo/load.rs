@@ -57,8 +57,6 @@ pub fn run(plan: &DemoPlan, server: Option<StockServer>) -> Result<(), Failure> 
 fn tap(plan: &DemoPlan, link: &str) -> Result<TapPlan, Failure> {
     Ok(TapPlan {
         link: link.parse().context("the link of the demo")?,
-        options: None,
-        shared_ports: None,
         ours: plan.ours,
         // The kernel's end of a veth pair has its address already.
         peers: (link == TAP).then_some(plan.peers),

@@ -1,13 +1,11 @@
-//! The link of a user-space NIC, as text: `tap:NAME`, `packet:NAME`, `macvtap:NAME`, `unix:PATH`, `unix-listen:PATH` or
-//! `mem:NAME`.
+//! What a link is made of.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use devmem_uapi::text::Printable;
 
-use crate::error::Error;
+use crate::error::{Error, Remedy};
 
 /// Longest interface name: IFNAMSIZ less its NUL (linux include/uapi/linux/if.h).
 const MAX_IFNAME: usize = 15;
@@ -15,31 +13,25 @@ const MAX_IFNAME: usize = 15;
 /// Longest path of a UNIX socket: `sun_path` less its NUL (linux include/uapi/linux/un.h).
 const MAX_UNIX_PATH: usize = 107;
 
-/// The link of a user-space NIC.
-///
-/// ```
-/// # use devmem_tcp::LinkSpec;
-/// assert_eq!("tap:dm0".parse::<LinkSpec>()?, LinkSpec::Tap("dm0".to_owned()));
-/// assert!("eth0".parse::<LinkSpec>().is_err());
-/// # Ok::<(), devmem_tcp::Error>(())
-/// ```
+/// Kind of a link, and what it is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum LinkSpec {
+pub enum LinkKind {
     /// `tap:NAME`: a TAP interface of this network namespace, created if it does not exist. Its other end is the
-    /// kernel's network stack. [`Netdev::builder`](crate::Netdev::builder) and [`Netdev::user`](crate::Netdev::user) also take
-    /// `tap:NAME,ADDRESS/LENGTH` with an address for that end.
+    /// kernel's network stack. Options: `ADDRESS/LENGTH`, an address for that end, as
+    /// [`NetdevBuilder::peer_address`](crate::NetdevBuilder::peer_address), and `mac=`.
     Tap(String),
     /// `packet:NAME`: an Ethernet interface of this network namespace that exists, usually a NIC, through a packet socket. The
     /// NIC has a MAC address beside that of the interface: it is one more station of the interface's network, which programs
-    /// on this machine cannot reach through this interface. Needs CAP_NET_RAW. The builders also take
-    /// `packet:NAME,mac=02:00:00:00:00:02`, as [`NetdevBuilder::mac`](crate::NetdevBuilder::mac). Frames with a VLAN tag are
-    /// not received: name the VLAN's interface (eth0.100) for a link in it.
+    /// on this machine cannot reach through this interface. Needs CAP_NET_RAW. Options:
+    /// `mac=02:00:00:00:00:02`, as [`NetdevBuilder::mac`](crate::NetdevBuilder::mac), and `ports=5201-5210`, as
+    /// [`NetdevBuilder::share_ports`](crate::NetdevBuilder::share_ports). Frames with a VLAN tag are not received: name the VLAN's
+    /// interface (eth0.100) for a link in it.
     Packet(String),
     /// `macvtap:NAME`: a macvtap interface. If `NAME` is one, it is used as it is, with its MAC address; no other program may have
     /// it open. Otherwise `NAME` is an Ethernet interface of this network namespace, over which one is made, in a network
     /// namespace that only this process has: it ends with the NIC, also when the process is killed. The NIC is one more station,
     /// as on a packet link, and can have several queues ([`NetdevBuilder::tap_queues`](crate::NetdevBuilder::tap_queues)). Needs
-    /// root. The builders also take `macvtap:NAME,mac=02:00:00:00:00:02` and `macvtap:NAME,mode=private`, as
+    /// root. Options: `mac=02:00:00:00:00:02`, and `mode=private`, as
     /// [`NetdevBuilder::macvtap_mode`](crate::NetdevBuilder::macvtap_mode).
     Macvtap(String),
     /// `unix:PATH`: a UNIX socket (SOCK_SEQPACKET) on which the other end of the wire listens, such as an emulated NIC
@@ -73,19 +65,9 @@ pub enum LinkSpec {
     Memory(String),
 }
 
-/// The error for a text that cannot be parsed as a link.
-fn no_link(text: &str, why: &str) -> Error {
-    Error::invalid(format!("'{}' names no link: {why}", Printable(text))).with_remedy(
-        "write tap:NAME (a TAP interface, NAME at most 15 bytes), packet:NAME or macvtap:NAME (an Ethernet interface), unix:PATH (the \
-         socket of an emulated NIC, or of another process), unix-listen:PATH (the same, listening) or mem:NAME (a wire inside this \
-         process)",
-    )
-}
-
-impl FromStr for LinkSpec {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+impl LinkKind {
+    /// Parses a link without options.
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let refuse = |why| Err(no_link(text, why));
         let Some((kind, name)) = text.split_once(':') else {
             return refuse("there is no kind before a colon");
@@ -110,6 +92,12 @@ impl FromStr for LinkSpec {
     }
 }
 
+/// The error for a text that cannot be parsed as a link.
+fn no_link(text: &str, why: &str) -> Error {
+    let reason = format!("'{}' names no link: {why}", Printable(text));
+    Error::invalid(reason).with_remedy(Remedy::WriteLink)
+}
+
 /// Returns why no interface can have the name.
 fn interface_fault(name: &str) -> Option<&'static str> {
     let is_bad = |byte: u8| byte == b'/' || byte.is_ascii_whitespace() || byte == 0;
@@ -121,7 +109,8 @@ fn interface_fault(name: &str) -> Option<&'static str> {
     }
 }
 
-impl fmt::Display for LinkSpec {
+/// Writes it as text, without options.
+impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tap(name) => write!(f, "tap:{name}"),
@@ -130,49 +119,6 @@ impl fmt::Display for LinkSpec {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::UnixListen(path) => write!(f, "unix-listen:{}", path.display()),
             Self::Memory(name) => write!(f, "mem:{name}"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::LinkSpec;
-
-    #[test]
-    fn text_and_link_convert_both_ways() {
-        for text in [
-            "tap:dm0",
-            "mem:lab",
-            "tap:abcdefghijklmno",
-            "packet:eth0.100",
-            "macvtap:eth0",
-            "unix:/run/wire",
-            "unix-listen:/run/wire",
-        ] {
-            let link: LinkSpec = text.parse().expect(text);
-            assert_eq!(link.to_string(), text);
-        }
-    }
-
-    #[test]
-    fn an_invalid_link_is_refused_with_the_valid_forms() {
-        for text in [
-            "",
-            "dm0",
-            "tap:",
-            "mem:",
-            "unix:",
-            "unix-listen:",
-            "tap:abcdefghijklmnop",
-            "tap:a/b",
-            "tap:a b",
-            "packet:",
-            "macvtap:",
-            "packet:abcdefghijklmnop",
-            "eth:x",
-        ] {
-            let error = text.parse::<LinkSpec>().expect_err(text).to_string();
-            assert!(error.contains("write tap:NAME"), "{error}");
         }
     }
 }

@@ -15,8 +15,8 @@ rm -rf "$stage" "$dist"/devmem-tcp_*.deb
 mkdir -p "$stage"
 
 cargo build --release --package devmem-tcp-cli --package devmem-bench --package devmem-lab-tests --package devmem-tcp-c \
-    --features devmem-tcp-cli/watch,devmem-tcp-cli/vulkan,devmem-tcp-c/vulkan
-cargo run --quiet --package devmem-tcp-cli --example dist "$stage"
+    --features devmem-tcp-cli/watch,devmem-tcp-cli/vulkan,devmem-tcp-cli/dist,devmem-tcp-c/vulkan
+"$target/release/devmem-tcp-dist" "$stage"
 cp packaging/*.1 "$stage/man/"
 # cargo-deb compresses no page of the target folder.
 gzip -9n "$stage"/man/*.1

@@ -59,8 +59,7 @@ impl Completions {
     /// # Errors
     /// The error queue of the socket cannot be read.
     pub fn try_next(&self) -> Result<Option<Completion>, Error> {
-        let (first, end) = self.socket.tell()?;
-        Ok(Completion::of(first, end))
+        self.socket.report()
     }
 
     /// Returns the number of zero-copy sends that are not complete. One [`SendHalf::send`](crate::SendHalf::send) may make several.

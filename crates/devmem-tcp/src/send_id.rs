@@ -64,6 +64,18 @@ impl Completion {
     }
 }
 
+/// How far completions were reported to the program.
+#[derive(Debug, Default)]
+pub(crate) struct Reported(u64);
+
+impl Reported {
+    /// Returns the sends that became complete since the last call, now that all before `end` are.
+    pub(crate) fn up_to(&mut self, end: u64) -> Option<Completion> {
+        let first = std::mem::replace(&mut self.0, end.max(self.0));
+        Completion::of(first, end)
+    }
+}
+
 /// Counts of a socket's zero-copy sends. One [`SendHalf::send`](crate::SendHalf::send) may make several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounts {

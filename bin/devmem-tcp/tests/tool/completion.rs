@@ -7,7 +7,7 @@ use crate::common::{LIMIT, run};
 use devmem_linux::test_util::{skip, wait_or_kill};
 use tool::stock;
 
-#[path = "../../examples/dist/completions.rs"]
+#[path = "../../src/dist/completions.rs"]
 mod completions;
 
 /// A typed line whose last word has one completion, and that word. An empty one: it has none.

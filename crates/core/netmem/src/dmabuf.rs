@@ -20,6 +20,15 @@ pub use streams::Chunks;
 /// Device memory of this process: a handle that is cheap to clone. The memory is unmapped when the
 /// last handle is dropped *and* the last net_iov of a NIC that uses it is home.
 ///
+/// | Made by | what it is |
+/// |---|---|
+/// | [`anonymous`](Self::anonymous) | memory of this process, for NICs in user space and for tests |
+/// | [`memfd`](Self::memfd) | the same with a file; bound to a NIC of the kernel it becomes a udmabuf |
+/// | [`shared_memfd`](Self::shared_memfd) | the same, which the process at the other end of a UNIX wire may read |
+/// | `devmem_tcp::memory::{udmabuf, dma_heap, import}` | a dma-buf of the kernel, for NICs of the kernel, too |
+/// | `devmem_tcp::{cuda, hip, vulkan}::alloc` | memory of a GPU |
+/// | [`exported`](Self::exported) | memory of any other device, by an [`Exporter`] |
+///
 /// The copying methods are for the application; the stack never calls them. Copying to bytes that a NIC has posted or is
 /// sending corrupts the data, as on a real device. Copying to bytes of a frag that is lent to the program changes that frag
 /// only, so data may be processed in place.
@@ -32,20 +41,6 @@ pub struct Dmabuf {
 }
 
 impl Dmabuf {
-    /// Begins an access of the CPU: the writes of devices become visible to it.
-    ///
-    /// # Errors
-    ///
-    /// [`CopyError::Sync`] when the exporter cannot synchronise.
-    pub fn cpu_view(&self, access: CpuAccess) -> Result<CpuView<'_>, CopyError> {
-        CpuView::of(self.memory(), access)
-    }
-
-    /// Returns the engine that copies the memory, if the CPU cannot access it.
-    pub fn copy_engine(&self) -> Option<&Arc<dyn CopyEngine>> {
-        self.memory().engine()
-    }
-
     /// Allocates anonymous memory, in huge pages if the machine has them, and touches every page.
     ///
     /// # Errors
@@ -87,6 +82,20 @@ impl Dmabuf {
     /// [`DmabufError`] when its size is not a positive multiple of 4096 or it cannot be mapped.
     pub fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
         Memory::exported(exporter).map(Self::new)
+    }
+
+    /// Begins an access of the CPU: the writes of devices become visible to it.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Sync`] when the exporter cannot synchronise.
+    pub fn cpu_view(&self, access: CpuAccess) -> Result<CpuView<'_>, CopyError> {
+        CpuView::of(self.memory(), access)
+    }
+
+    /// Returns the engine that copies the memory, if the CPU cannot access it.
+    pub fn copy_engine(&self) -> Option<&Arc<dyn CopyEngine>> {
+        self.memory().engine()
     }
 
     /// Returns the exporter of the memory, if there is one.

@@ -18,9 +18,9 @@ use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{Error, Forked, HeldMemory, RecvError};
 use crate::frags::Frags;
-use crate::ranges::HowToSend;
+use crate::ranges::{HowToSend, check_ranges, send_ranges};
 use crate::recv_request::RecvRequest;
-use crate::send_id::{SendCounts, SendId};
+use crate::send_id::{Completion, SendCounts, SendId};
 use crate::signals::TaskSignal;
 use crate::tcp_info::TcpInfo;
 use crate::tcp_options::Keepalive;
@@ -181,10 +181,11 @@ impl Socket {
     ) -> Result<SendId, Error> {
         match (self.here()?, tx) {
             (Self::User(socket), Tx::User(tx)) if tx.is_at(socket.shard()) => {
-                socket.send(tx, ranges, how)
+                self.send_zerocopy(ranges, how, |now, limit| socket.send_device(tx, now, limit))
             }
             (Self::Kernel(socket), Tx::Kernel(tx)) if tx.is_on(socket.nic()) => {
-                socket.send(tx, ranges, how)
+                check_ranges(tx.id(), tx.size(), ranges)?;
+                self.send_zerocopy(ranges, how, |now, limit| socket.send_device(tx, now, limit))
             }
             _ => Err(tx.is_elsewhere()),
         }
@@ -197,7 +198,21 @@ impl Socket {
         range: &Range<usize>,
         how: HowToSend,
     ) -> Result<SendId, Error> {
-        each!(self.here()?, socket => socket.send_host(bytes, range, how))
+        let socket = self.here()?;
+        self.send_zerocopy(std::slice::from_ref(range), how, |now, limit| {
+            each!(socket, socket => socket.send_host(bytes, &now[0], limit))
+        })
+    }
+
+    /// Calls `once` until it has queued as many bytes as `how` says.
+    fn send_zerocopy(
+        &self,
+        ranges: &[Range<usize>],
+        how: HowToSend,
+        once: impl FnMut(&[Range<usize>], WaitLimit) -> Result<usize, Error>,
+    ) -> Result<SendId, Error> {
+        each!(self, socket => socket.enable_zerocopy())?;
+        send_ranges(ranges, how, || self.sent(), once)
     }
 
     /// Sends what waits for further sends to fill a packet.
@@ -224,9 +239,9 @@ impl Socket {
         each!(self.here()?, socket => socket.counts())
     }
 
-    /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
-        each!(self.here()?, socket => socket.tell())
+    /// Returns the sends that became complete since the last call.
+    pub(crate) fn report(&self) -> Result<Option<Completion>, Error> {
+        each!(self.here()?, socket => socket.report())
     }
 
     /// Waits until all sends before `end` are complete.

@@ -206,7 +206,7 @@ impl Tx {
     }
 
     /// Returns the number of bytes of the memory.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.size
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_linux::socket::CompletionError;
 
-use super::sends::{Kept, Sends};
+use super::sends::{Retained, Sends};
 
 /// The frags and sends of a socket.
 #[derive(Debug)]
@@ -82,23 +82,23 @@ impl Leaving {
     pub(super) fn of(ledger: &Arc<Ledger>) -> Option<Self> {
         // If the queue cannot be read, what is known of it counts.
         let _ = ledger.collect();
-        let is_leaving = !ledger.sends().kept.is_empty();
+        let is_leaving = !ledger.sends().retained.is_empty();
         is_leaving.then(|| Self(Arc::clone(ledger)))
     }
 
     /// Reads the error queue. Returns whether sends are incomplete, and their completion can still be read.
     pub(super) fn is_needed(&self) -> bool {
         // If the queue cannot be read, the connection is dead and no completion will arrive.
-        self.0.collect().is_ok() && !self.0.sends().kept.is_empty()
+        self.0.collect().is_ok() && !self.0.sends().retained.is_empty()
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         // The completion of these bytes can no longer be read, so they are leaked.
-        for (_, kept) in self.0.sends().kept.drain(..) {
-            if let Kept::Bytes { .. } = kept {
-                std::mem::forget(kept);
+        for (_, retained) in self.0.sends().retained.drain(..) {
+            if let Retained::Bytes { .. } = retained {
+                std::mem::forget(retained);
             }
         }
     }

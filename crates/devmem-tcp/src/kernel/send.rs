@@ -11,13 +11,12 @@ use rustix::net::{SendFlags, send};
 
 use super::bind::Tx;
 use super::pieces::Pieces;
-use super::sends::{InFlight, Kept, Sends};
+use super::sends::{InFlight, Retained, Sends};
 use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
 use crate::error::{Error, NotReady};
-use crate::ranges::{HowToSend, check_ranges, send_ranges};
-use crate::send_id::{SendCounts, SendId};
+use crate::send_id::{Completion, SendCounts};
 
 /// What to wait for before a send that queued nothing can be retried.
 enum NotYet {
@@ -39,7 +38,7 @@ impl Socket {
     }
 
     /// Sets SO_ZEROCOPY, once.
-    fn enable_zerocopy(&self) -> Result<(), Error> {
+    pub(crate) fn enable_zerocopy(&self) -> Result<(), Error> {
         let mut sends = self.sends();
         if sends.enabled {
             return Ok(());
@@ -51,37 +50,13 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends ranges of bound memory, without a copy.
-    pub(crate) fn send(
+    /// Queues as many bytes of ranges of bound memory as there is room for, at least one, without a copy.
+    pub(crate) fn send_device(
         &self,
         tx: &Tx,
-        ranges: &[Range<usize>],
-        how: HowToSend,
-    ) -> Result<SendId, Error> {
-        check_ranges(tx.id(), tx.size(), ranges)?;
-        self.enable_zerocopy()?;
-        let sent = || self.sent();
-        send_ranges(ranges, how, sent, |now, limit| {
-            self.send_device(tx, now, limit)
-        })
-    }
-
-    /// Sends bytes of host memory without a copy. Keeps them until the send is complete.
-    pub(crate) fn send_host(
-        &self,
-        bytes: &Arc<[u8]>,
-        range: &Range<usize>,
-        how: HowToSend,
-    ) -> Result<SendId, Error> {
-        self.enable_zerocopy()?;
-        let sent = || self.sent();
-        send_ranges(std::slice::from_ref(range), how, sent, |now, limit| {
-            self.send_some(bytes, now[0].clone(), limit)
-        })
-    }
-
-    /// Queues as many bytes of `ranges` as there is room for, at least one. Uses at most the first 1,024 ranges.
-    fn send_device(&self, tx: &Tx, all: &[Range<usize>], limit: WaitLimit) -> Result<usize, Error> {
+        all: &[Range<usize>],
+        limit: WaitLimit,
+    ) -> Result<usize, Error> {
         let ranges: Vec<Range<u64>> = all
             .iter()
             .map(|range| range.start as u64..range.end as u64)
@@ -101,15 +76,15 @@ impl Socket {
             let whole = now.iter().map(|range| range.end - range.start).sum::<u64>();
             pieces.sent(share, taken as u64 == whole);
             let _in_flight = InFlight::new(tx.in_flight_count());
-            Ok((taken, Kept::Counted { _in_flight }))
+            Ok((taken, Retained::Counted { _in_flight }))
         })
     }
 
-    /// Queues as many bytes of the range of `bytes` as there is room for.
-    fn send_some(
+    /// Queues as many bytes of host memory as there is room for, at least one, without a copy. Keeps them until the send is complete.
+    pub(crate) fn send_host(
         &self,
         bytes: &Arc<[u8]>,
-        range: Range<usize>,
+        range: &Range<usize>,
         limit: WaitLimit,
     ) -> Result<usize, Error> {
         let zerocopy = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
@@ -118,7 +93,7 @@ impl Socket {
             let taken = send(&socket.ledger.fd, &bytes[range.clone()], flags)
                 .map_err(|errno| socket.not_yet(Errno(errno.raw_os_error())))?;
             let _bytes = Arc::clone(bytes);
-            Ok((taken, Kept::Bytes { _bytes }))
+            Ok((taken, Retained::Bytes { _bytes }))
         })
     }
 
@@ -127,17 +102,17 @@ impl Socket {
     fn send_counted(
         &self,
         limit: WaitLimit,
-        attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Kept), NotYet>,
+        attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Retained), NotYet>,
     ) -> Result<usize, Error> {
         let deadline = Deadline::of(limit);
         loop {
             let mut sends = self.sends();
             let unread = sends.set.complete();
             let not_yet = match attempt(self, &mut sends.pieces) {
-                Ok((taken, kept)) => {
+                Ok((taken, retained)) => {
                     if taken > 0 {
                         let number = sends.set.count();
-                        sends.kept.push_back((number, kept));
+                        sends.retained.push_back((number, retained));
                     }
                     return Ok(taken);
                 }
@@ -216,13 +191,10 @@ impl Socket {
         })
     }
 
-    /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
+    /// Returns the sends that became complete since the last call.
+    pub(crate) fn report(&self) -> Result<Option<Completion>, Error> {
         let end = self.collect()?;
-        let mut sends = self.sends();
-        let first = sends.told;
-        sends.told = first.max(end);
-        Ok((first, end))
+        Ok(self.sends().reported.up_to(end))
     }
 
     /// Waits until all sends before `end` are complete.

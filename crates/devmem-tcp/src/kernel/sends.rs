@@ -9,6 +9,7 @@ use devmem_linux::socket::{CompletionError, ErrorQueue};
 
 use super::completions::CompletionSet;
 use super::pieces::Pieces;
+use crate::send_id::Reported;
 
 /// The zero-copy sends of one socket.
 #[derive(Debug, Default)]
@@ -18,17 +19,16 @@ pub(super) struct Sends {
     pub(super) set: CompletionSet,
     /// The pieces of the packet that is being filled.
     pub(super) pieces: Pieces,
-    /// Number of complete sends returned by `Completions::try_next`.
-    pub(super) told: u64,
+    pub(super) reported: Reported,
     /// Number of complete sends that were copied.
     pub(super) copied: u64,
     /// What is kept for incomplete sends, by their numbers.
-    pub(super) kept: VecDeque<(u64, Kept)>,
+    pub(super) retained: VecDeque<(u64, Retained)>,
 }
 
 /// What is kept until a send is complete.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum Retained {
     /// A count in the incomplete sends of a binding.
     Counted { _in_flight: InFlight },
     /// The bytes themselves.
@@ -60,14 +60,14 @@ impl Sends {
             self.copied += if range.copied { complete } else { 0 };
         }
         let set = &self.set;
-        while let Some((number, _)) = self.kept.front()
+        while let Some((number, _)) = self.retained.front()
             && set.contains(*number)
         {
-            self.kept.pop_front();
+            self.retained.pop_front();
         }
         // Out-of-order completions are rare.
         if set.complete() != set.through() {
-            self.kept.retain(|(number, _)| !set.contains(*number));
+            self.retained.retain(|(number, _)| !set.contains(*number));
         }
     }
 

@@ -11,8 +11,7 @@ use super::sends::Sends;
 use super::socket::Socket;
 use crate::driver::WaitLimit;
 use crate::error::Error;
-use crate::ranges::{HowToSend, send_ranges};
-use crate::send_id::{SendCounts, SendId};
+use crate::send_id::{Completion, SendCounts};
 
 /// Bytes of the control message that names a dma-buf.
 const CONTROL_BYTES: usize = cmsg_space(size_of::<DmabufId>());
@@ -39,33 +38,25 @@ impl Socket {
         sent.map_err(Error::no_room)?.map_err(Error::from)
     }
 
-    /// Sends ranges of bound memory, without a copy.
-    pub(crate) fn send(
+    /// Queues as many bytes of ranges of bound memory as there is room for, at least one, without a copy.
+    pub(crate) fn send_device(
         &self,
         tx: &Tx,
         ranges: &[Range<usize>],
-        how: HowToSend,
-    ) -> Result<SendId, Error> {
-        self.enable_zerocopy()?;
+        limit: WaitLimit,
+    ) -> Result<usize, Error> {
         let control = device_control(tx.id());
-        let sent = || self.sent();
-        send_ranges(ranges, how, sent, |now, limit| {
-            self.send_zerocopy(&SendMsg::device(now, &control), limit)
-        })
+        self.send_zerocopy(&SendMsg::device(ranges, &control), limit)
     }
 
-    /// Sends bytes of host memory with `MSG_ZEROCOPY`; the stack copies them.
+    /// Queues as many bytes of host memory as there is room for, at least one, with `MSG_ZEROCOPY`; the stack copies them.
     pub(crate) fn send_host(
         &self,
         bytes: &Arc<[u8]>,
         range: &Range<usize>,
-        how: HowToSend,
-    ) -> Result<SendId, Error> {
-        self.enable_zerocopy()?;
-        let sent = || self.sent();
-        send_ranges(std::slice::from_ref(range), how, sent, |now, limit| {
-            self.send_zerocopy(&SendMsg::new(&bytes[now[0].clone()]), limit)
-        })
+        limit: WaitLimit,
+    ) -> Result<usize, Error> {
+        self.send_zerocopy(&SendMsg::new(&bytes[range.clone()]), limit)
     }
 
     /// Queues as many bytes as there is room for, at least one.
@@ -89,7 +80,8 @@ impl Socket {
         sent.map_err(Error::no_room)?.map_err(Error::from)
     }
 
-    fn enable_zerocopy(&self) -> Result<(), Error> {
+    /// Sets SO_ZEROCOPY, once.
+    pub(crate) fn enable_zerocopy(&self) -> Result<(), Error> {
         if self.sends().enabled {
             return Ok(());
         }
@@ -159,13 +151,10 @@ impl Socket {
         })
     }
 
-    /// Returns the sends that became complete since the last call: first and end.
-    pub(crate) fn tell(&self) -> Result<(u64, u64), Error> {
+    /// Returns the sends that became complete since the last call.
+    pub(crate) fn report(&self) -> Result<Option<Completion>, Error> {
         let end = self.collect()?;
-        let mut sends = self.sends();
-        let first = sends.told;
-        sends.told = first.max(end);
-        Ok((first, end))
+        Ok(self.sends().reported.up_to(end))
     }
 
     /// Waits until all sends before `end` are complete.

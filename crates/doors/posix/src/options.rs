@@ -5,13 +5,11 @@
 //! ENOPROTOOPT, never silently accepted.
 //!
 //! Each option is one [`row::Row`]: its encoding, the accepted values, the field that stores it, its effect on the stack, and
-//! the result of getsockopt. The rows of a level are in the file with that level's name.
+//! the result of getsockopt. The rows of a level are in the file of `rows` with that level's name.
 
 mod fast_open;
-mod ip;
 mod row;
-mod socket;
-mod tcp_level;
+mod rows;
 mod times;
 mod values;
 
@@ -20,14 +18,11 @@ mod tests;
 
 use std::time::Duration;
 
-use devmem_uapi::Errno;
 use stack::SocketOption;
 use tcp::{CongestionKind, Keepalive};
 
-use crate::abi::{PMTUDISC, PMTUDISC_DONT, SOL_TCP};
-use crate::sockaddr::Family;
+use crate::abi::{PMTUDISC, PMTUDISC_DONT};
 pub(crate) use fast_open::FastOpen;
-use row::{Row, View};
 pub(crate) use times::Times;
 pub(crate) use values::int;
 
@@ -219,43 +214,5 @@ impl Options {
 
     fn rcv_buf_option(&self) -> Effect {
         Effect::Apply(SocketOption::RcvBuf(self.rcv_space()))
-    }
-
-    /// Sets an option from its bytes.
-    ///
-    /// # Errors
-    /// As setsockopt(2): ENOPROTOOPT for an unknown option, EINVAL for an invalid value.
-    pub(crate) fn set(
-        &mut self,
-        family: Family,
-        name: (i32, i32),
-        value: &[u8],
-    ) -> Result<Effect, Errno> {
-        let Some(row) = Row::find(family, name).filter(|row| row.is_settable()) else {
-            if name.0 == SOL_TCP {
-                // The length is checked before the name (linux `do_tcp_setsockopt`).
-                int(value)?;
-            }
-            return Err(Errno::ENOPROTOOPT);
-        };
-        row.set(self, value)
-    }
-
-    /// Returns the bytes of an option that depends only on the values set.
-    ///
-    /// # Errors
-    /// ENOPROTOOPT for an unknown option.
-    pub(crate) fn get(
-        &self,
-        family: Family,
-        name: (i32, i32),
-        base: &tcp::Config,
-    ) -> Result<Vec<u8>, Errno> {
-        let row = Row::find(family, name).ok_or(Errno::ENOPROTOOPT)?;
-        row.get(View {
-            options: self,
-            family,
-            base,
-        })
     }
 }

@@ -8,13 +8,13 @@
 //! of its modules only `raw` has unsafe code.
 
 mod batch;
+mod batch_state;
 mod batches;
 mod binding;
 mod closing;
 mod device;
 mod dtype;
 mod error;
-mod kept;
 mod listener;
 mod load;
 mod netdev;

@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use devmem_uapi::{Errno, sockopt};
+use devmem_uapi::Errno;
 
 use super::values::{byte_or_int, int};
-use super::{Effect, Options, fast_open, ip, socket, tcp_level};
+use super::{Effect, Options};
 use crate::sockaddr::Family;
 
 /// Input of getsockopt.
@@ -127,19 +127,6 @@ impl Row {
     pub(super) const fn get_bytes(mut self, get: fn(View<'_>) -> Vec<u8>) -> Self {
         self.get = Get::Bytes(get);
         self
-    }
-
-    /// Returns all rows.
-    pub(super) fn all() -> impl Iterator<Item = &'static Self> {
-        [socket::ROWS, tcp_level::ROWS, fast_open::ROWS, ip::ROWS]
-            .into_iter()
-            .flatten()
-    }
-
-    /// Returns the row of an option that sockets of `family` have.
-    pub(super) fn find(family: Family, name: (i32, i32)) -> Option<&'static Self> {
-        let has_level = name.0 != sockopt::SOL_IPV6 || family == Family::V6;
-        Self::all().find(|row| has_level && row.name() == name)
     }
 
     /// Returns level and name.

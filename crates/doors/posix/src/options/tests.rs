@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use devmem_uapi::Errno;
+use devmem_uapi::sockopt::{SOL_IP, SOL_IPV6, SOL_SOCKET};
+
+use super::rows::all;
 use super::*;
 use crate::abi::*;
-use devmem_uapi::sockopt::{SOL_IP, SOL_IPV6, SOL_SOCKET};
+use crate::sockaddr::Family;
 
 /// A value for setsockopt, and the value that getsockopt then returns.
 enum Sample {
@@ -85,7 +89,7 @@ fn fresh() -> (Options, tcp::Config) {
 
 #[test]
 fn every_option_returns_the_value_that_was_set() {
-    for row in Row::all() {
+    for row in all() {
         let (mut options, base) = fresh();
         let name = row.name();
         let sample = sample(name).unwrap_or_else(|| panic!("no sample for {name:?}"));
@@ -130,7 +134,7 @@ fn every_option_returns_the_value_that_was_set() {
 fn every_option_has_one_row_and_can_be_set_or_read() {
     let mut seen = BTreeSet::new();
     let (options, base) = fresh();
-    for row in Row::all() {
+    for row in all() {
         assert!(seen.insert(row.name()), "{:?} is there twice", row.name());
         let is_readable = options.get(Family::V6, row.name(), &base).is_ok();
         assert!(row.is_settable() || is_readable, "{:?}", row.name());
@@ -139,7 +143,7 @@ fn every_option_has_one_row_and_can_be_set_or_read() {
 
 #[test]
 fn a_value_that_is_too_short_is_refused_and_changes_nothing() {
-    for row in Row::all().filter(|row| row.is_settable()) {
+    for row in all().filter(|row| row.is_settable()) {
         let (mut options, base) = fresh();
         let before = options.get(Family::V6, row.name(), &base);
         let set = options.set(Family::V6, row.name(), &[]);
@@ -169,7 +173,7 @@ fn an_unknown_name_is_refused_before_a_short_length_except_at_the_tcp_level() {
 #[test]
 fn sockets_of_ipv4_have_no_options_of_ipv6() {
     let (mut options, base) = fresh();
-    for row in Row::all().filter(|row| row.name().0 == SOL_IPV6) {
+    for row in all().filter(|row| row.name().0 == SOL_IPV6) {
         let set = options.set(Family::V4, row.name(), &[1, 0, 0, 0]);
         assert_eq!(set, Err(Errno::ENOPROTOOPT), "{:?}", row.name());
         let got = options.get(Family::V4, row.name(), &base);

@@ -3,8 +3,8 @@
 use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
 
-use super::row::{Check, Row, View};
-use super::{Effect, Options};
+use crate::options::row::{Check, Row, View};
+use crate::options::{Effect, Options};
 use crate::abi::{
     IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPV6_MTU_DISCOVER,
     IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_V6ONLY, PMTUDISC, PMTUDISC_DONT,

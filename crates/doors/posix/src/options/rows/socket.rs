@@ -3,9 +3,9 @@
 use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
 
-use super::row::{Check, Row};
-use super::values::{int, shown, timeval, timeval_bytes};
-use super::{Effect, Linger, Options, RCVBUF_MIN, Times};
+use crate::options::row::{Check, Row};
+use crate::options::values::{int, shown, timeval, timeval_bytes};
+use crate::options::{Effect, Linger, Options, RCVBUF_MIN, Times};
 use crate::abi::{IPPROTO_TCP, SOCK_STREAM, so};
 
 /// Smallest send buffer (linux `SOCK_MIN_SNDBUF`, twice 2304).

@@ -1,11 +1,12 @@
 //! Writes the man pages and the shell completions of `devmem-tcp` for packages.
 //!
 //! ```sh
-//! cargo run --package devmem-tcp-cli --example dist FOLDER
+//! cargo run --package devmem-tcp-cli --features dist --bin devmem-tcp-dist FOLDER
 //! ```
 //!
-//! An example and no build script, so that `cargo build` and `cargo install` neither compile the generators nor run them.
-//! It reads the same `args.rs` as the tool.
+//! A program with a feature of its own and no build script, so that `cargo build` and `cargo install` neither compile the generators nor
+//! run them; and no example, which would build all that the tool consists of once more, with the features that tests need. It reads the
+//! same `args.rs` as the tool.
 
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 const NAME: &str = "devmem-tcp";
 
 // The folder of an inline module is where its files are searched.
-#[path = "../../src"]
+#[path = ".."]
 mod tool_sources {
     #[expect(
         dead_code,

@@ -26,7 +26,7 @@ struct Small {
 
 impl Small {
     fn new(wire: &str) -> Self {
-        let link = format!("mem:{wire}");
+        let link = format!("mem:held-{wire}");
         let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
         let receiver = Netdev::user(&link, "10.77.0.2/24").unwrap();
         let plan = receiver.plan_receive(LOCAL.parse().unwrap());

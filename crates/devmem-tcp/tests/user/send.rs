@@ -4,8 +4,6 @@
     reason = "a send takes a list of ranges"
 )]
 
-mod common;
-
 use std::io::Write;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use devmem_tcp::{
     RxBatch, SendId, Stream,
 };
 
-use common::pattern;
+use crate::common::pattern;
 
 const PORT: u16 = 5201;
 

@@ -1,7 +1,5 @@
 //! The typed API over the user-space stack: what an application may rely on.
 
-mod common;
-
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -14,7 +12,7 @@ use devmem_tcp::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use common::pattern;
+use crate::common::pattern;
 
 const LOCAL: &str = "10.77.0.2:5201";
 /// Far longer than anything here takes: a test that waits this long has failed.
@@ -33,7 +31,7 @@ struct Bench {
 impl Bench {
     /// On a separate wire, in real time.
     fn new(wire: &str) -> Self {
-        let link = format!("mem:{wire}");
+        let link = format!("mem:api-{wire}");
         let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
         let receiver = Netdev::user(&link, "10.77.0.2/24").unwrap();
         Self::on(sender, receiver)

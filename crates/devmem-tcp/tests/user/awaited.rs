@@ -4,8 +4,6 @@
     reason = "a send takes a list of ranges"
 )]
 
-mod common;
-
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +15,7 @@ use devmem_tcp::{
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
 
-use common::pattern;
+use crate::common::pattern;
 
 const PORT: u16 = 5201;
 

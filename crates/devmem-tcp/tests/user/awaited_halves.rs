@@ -30,7 +30,7 @@ fn on_both_nics<F: Future<Output = ()>>(
 ) {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
-    let link = format!("mem:{wire}");
+    let link = format!("mem:halves-{wire}");
     let user = [1, 2].map(|end| Netdev::user(&link, &format!("10.77.0.{end}/24")).unwrap());
     let lo = Netdev::kernel("lo").unwrap();
     for ([a, b], ip) in [(user, "10.77.0.2:0"), ([lo.clone(), lo], "127.0.0.1:0")] {

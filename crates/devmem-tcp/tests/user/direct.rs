@@ -5,7 +5,6 @@
     reason = "a place is a list of ranges"
 )]
 
-#[path = "direct/overlap.rs"]
 mod overlap;
 
 use std::io::Write;

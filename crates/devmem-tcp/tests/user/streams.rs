@@ -1,6 +1,5 @@
 //! What streams, rings and set-ups do with device memory, over the user-space stack.
 
-#[path = "streams/shards.rs"]
 mod shards;
 
 use std::io::{Read, Write};
@@ -31,7 +30,7 @@ struct Bench {
 
 impl Bench {
     fn new(wire: &str, queues: u16) -> Self {
-        let link = format!("mem:{wire}");
+        let link = format!("mem:streams-{wire}");
         let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
         let receiver = Netdev::builder(&link).unwrap().rx_queues(queues + 1);
         let receiver = receiver.address("10.77.0.2/24").unwrap().open().unwrap();

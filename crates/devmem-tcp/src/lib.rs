@@ -50,12 +50,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Netdev::listen_into`] makes four steps, which can be made alone: [`Netdev::plan_receive`] and [`ReceivePlan::apply`] set the NIC up
-//! (header split, RSS, flow rules), [`Netdev::bind_rx`] binds the memory, [`Netdev::listen`] listens.
+//! [`Netdev::listen_into`] is four steps in one: [`Netdev::plan_receive`] and [`ReceivePlan::apply`] set the NIC up (header split, RSS,
+//! flow rules), [`Netdev::bind_rx`] binds the memory, and [`Netdev::listen`] listens.
 //!
 //! [`RxBatch::take`] moves frags out of the batch as owned [`RxFrag`]s; each returns its memory when it is dropped.
 //! [`RxBatch::gather_into`] copies a batch into contiguous memory, device to device, in one pass. A program that knows where the next
-//! bytes belong names the place before: [`Stream::place_next`] has a user-space NIC receive them there, without that copy.
+//! bytes belong can save that copy: [`Stream::place_next`] makes a user-space NIC receive them in that place.
 //! [`Stream::set_placement`] sets what happens to bytes that did not land in device memory.
 //!
 //! # Send
@@ -107,7 +107,7 @@
 //! [`SendRing`] does the bookkeeping of a sender that reuses its memory: it waits for a free chunk, and sends what the program
 //! has put into it.
 //!
-//! To avoid waiting, poll [`Completions::readiness_fd`] and call [`Completions::try_next`], which returns the sends that
+//! A program that must not wait polls [`Completions::readiness_fd`] and calls [`Completions::try_next`], which returns the sends that
 //! have completed. A dropped stream still sends what is queued; [`Completions`] that outlive it still report these sends,
 //! and [`BoundTx::in_flight`] counts the incomplete sends of all streams.
 //!
@@ -115,13 +115,13 @@
 //!
 //! # Messages, threads, host memory
 //!
-//! A stream of messages is received by length: [`Stream::recv_at_most`] receives a header, then a body, and leaves later bytes
-//! queued; [`Stream::peek`] copies the first bytes without taking them. [`Stream::into_split`] gives the directions to two
-//! threads. [`std::io::Read`] and [`std::io::Write`] on a stream are for bytes in host memory; one stream may send both host and
-//! device memory.
+//! Messages are received by length: [`Stream::recv_at_most`] receives a header, then a body, and leaves later bytes queued;
+//! [`Stream::peek`] copies the first bytes without taking them. [`Stream::into_split`] gives the directions to two
+//! threads. [`std::io::Read`] copies what has arrived to host memory, also out of device memory, and [`std::io::Write`] sends host memory;
+//! one stream may send both host and device memory.
 //!
-//! The streams of a NIC in user space share one stack and its lock. With [`NetdevBuilder::shards`], the NIC has several stacks
-//! for programs that receive on several processors: streams on different shards do not wait for each other.
+//! The streams of a NIC in user space share one stack and its lock. A program that receives on several processors opens the NIC with
+//! [`NetdevBuilder::shards`]: it then has several stacks, and streams of different shards do not wait for each other.
 //!
 //! # Errors
 //!
@@ -178,8 +178,8 @@
 //!
 //! # After fork
 //!
-//! A NIC and everything made from it belong to the process that opened it. In a child of fork(2), every call on them fails
-//! at once ([`ErrorKind::Forked`], EOWNERDEAD), dropping them has no effect, and the child may open other NICs: see [`Netdev`].
+//! A NIC and everything made from it belong to the process that opened it. In a child of fork(2), every call on them fails at once
+//! ([`ErrorKind::Forked`], EOWNERDEAD), and dropping them has no effect. The child may open other NICs. See [`Netdev`].
 //!
 //! # Either backend
 //!

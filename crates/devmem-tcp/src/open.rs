@@ -136,16 +136,16 @@ impl NetdevBuilder {
 
     /// Adds an address of the NIC with its prefix length, such as `10.77.0.2/24` or `fd77::2/64`. At least one is needed.
     ///
-    /// `auto` stands for an IPv4 address that a DHCP server lends and an IPv6 address in a prefix that a router advertises, one
-    /// of them at least, and for the routers that they name, unless [`gateway`](Self::gateway) names one. It needs a packet or
-    /// macvtap link on which the NIC has its own MAC address. [`open`](Self::open) waits for the addresses, 30 seconds at most.
-    /// The lease is renewed as long as the NIC is open, and given back when it is closed. If the server takes the address back, or
-    /// no server or router renews an address in time, its connections fail, and another address is requested: listen on `[::]`
-    /// to receive there, too, on the addresses of both families. [`Netdev::addresses`] returns the current ones.
+    /// With `auto`, the NIC asks the network: for an IPv4 address from a DHCP server, and for a prefix from a router, in which it makes
+    /// an IPv6 address. At least one of them must answer. Their routers are used unless [`gateway`](Self::gateway) names one. This needs
+    /// a packet or macvtap link on which the NIC has its own MAC address. [`open`](Self::open) waits for the addresses, 30 seconds at most.
+    /// The lease is renewed while the NIC is open, and returned when it is closed. If the server withdraws the address, or nobody renews
+    /// an address in time, the connections of that address fail and the NIC asks for another one: listen on `[::]`, which accepts
+    /// connections to every address of both families. [`Netdev::addresses`] returns the current ones.
     ///
-    /// [`open`](Self::open) refuses an address that this machine has itself, or another station: on packet and macvtap links and on a TAP
-    /// that exists, it asks first, which takes 0.3 s. If another station takes the address later, its sockets fail with EADDRNOTAVAIL
-    /// ([`Netdev::address_conflicts`]).
+    /// [`open`](Self::open) refuses an address that this machine or another station has. On packet and macvtap links, and on a TAP that
+    /// existed before, it first asks the network, which takes 0.3 s. If another station takes the address later, sockets with this address
+    /// fail with EADDRNOTAVAIL ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
@@ -167,15 +167,14 @@ impl NetdevBuilder {
         Ok(self)
     }
 
-    /// Sets what receives the warnings of [`open`](Self::open), one text of one or more lines each. By default they are printed
-    /// to stderr.
+    /// Passes each warning of [`open`](Self::open) to `receive`, as a text of one or more lines. By default warnings are printed to stderr.
     pub fn on_warning(mut self, receive: impl FnMut(&str) + Send + 'static) -> Self {
         self.on_warning = OnWarning(Box::new(receive));
         self
     }
 
-    /// Sends packets for other networks through this router; at most one router per address family is used. It is in the network of an
-    /// address, or anywhere on the link if one has the prefix length 32 (IPv6: 128).
+    /// Sends packets for other networks to this router; one router of each address family is used. It must be in the network of one of
+    /// the addresses, or anywhere on the link if an address has the prefix length 32 (IPv6: 128).
     pub fn gateway(mut self, router: IpAddr) -> Self {
         self.gateways.push(router);
         self
@@ -195,11 +194,11 @@ impl NetdevBuilder {
         self
     }
 
-    /// Makes the NIC of a packet link share the MAC address and the IP addresses of the interface, which
-    /// [`address`](Self::address) names: it has these TCP ports (at most 256), the kernel has all others. Programs of this
-    /// machine cannot use the ports while the NIC is open, and cannot reach the NIC: their packets to an address of this machine
-    /// do not leave it. Needs CAP_NET_ADMIN, and Linux 5.12 with nftables: a rule that the kernel removes when this process
-    /// ends keeps it from answering for the ports.
+    /// Makes the NIC of a packet link share the MAC address of the interface, and those of its IP addresses that
+    /// [`address`](Self::address) names: the NIC gets these TCP ports (at most 256), and the kernel keeps all others. While the NIC is open,
+    /// programs of this machine cannot use the ports. Nor can they reach the NIC, because packets to an address of this machine do not
+    /// leave it. Needs CAP_NET_ADMIN, and Linux 5.12 with nftables: a rule, which the kernel removes when this process ends, keeps the
+    /// kernel from answering for the ports.
     pub fn share_ports(mut self, ports: RangeInclusive<u16>) -> Self {
         self.ports = Some(ports);
         self
@@ -214,11 +213,11 @@ impl NetdevBuilder {
     /// Lets the process at the other end of a UNIX wire read the send queues of this NIC where they are: bytes that the program sends
     /// from its own memory cross the wire with one copy less.
     ///
-    /// The other process can then read whatever the program has passed to a send on any connection of this NIC while that process is
-    /// connected: also before TCP sends it, if it is never sent, and if it is for this NIC itself. It can read nothing from
-    /// before it has connected, and nothing of what goes to the next process. Without this the other end can read what was
-    /// sent to it, and device memory that was marked for it ([`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd)). Has no effect while the
-    /// wire does not share memory, as one that is impaired.
+    /// While that process is connected, it can then read everything that the program passes to a send on any connection of this NIC: even
+    /// before TCP sends it, even if TCP never does, and even if it is addressed to this NIC itself. It can read nothing from before it
+    /// connected, and nothing that the program sends after another process has taken its place. Without this option, the other end can
+    /// read only what was sent to it, and device memory that the program has shared ([`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd)).
+    /// The option has no effect on a wire that does not share memory, such as an impaired one.
     pub fn share_send_memory(mut self) -> Self {
         self.shares_send_memory = true;
         self
@@ -236,16 +235,15 @@ impl NetdevBuilder {
         self
     }
 
-    /// Sets the number of shards, 1 by default: stacks of the NIC that run at the same time on different cores, each with a
-    /// queue pair of the link, page pools, a lock and timers. A connection is on the shard that a hash of its addresses and
-    /// ports selects ([`Stream::shard`](crate::Stream::shard)); the shards take turns to connect. A program need not know about
-    /// them; one with a thread per shard shares nothing between its threads ([`Netdev::shards`]).
+    /// Sets the number of shards, 1 by default: stacks of the NIC that run at the same time on different cores, each with its own
+    /// queue pair of the link, page pools, lock and timers. A hash of its addresses and ports selects the shard of a connection
+    /// ([`Stream::shard`](crate::Stream::shard)); connects go to the shards in turn. A program can ignore shards; one that runs a thread
+    /// for each of them shares nothing between its threads ([`Netdev::shards`]).
     ///
-    /// A packet link gets as many sockets, and the kernel delivers each connection to the socket of its shard. A TAP and a macvtap
-    /// interface get as many queues. The kernel delivers frames by other rules there, so some cross to their shard
-    /// ([`Netdev::crossed_frames`]): on a macvtap interface with `n` shards `(n - 1) / n` of all received frames. An
-    /// in-memory wire gets as many queues, too: the NIC at its other end needs the same number. A UNIX wire has one queue, and so
-    /// one shard.
+    /// On a packet link each shard has a socket, and the kernel delivers each connection to the socket of its shard. On a TAP and a
+    /// macvtap interface each shard has a queue, to which the kernel delivers by other rules, so some frames cross to their shard
+    /// ([`Netdev::crossed_frames`]): on a macvtap interface with `n` shards, `(n - 1) / n` of all received frames. On an in-memory wire,
+    /// the NIC at the other end needs the same number. A UNIX wire has one queue, and so one shard.
     ///
     /// Memory that is bound to the NIC is divided among the shards in equal parts, so that one connection receives into one part.
     /// Needs [`tap_queues`](Self::tap_queues) to be 1, and no [`capture`](Self::capture).
@@ -268,14 +266,14 @@ impl NetdevBuilder {
         self
     }
 
-    /// Passes a copy of every frame, payload included, to `sink`. For debugging: the CPU copies the payload. A super-packet
+    /// Passes a copy of every frame to `sink`, payload included. This is for debugging: the CPU copies the payload. A super-packet
     /// is one frame with an IP packet of up to [`nic::BIG_PACKET_LEN`] bytes; Wireshark reads only 256 KiB of a frame.
     pub fn capture(mut self, sink: Box<dyn FrameSink>) -> Self {
         self.capture = Some(Capture(sink));
         self
     }
 
-    /// Sets with which settings of TCP connections begin.
+    /// Sets the TCP options with which connections begin.
     pub fn tcp(self, options: TcpOptions) -> Self {
         self.tcp_config(options.into())
     }
@@ -315,8 +313,8 @@ impl NetdevBuilder {
         Ok(Netdev::of_shards(shards.into_iter().map(shard)))
     }
 
-    /// Opens the queues of the link, with a stack on each, and waits until these have their addresses. For the C library, whose calls
-    /// are not those of this one.
+    /// Opens the queues of the link, makes a stack on each, and waits until the stacks have their addresses. For the C library, which has
+    /// other calls than this one.
     ///
     /// # Errors
     /// As [`open`](Self::open).

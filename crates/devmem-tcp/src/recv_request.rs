@@ -1,4 +1,4 @@
-//! What a receive is asked for.
+//! The arguments of a receive.
 
 use devmem_uapi::MsgFlags;
 

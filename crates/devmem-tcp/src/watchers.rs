@@ -1,4 +1,4 @@
-//! Sockets that a [`Poller`](crate::Poller) was told of, and those of them that may be ready.
+//! Sockets that a [`Poller`](crate::Poller) watches, and those of them that may be ready.
 //!
 //! A call notes the sockets that it changed, so the cost of a wait does not depend on how many others are watched. No system
 //! call is needed: the thread that waits polls the NIC itself.

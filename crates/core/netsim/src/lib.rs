@@ -13,6 +13,7 @@
 
 mod device_source;
 mod door;
+mod flood;
 mod intruder;
 mod pair;
 mod pattern;
@@ -22,6 +23,7 @@ mod third_station;
 
 pub use device_source::{DeviceSource, DeviceWriter};
 pub use door::{Direct, Door, RecvResult, RecvRoom};
+pub use flood::Flood;
 pub use intruder::{Intruder, IntruderConnection};
 pub use pair::{MAX_STEPS, Pair, PairConfig, Progress, STEP, Side, SimError};
 pub use pattern::{Mismatch, Pattern};

@@ -1,4 +1,4 @@
-//! Waiting for several sockets of the kernel: an epoll set of the sockets that a poller was told of, and an eventfd that ends a wait.
+//! Waiting for several sockets of the kernel: an epoll set of the sockets that a poller watches, and an eventfd that ends a wait.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Opening the link of a NIC: its queues, and what is around them.
+//! Opening the link of a NIC: a queue of it for each shard, and the kernel's end of a TAP.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What the shards of a NIC share: their drivers with the background threads, and the end of all.
+//! What the shards of a NIC share: all drivers with their background threads, which end together.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

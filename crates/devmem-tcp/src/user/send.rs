@@ -1,4 +1,4 @@
-//! Sends of a stack, and the completions of those without a copy.
+//! Sends over a stack in user space, and the completions of zero-copy ones.
 
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};

@@ -1,13 +1,11 @@
 //! Threads that share a driver: the lock on a link that always has another frame, and the background thread.
 
-use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::AtomicU64;
 
 use devmem_uapi::MsgFlags;
-use nic::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Nic, NicConfig, Posted, TxFrame,
-};
+use netsim::Flood;
+use nic::{Nic, NicConfig};
 use stack::{Readiness, Secret, SendMsg, SocketId, Stack, StackConfig};
 
 use super::leftovers::{POLL_INTERVAL, TICK};
@@ -80,47 +78,6 @@ fn make_fd(driver: &Driver<OneStack>, of: SocketId) {
     driver.expect_fd_waits();
 }
 
-/// A link with a number of frames to receive, of a protocol that the stack drops.
-struct Flood {
-    left: Arc<AtomicU64>,
-    looks: Arc<AtomicU64>,
-}
-
-impl Link for Flood {
-    fn caps(&self) -> LinkCaps {
-        LinkCaps {
-            name: "flood",
-            mtu: 1500,
-            vnet: false,
-            tso: false,
-            max_super_packet: MAX_PACKET_LEN,
-            max_rx_packet: MAX_PACKET_LEN,
-            tx_checksum: false,
-            queues: 1,
-            lends: false,
-        }
-    }
-
-    fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        let left = self.left.load(Ordering::Relaxed);
-        if left == 0 {
-            return Ok(LinkReceived::None);
-        }
-        self.left.store(left - 1, Ordering::Relaxed);
-        posted.frame.clear();
-        posted.frame.resize(60, 0xff);
-        // An EtherType for local experiments (IEEE 802).
-        posted.frame[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
-        let meta = Default::default();
-        Ok(LinkReceived::Frame { meta })
-    }
-
-    fn send(&mut self, _frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
-        Ok(LinkSent::Done)
-    }
-}
-
 /// Returns a stack with `frames` to receive, and the number that is left of them.
 fn flooded(frames: u64) -> (Stack, Arc<AtomicU64>) {
     let (stack, left, _) = watched_flood(frames);
@@ -129,11 +86,12 @@ fn flooded(frames: u64) -> (Stack, Arc<AtomicU64>) {
 
 /// As [`flooded`], with the number of looks for a frame.
 fn watched_flood(frames: u64) -> (Stack, Arc<AtomicU64>, Arc<AtomicU64>) {
-    let (left, looks) = (Arc::new(AtomicU64::new(frames)), Arc::default());
-    let link = Flood {
-        left: Arc::clone(&left),
-        looks: Arc::clone(&looks),
-    };
+    let left = Arc::new(AtomicU64::new(frames));
+    let looks = Arc::<AtomicU64>::default();
+    let seen = Arc::clone(&looks);
+    let link = Flood::new(&left, move || {
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
     let nic = Nic::new(Box::new(link), NicConfig::default()).expect("a NIC");
     let config = StackConfig::new([10, 77, 0, 2].into(), 24, Secret::from_seed(1));
     (Stack::new(nic, config).expect("a stack"), left, looks)

@@ -1,7 +1,6 @@
 //! What a thread of a program does that waits in real time: it polls the link itself, spins, and naps while a stream arrives.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -9,54 +8,9 @@ use std::thread::ThreadId;
 use devmem_posix::Engine;
 use devmem_posix::abi::{SOCK_STREAM, so};
 use devmem_uapi::{Errno, sockopt::SOL_SOCKET};
-use nic::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Nic, NicConfig, Posted, TxFrame,
-};
+use netsim::Flood;
+use nic::{Nic, NicConfig};
 use stack::{Secret, Stack, StackConfig};
-use wire::Instant;
-
-/// A link that has frames of an unknown protocol, and notes which threads look for them.
-struct Watched {
-    frames: Arc<AtomicU64>,
-    looks: Arc<Mutex<HashMap<ThreadId, u64>>>,
-}
-
-impl Link for Watched {
-    fn caps(&self) -> LinkCaps {
-        LinkCaps {
-            name: "watched",
-            mtu: 1500,
-            vnet: false,
-            tso: false,
-            max_super_packet: MAX_PACKET_LEN,
-            max_rx_packet: MAX_PACKET_LEN,
-            tx_checksum: false,
-            queues: 1,
-            lends: false,
-        }
-    }
-
-    fn receive(&mut self, posted: &mut Posted<'_>, _: Instant) -> io::Result<LinkReceived> {
-        let this = std::thread::current().id();
-        *self.looks.lock().unwrap().entry(this).or_default() += 1;
-        let left = self.frames.load(Ordering::Relaxed);
-        if left == 0 {
-            return Ok(LinkReceived::None);
-        }
-        self.frames.store(left - 1, Ordering::Relaxed);
-        posted.frame.clear();
-        posted.frame.resize(60, 0xff);
-        // An EtherType for local experiments (IEEE 802).
-        posted.frame[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
-        Ok(LinkReceived::Frame {
-            meta: Default::default(),
-        })
-    }
-
-    fn send(&mut self, _: &TxFrame<'_>, _: Instant) -> io::Result<LinkSent> {
-        Ok(LinkSent::Done)
-    }
-}
 
 /// Waits for a connection for a millisecond.
 fn accept_in_vain(engine: &Engine, listener: i32) {
@@ -66,11 +20,13 @@ fn accept_in_vain(engine: &Engine, listener: i32) {
 
 #[test]
 fn a_thread_that_waits_polls_the_link_spins_and_naps_while_a_stream_arrives() {
-    let (frames, looks) = (Arc::new(AtomicU64::new(0)), Arc::default());
-    let link = Watched {
-        frames: Arc::clone(&frames),
-        looks: Arc::clone(&looks),
-    };
+    let frames = Arc::<AtomicU64>::default();
+    let looks = Arc::<Mutex<HashMap<ThreadId, u64>>>::default();
+    let seen = Arc::clone(&looks);
+    let link = Flood::new(&frames, move || {
+        let this = std::thread::current().id();
+        *seen.lock().unwrap().entry(this).or_default() += 1;
+    });
     let nic = Nic::new(Box::new(link), NicConfig::default()).unwrap();
     let ours = "10.77.0.1".parse().unwrap();
     let stack = Stack::new(nic, StackConfig::new(ours, 24, Secret::from_seed(1))).unwrap();

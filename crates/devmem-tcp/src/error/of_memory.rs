@@ -152,7 +152,7 @@ impl From<GpuError> for Error {
 impl From<VulkanError> for Error {
     fn from(error: VulkanError) -> Self {
         let (kind, errno) = of_vulkan(&error);
-        Self::new(kind, errno, error.reason()).with_remedy_if(error.remedy())
+        Self::new(kind, errno, error.reason()).with_remedy(error.remedy())
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 use transfer::exchange::{Access, Endpoint, Event, Fabric, Part, Region, RegisterError};
 
-use super::vectors::Vectors;
+use super::vectors::{Vectors, float};
 use crate::plan::FLOAT_BYTES;
 use crate::report::Reduction;
 
@@ -272,11 +272,6 @@ fn count_wrong(bytes: &[u8], first: usize, expected: impl Fn(usize) -> f32) -> u
         .zip(first..)
         .filter(|(float, number)| float.to_bits() != expected(*number).to_bits());
     wrong.count() as u64
-}
-
-/// Reads a float.
-pub fn float(bytes: &[u8]) -> f32 {
-    bytes.try_into().map_or(f32::NAN, f32::from_le_bytes)
 }
 
 #[cfg(test)]

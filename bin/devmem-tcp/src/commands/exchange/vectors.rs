@@ -10,7 +10,6 @@ use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use transfer::exchange::{Buffer, Memory};
 
-use super::ring::float;
 use crate::plan::FLOAT_BYTES;
 use crate::report::Reduction;
 
@@ -218,6 +217,11 @@ fn add(sums: &mut [u8], summands: &[u8]) {
         let added = float(sum) + float(summand);
         sum.copy_from_slice(&added.to_le_bytes());
     }
+}
+
+/// Reads a float.
+pub fn float(bytes: &[u8]) -> f32 {
+    bytes.try_into().map_or(f32::NAN, f32::from_le_bytes)
 }
 
 #[cfg(test)]

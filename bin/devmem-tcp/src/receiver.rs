@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use devmem_tcp::link::LinkKind;
 use devmem_tcp::{
-    BindOptions, BoundRx, Dmabuf, LinkState, Listener, Netdev, NetdevBuilder,
-    ReceivePlan, Setup, Unbound, stats::NetIovCount,
+    BindOptions, BoundRx, Dmabuf, LinkState, Listener, Netdev, NetdevBuilder, ReceivePlan, Setup,
+    Unbound, stats::NetIovCount,
 };
 
 use crate::kernel;

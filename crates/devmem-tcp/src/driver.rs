@@ -249,11 +249,7 @@ impl Driver {
     }
 
     /// Runs `call` on one stack and wakes the threads that wait for its effects.
-    pub(crate) fn with<T>(
-        &self,
-        at: StackIndex,
-        call: impl FnOnce(&mut Stack, Instant) -> T,
-    ) -> T {
+    pub(crate) fn with<T>(&self, at: StackIndex, call: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         debug_assert!(self.is_here(), "a caller has not checked for fork(2)");
         let call = |driven: &mut Stacks, now| call(&mut driven.stacks[at.0], now);
         match &self.time {

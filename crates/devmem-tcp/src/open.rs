@@ -29,7 +29,7 @@ use wire::MacAddr;
 
 use crate::capture::{Capture, FrameSink};
 use crate::driver::{self, Driver, StackIndex};
-use crate::error::{Error, ErrorKind, Remedy};
+use crate::error::{Error, Remedy};
 use crate::link::{LinkKind, LinkOptions, LinkSpec, MacvtapMode, Prefix};
 use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
@@ -148,7 +148,7 @@ impl NetdevBuilder {
     /// fail with EADDRNOTAVAIL ([`Netdev::address_conflicts`]).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the text is neither. The address cannot be that of one host: that of the network or its broadcast
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is neither. The address cannot be that of one host: that of the network or its broadcast
     /// address, a multicast, loopback or unspecified one.
     pub fn address(mut self, text: &str) -> Result<Self, Error> {
         match text {
@@ -161,7 +161,7 @@ impl NetdevBuilder {
     /// Adds an address to the kernel's end of a TAP. Without one, a TAP interface that already exists is used as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the text is not an address with a prefix length.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the text is not an address with a prefix length.
     pub fn peer_address(mut self, text: &str) -> Result<Self, Error> {
         self.peers.push(pair(text.parse()?));
         Ok(self)

@@ -71,7 +71,8 @@ pub(crate) struct Reported(u64);
 impl Reported {
     /// Returns the sends that became complete since the last call, now that all before `end` are.
     pub(crate) fn up_to(&mut self, end: u64) -> Option<Completion> {
-        let first = std::mem::replace(&mut self.0, end.max(self.0));
+        let first = self.0;
+        self.0 = first.max(end);
         Completion::of(first, end)
     }
 }

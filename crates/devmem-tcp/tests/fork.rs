@@ -4,9 +4,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use devmem_tcp::{
-    BoundRx, BoundTx, Dmabuf, Errno, Frag, Listener, Netdev, RxBatch, Setup, Stream,
-};
+use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Frag, Listener, Netdev, RxBatch, Setup, Stream};
 use netmem::in_child;
 
 const LOCAL: &str = "10.77.0.2:5201";

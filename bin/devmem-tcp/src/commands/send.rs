@@ -33,7 +33,10 @@ use tool::transmit::{SendStats, Transmit};
 /// A failed step, or a peer that did not receive everything.
 pub fn run(plan: &SendPlan) -> Result<(), Failure> {
     let file = open_input(&plan.input)?;
-    let capture = Capture::open(plan.capture.as_deref(), &plan.link.tap.link.kind().to_string())?;
+    let capture = Capture::open(
+        plan.capture.as_deref(),
+        &plan.link.tap.link.kind().to_string(),
+    )?;
     let stop = StopFlag::install().context("install signal handlers")?;
     let sent = End::open(plan, capture.as_ref(), &stop);
     let sent = sent.and_then(|end| send(plan, file, end, &stop));

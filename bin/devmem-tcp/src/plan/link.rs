@@ -214,10 +214,10 @@ fn parse_link(text: &str) -> Result<LinkSpec, Failure> {
         Failure::usage(format!("--link: {}", error.reason())).with_remedy_of(error.remedy())
     })?;
     if let LinkKind::Memory(_) = link.kind() {
-        return Err(Failure::usage(format!(
-            "--link: {link} is a wire inside one process"
-        ))
-        .with_remedy_of(Some(Remedy::WriteLink)));
+        return Err(
+            Failure::usage(format!("--link: {link} is a wire inside one process"))
+                .with_remedy_of(Some(Remedy::WriteLink)),
+        );
     }
     let most = SharedStation::MAX_PORTS;
     match link.shared_ports().map_or(0, Iterator::count) {

@@ -34,67 +34,72 @@ fn the_defaults_are_a_valid_plan() {
     );
 }
 
+/// Invalid options of `recv`, and what their error says.
+const INVALID: &[(&str, &str)] = &[
+    ("--link eth0", "--link: 'eth0' names no link"),
+    ("--link tap:", "--link: 'tap:' names no link"),
+    (
+        "--link tap:sixteen-bytes-xx",
+        "the interface name is too long",
+    ),
+    ("--link mem:a", "mem:a is a wire inside one process"),
+    (
+        "--link tap:dm0,10.77.0.1/24 --peer-addr 10.77.0.3/24",
+        "has an address for the kernel's end already",
+    ),
+    ("--addr 10.77.0.2", "is not an address with a prefix length"),
+    (
+        "--addr 10.77.0.2/33",
+        "the prefix is longer than the address, which has 32 bits",
+    ),
+    ("--addr 224.0.0.1/24", "224.0.0.1 is a multicast address"),
+    ("--peer-addr 10.78.0.1/24", "are not in the same network"),
+    ("--peer-addr fd77::1/64", "are not in the same network"),
+    (
+        "--peer-addr 10.77.0.2/24",
+        "both ends have the address 10.77.0.2",
+    ),
+    ("--mtu 500", "--mtu 500: 576 to 65521 for IPv4"),
+    (
+        "--addr fd77::2/64 --mtu 1000",
+        "--mtu 1000: 1280 to 65521 for IPv6",
+    ),
+    ("--queues 0", "--queues 0: 1 to 64"),
+    ("--niov 5000", "--niov: "),
+    ("--niov 4M", "--niov: "),
+    (
+        "--mem-size 100000",
+        "--mem-size 97.66 KiB: with net_iovs of 64 KiB",
+    ),
+    ("--mem-size 64K", "and for 1 queues at least 512 KiB"),
+    (
+        "--mem-size 512K --shards 2",
+        "and for 1 queues of each of 2 shards at least 1 MiB",
+    ),
+    (
+        "--link unix:/tmp/wire --shards 2",
+        "--shards 2: unix:/tmp/wire has one queue",
+    ),
+    ("--impair loss=200%", "--impair: "),
+    ("--connections 0", "--connections 0: 1 to 1024"),
+    ("--port 0", "--port 0"),
+    ("-v 1", "--validate 1: 2 to 256"),
+    ("-v 257", "--validate 257: 2 to 256"),
+    ("-o x -k", "--output-file takes one connection"),
+    ("-o x --connections 2", "--output-file takes one connection"),
+    ("-o - --json", "both write to stdout"),
+    ("--backend kernel", "--backend kernel needs --if NAME"),
+    ("--if a/b", "--if \"a/b\" is not the name of an interface"),
+    ("--addr 10.0.0.1", "is not an address with a prefix length"),
+    (
+        "--gateway 10.78.0.1",
+        "--gateway 10.78.0.1 is not in the network 10.77.0.2/24",
+    ),
+];
+
 #[test]
 fn an_invalid_option_is_named_in_the_error() {
-    let cases = [
-        ("--link eth0", "--link: 'eth0' names no link"),
-        ("--link tap:", "--link: 'tap:' names no link"),
-        ("--link tap:sixteen-bytes-xx", "the interface name is too long"),
-        ("--link mem:a", "mem:a is a wire inside one process"),
-        (
-            "--link tap:dm0,10.77.0.1/24 --peer-addr 10.77.0.3/24",
-            "has an address for the kernel's end already",
-        ),
-        ("--addr 10.77.0.2", "is not an address with a prefix length"),
-        (
-            "--addr 10.77.0.2/33",
-            "the prefix is longer than the address, which has 32 bits",
-        ),
-        ("--addr 224.0.0.1/24", "224.0.0.1 is a multicast address"),
-        ("--peer-addr 10.78.0.1/24", "are not in the same network"),
-        ("--peer-addr fd77::1/64", "are not in the same network"),
-        (
-            "--peer-addr 10.77.0.2/24",
-            "both ends have the address 10.77.0.2",
-        ),
-        ("--mtu 500", "--mtu 500: 576 to 65521 for IPv4"),
-        (
-            "--addr fd77::2/64 --mtu 1000",
-            "--mtu 1000: 1280 to 65521 for IPv6",
-        ),
-        ("--queues 0", "--queues 0: 1 to 64"),
-        ("--niov 5000", "--niov: "),
-        ("--niov 4M", "--niov: "),
-        (
-            "--mem-size 100000",
-            "--mem-size 97.66 KiB: with net_iovs of 64 KiB",
-        ),
-        ("--mem-size 64K", "and for 1 queues at least 512 KiB"),
-        (
-            "--mem-size 512K --shards 2",
-            "and for 1 queues of each of 2 shards at least 1 MiB",
-        ),
-        (
-            "--link unix:/tmp/wire --shards 2",
-            "--shards 2: unix:/tmp/wire has one queue",
-        ),
-        ("--impair loss=200%", "--impair: "),
-        ("--connections 0", "--connections 0: 1 to 1024"),
-        ("--port 0", "--port 0"),
-        ("-v 1", "--validate 1: 2 to 256"),
-        ("-v 257", "--validate 257: 2 to 256"),
-        ("-o x -k", "--output-file takes one connection"),
-        ("-o x --connections 2", "--output-file takes one connection"),
-        ("-o - --json", "both write to stdout"),
-        ("--backend kernel", "--backend kernel needs --if NAME"),
-        ("--if a/b", "--if \"a/b\" is not the name of an interface"),
-        ("--addr 10.0.0.1", "is not an address with a prefix length"),
-        (
-            "--gateway 10.78.0.1",
-            "--gateway 10.78.0.1 is not in the network 10.77.0.2/24",
-        ),
-    ];
-    for (line, text) in cases {
+    for (line, text) in INVALID {
         let error = recv(line).expect_err(line);
         assert!(error.contains(text), "{line}: {error}");
     }
@@ -122,16 +127,16 @@ fn a_packet_link_needs_an_address_and_has_no_kernels_end() {
         assert!(error.contains(text), "{line}: {error}");
     }
     let plan = recv("--link packet:eth0,ports=5201-5203 --addr 10.0.0.2/24").unwrap();
-    assert_eq!(plan.link.tap.link.to_string(), "packet:eth0");
-    assert_eq!(plan.link.tap.options.as_deref(), Some("ports=5201-5203"));
+    assert_eq!(plan.link.tap.link.kind().to_string(), "packet:eth0");
+    assert_eq!(plan.link.tap.link.shared_ports(), Some(5201..=5203));
     assert_eq!(plan.nic.mtu, None, "that of the interface");
     let error = recv("--addr auto").expect_err("a TAP");
     assert!(error.contains("--addr auto is for"), "{error}");
     let plan = recv("--link packet:eth0 --addr auto --gateway 10.0.0.1").unwrap();
     assert_eq!(plan.link.tap.local(5201).to_string(), "[::]:5201");
     let plan = recv("--link macvtap:eth0,mode=private --addr 10.0.0.2/24").unwrap();
-    assert_eq!(plan.link.tap.link.to_string(), "macvtap:eth0");
-    assert_eq!(plan.link.tap.options.as_deref(), Some("mode=private"));
+    let link = plan.link.tap.link.to_string();
+    assert_eq!(link, "macvtap:eth0,mode=private");
     assert_eq!(plan.nic.mtu, None, "that of the interface");
 }
 

@@ -23,10 +23,7 @@ const WRONG_USAGE: &[(&str, &str)] = &[
     ("send 10.77.0.1 --chunk 17M", "--chunk 17 MiB"),
     ("send 10.77.0.1 --mem-size 5000", "--mem-size"),
     ("send 10.77.0.1 --bytes 1K -v 1", "--validate 1: 2 to 256"),
-    (
-        "send 10.77.0.1 --link eth0",
-        "--link: 'eth0' names no link",
-    ),
+    ("send 10.77.0.1 --link eth0", "--link: 'eth0' names no link"),
     (
         "recv --link packet:eth0,ports=5210-5201 --addr 10.0.0.2/24",
         "--link: '5210-5201' is not a range of ports: its first port is above its last; write it as 5201-5210",

@@ -75,10 +75,9 @@ impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { holder, reason } = self;
         match reason {
-            InUseReason::Bound => write!(
-                f,
-                "the memory is bound for receiving already, to {holder}"
-            ),
+            InUseReason::Bound => {
+                write!(f, "the memory is bound for receiving already, to {holder}")
+            }
             InUseReason::Lent {
                 net_iovs,
                 niov_size,

@@ -104,7 +104,9 @@ pub enum BindRxError {
     #[error(transparent)]
     InUse(#[from] InUse),
     /// The memory is a target, in which programs choose where bytes are received.
-    #[error("the memory is bound as a target (dma-buf {target}), in which streams receive directly")]
+    #[error(
+        "the memory is bound as a target (dma-buf {target}), in which streams receive directly"
+    )]
     IsTarget {
         /// The binding as a target.
         target: DmabufId,

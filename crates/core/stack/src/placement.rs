@@ -82,7 +82,9 @@ pub enum PlaceError {
         size: usize,
     },
     /// Two of the ranges have the same bytes.
-    #[error("bytes {start} to {end} are in two of the ranges, and what is received first would be overwritten")]
+    #[error(
+        "bytes {start} to {end} are in two of the ranges, and what is received first would be overwritten"
+    )]
     Twice {
         /// Start of the bytes.
         start: usize,

@@ -213,7 +213,8 @@ impl GpuError {
             Self::NoAddition { .. } => "add on the CPU".into(),
             Self::Size { .. } => "take a positive multiple of 4096".into(),
             Self::Misaligned { .. } => {
-                "adopt a multiple of pages of a larger allocation, or allocate here and use views".into()
+                "adopt a multiple of pages of a larger allocation, or allocate here and use views"
+                    .into()
             }
             Self::Foreign { platform, .. } => {
                 format!("allocate it with {}", platform.allocators).into()

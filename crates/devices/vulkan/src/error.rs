@@ -66,7 +66,8 @@ impl VulkanError {
                 format!("{size} bytes of device memory are not whole pages of 4096 bytes")
             }
             Self::Forked => {
-                "Vulkan does not work in a child by fork(2) of a process that has used it".to_owned()
+                "Vulkan does not work in a child by fork(2) of a process that has used it"
+                    .to_owned()
             }
         }
     }

@@ -199,9 +199,11 @@ impl Socket {
         how: HowToSend,
     ) -> Result<SendId, Error> {
         let socket = self.here()?;
-        self.send_zerocopy(std::slice::from_ref(range), how, |now, limit| {
-            each!(socket, socket => socket.send_host(bytes, &now[0], limit))
-        })
+        self.send_zerocopy(
+            std::slice::from_ref(range),
+            how,
+            |now, limit| each!(socket, socket => socket.send_host(bytes, &now[0], limit)),
+        )
     }
 
     /// Calls `once` until it has queued as many bytes as `how` says.

@@ -93,8 +93,9 @@ impl From<BindError> for io::Error {
 impl From<BindError> for Error {
     fn from(error: BindError) -> Self {
         match error {
-            BindError::InUse(in_use) => Self::of_errno(Errno::EBUSY, in_use.to_string())
-                .with_remedy(in_use.remedy()),
+            BindError::InUse(in_use) => {
+                Self::of_errno(Errno::EBUSY, in_use.to_string()).with_remedy(in_use.remedy())
+            }
             BindError::Failed(error) => error,
         }
     }

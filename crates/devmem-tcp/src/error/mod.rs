@@ -26,9 +26,9 @@ pub use bind::BindError;
 pub use held_memory::{HeldMemory, HeldUnit};
 pub use kind::ErrorKind;
 pub use misplacement::Misplacement;
-pub(crate) use runtime::NotReady;
 pub use recv::RecvError;
 pub use remedy::Remedy;
+pub(crate) use runtime::NotReady;
 
 /// Why a call failed.
 ///

@@ -156,6 +156,7 @@ impl Nic {
                 split_packets: None,
                 direct_bytes: 0,
                 direct_copied_bytes: 0,
+                pool: None,
             })
         })
         .collect()

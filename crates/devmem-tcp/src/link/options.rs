@@ -55,11 +55,12 @@ impl LinkOptions {
                 self.shares_send_memory = true;
             }
             (LinkKind::Packet(_), Some(("ports", ports))) => self.ports = Some(parse_ports(ports)?),
-            (LinkKind::Macvtap(_), Some(("mode", mode))) => self.mode = Some(MacvtapMode::parse(mode)?),
-            (
-                LinkKind::Tap(_) | LinkKind::Packet(_) | LinkKind::Macvtap(_),
-                Some(("mac", mac)),
-            ) => self.mac = Some(parse_mac(mac)?),
+            (LinkKind::Macvtap(_), Some(("mode", mode))) => {
+                self.mode = Some(MacvtapMode::parse(mode)?)
+            }
+            (LinkKind::Tap(_) | LinkKind::Packet(_) | LinkKind::Macvtap(_), Some(("mac", mac))) => {
+                self.mac = Some(parse_mac(mac)?)
+            }
             (LinkKind::Tap(_), _) => self.peers.push(text.parse()?),
             _ => {
                 let reason = format!("'{}' is not an option of {kind}", Printable(text));

@@ -41,7 +41,10 @@ impl Prefix {
     }
 
     /// Returns the length of the network's prefix in bits.
-    #[expect(clippy::len_without_is_empty, reason = "a length in bits, of no container")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a length in bits, of no container"
+    )]
     pub fn len(&self) -> u8 {
         self.len
     }
@@ -84,7 +87,10 @@ mod tests {
     #[test]
     fn addresses_have_a_prefix_length_that_fits() {
         let parsed: Prefix = "10.77.0.2/24".parse().expect("valid");
-        assert_eq!((parsed.address().to_string(), parsed.len()), ("10.77.0.2".to_owned(), 24));
+        assert_eq!(
+            (parsed.address().to_string(), parsed.len()),
+            ("10.77.0.2".to_owned(), 24)
+        );
         let alone: Prefix = "fd77::2/128".parse().expect("valid");
         assert_eq!(Prefix::new(alone.address(), 128).ok(), Some(alone));
         assert_eq!(alone.to_string(), "fd77::2/128");

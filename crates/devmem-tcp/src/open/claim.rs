@@ -42,7 +42,9 @@ impl NetdevBuilder {
         let taken = |(ip, _): &&(IpAddr, u8)| self.peers.iter().any(|(peer, _)| peer == ip);
         if let Some((ip, _)) = self.addresses.iter().find(taken) {
             let reason = format!("both ends of {} would have the address {ip}", self.link);
-            return Err(Error::invalid(reason).with_remedy("give them two addresses of one network"));
+            return Err(
+                Error::invalid(reason).with_remedy("give them two addresses of one network")
+            );
         }
         match &self.link {
             LinkKind::Packet(_) if self.ports.is_some() => return Ok(()),

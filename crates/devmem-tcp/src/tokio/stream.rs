@@ -409,7 +409,9 @@ mod tests {
         let nic = builder.tcp_config(tcp).open().expect("a NIC");
         let connect = Stream::connect(&nic, "10.77.0.2:5201");
         let ended = timeout(Duration::from_secs(20), connect).await;
-        let ended = ended.expect("the connect ends").expect_err("no host answers");
+        let ended = ended
+            .expect("the connect ends")
+            .expect_err("no host answers");
         assert!(ended.remedy().is_some(), "{ended}");
     }
 }

@@ -158,8 +158,7 @@ impl Nic {
             return in_turn;
         };
         let mut shards = self.shards.iter();
-        let has_it =
-            |shard: &&Shard| shard.with(|stack, _| stack.has_connections(source, address));
+        let has_it = |shard: &&Shard| shard.with(|stack, _| stack.has_connections(source, address));
         // There is no route, or no such address: any shard says so.
         shards.find(has_it).unwrap_or(in_turn)
     }

@@ -176,11 +176,7 @@ impl Poller {
     }
 
     /// Waits until `is_ready`, or until [`wake`](Self::wake) is called. Returns whether that happened in time.
-    fn wait_until(
-        &self,
-        at_most: Duration,
-        mut is_ready: impl FnMut(&Stack) -> bool,
-    ) -> bool {
+    fn wait_until(&self, at_most: Duration, mut is_ready: impl FnMut(&Stack) -> bool) -> bool {
         let wait = Wait {
             stack: self.shard.at(),
             socket: None,

@@ -69,10 +69,7 @@ impl Socket {
     }
 
     /// Calls `call` with the stack and the id of the socket.
-    pub(super) fn with<T>(
-        &self,
-        call: impl FnOnce(&mut Stack, SocketId) -> T,
-    ) -> T {
+    pub(super) fn with<T>(&self, call: impl FnOnce(&mut Stack, SocketId) -> T) -> T {
         self.shard.with(|stack, _| call(stack, self.id))
     }
 

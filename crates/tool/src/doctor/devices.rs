@@ -48,7 +48,12 @@ fn devices(
             });
             checks.collect()
         }
-        Err(error) => vec![refused(platform.name, CheckState::Missing, "", error.into())],
+        Err(error) => vec![refused(
+            platform.name,
+            CheckState::Missing,
+            "",
+            error.into(),
+        )],
     }
 }
 

@@ -165,7 +165,11 @@ impl Connection {
             match self.stream.write(outgoing) {
                 Ok(sent) => drop(outgoing.drain(..sent)),
                 Err(error) if is_not_ready(&error) => break,
-                Err(error) => return Err(Fault::Broken(Breakage::of_io(error).during("send a request"))),
+                Err(error) => {
+                    return Err(Fault::Broken(
+                        Breakage::of_io(error).during("send a request"),
+                    ));
+                }
             }
         }
         Ok(())

@@ -206,7 +206,9 @@ impl LoadError {
                 version(address)
             ),
             Self::Route(error) => error.reason().to_owned(),
-            Self::Connect { address, source } => format!("connect to {address}: {}", source.reason()),
+            Self::Connect { address, source } => {
+                format!("connect to {address}: {}", source.reason())
+            }
             Self::Status {
                 host,
                 status,
@@ -233,7 +235,9 @@ impl LoadError {
             Self::Unasked { at } => {
                 format!("byte {at} of the source was received and not requested")
             }
-            Self::GaveUp { attempts, cause } => format!("gave up after {attempts} attempts: {cause}"),
+            Self::GaveUp { attempts, cause } => {
+                format!("gave up after {attempts} attempts: {cause}")
+            }
             Self::NoRoom(error) => format!("read the description of the checkpoint: {error}"),
             Self::Cancelled => "the load was cancelled".to_owned(),
             Self::Gather(error) => format!("copy to the place of the payload: {}", error.reason()),
@@ -317,7 +321,9 @@ fn of_status(status: u16) -> Option<&'static str> {
         407 => "put user:password@ into the URL of the proxy",
         404 | 410 => "check the path of the URL",
         416 => "the file is shorter than the requested range",
-        408 | 429 | 500..=599 => "the server is busy or broken: load again later; its log may say why",
+        408 | 429 | 500..=599 => {
+            "the server is busy or broken: load again later; its log may say why"
+        }
         _ => return None,
     })
 }

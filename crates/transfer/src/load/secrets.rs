@@ -75,7 +75,8 @@ impl SecretError {
             Self::Field { .. } => Some("write NAME: VALUE".into()),
             Self::Refused { source, .. } => source.remedy(),
             Self::NoUser => Some(
-                "write USER@ before the host of the URL, or name the user beside the password".into(),
+                "write USER@ before the host of the URL, or name the user beside the password"
+                    .into(),
             ),
         }
     }

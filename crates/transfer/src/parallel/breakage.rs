@@ -76,5 +76,7 @@ pub(crate) fn write_error(
     f.write_str(reason)?;
     let remedy = remedy.map(|remedy| remedy.to_string());
     let lines = remedy.iter().flat_map(|remedy| remedy.lines());
-    lines.into_iter().try_for_each(|line| write!(f, "\n  {line}"))
+    lines
+        .into_iter()
+        .try_for_each(|line| write!(f, "\n  {line}"))
 }

@@ -166,7 +166,11 @@ impl Connection {
                     bytes.is_empty()
                 }
                 Err(error) if is_not_ready(&error) => return Ok(false),
-                Err(error) => return Err(Fault::Broken(Breakage::of_io(error).during("send a request"))),
+                Err(error) => {
+                    return Err(Fault::Broken(
+                        Breakage::of_io(error).during("send a request"),
+                    ));
+                }
             },
             Some(Outgoing::Payload { cookie, places }) => {
                 let now = first_bytes(places);

@@ -16,7 +16,9 @@ fn sizes_that_are_no_pages_are_refused_with_the_remedy() {
                 "{error:?}"
             );
             assert!(
-                error.to_string().contains("multiple of 4096\n  round it up"),
+                error
+                    .to_string()
+                    .contains("multiple of 4096\n  round it up"),
                 "{error}"
             );
         }

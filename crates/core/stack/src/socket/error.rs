@@ -53,7 +53,9 @@ pub enum RecvError {
         bytes: usize,
     },
     /// The next bytes lie in host memory, and the call has no buffer to copy them to.
-    #[error("the next {bytes} bytes lie in host memory and must be copied, but the iovec has no memory")]
+    #[error(
+        "the next {bytes} bytes lie in host memory and must be copied, but the iovec has no memory"
+    )]
     NoBuffer {
         /// How many bytes at least.
         bytes: usize,
@@ -65,7 +67,9 @@ pub enum RecvError {
         need: usize,
     },
     /// The next bytes lie in memory of a provider that is no dma-buf binding.
-    #[error("the next {bytes} bytes lie in device memory that no dma-buf binding owns: only its provider can take them")]
+    #[error(
+        "the next {bytes} bytes lie in device memory that no dma-buf binding owns: only its provider can take them"
+    )]
     NotOurMemory {
         /// How many bytes at least.
         bytes: usize,
@@ -74,7 +78,9 @@ pub enum RecvError {
     #[error("{MAX_TOKENS} frags are outstanding at this socket")]
     TooManyTokens,
     /// The error queue is empty.
-    #[error("the error queue is empty: nothing sent with MSG_ZEROCOPY has completed since it was last read")]
+    #[error(
+        "the error queue is empty: nothing sent with MSG_ZEROCOPY has completed since it was last read"
+    )]
     ErrorQueueEmpty,
 }
 
@@ -97,7 +103,9 @@ impl RecvError {
     pub const fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::WouldBlock => Some("poll the stack and try again when the socket is readable"),
-            Self::NotConnected { .. } => Some("connect it, or accept a connection and read from that"),
+            Self::NotConnected { .. } => {
+                Some("connect it, or accept a connection and read from that")
+            }
             Self::Unreadable { .. } => Some("receive them with MSG_SOCK_DEVMEM"),
             Self::NoBuffer { .. } => Some("give a buffer"),
             Self::NoControlSpace { .. } => Some("give a larger one"),
@@ -157,7 +165,9 @@ pub enum SendError {
         dmabuf: DmabufId,
     },
     /// Packets to the peer leave through another interface than that of the binding.
-    #[error("dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}")]
+    #[error(
+        "dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}"
+    )]
     OtherDevice {
         /// The id.
         dmabuf: DmabufId,
@@ -232,9 +242,13 @@ impl SendError {
             Self::NotConnected { .. } => Some("connect it first"),
             Self::BadControl => Some("name a dma-buf by SCM_DEVMEM_DMABUF with a plain u32"),
             Self::ZerocopyNeeded => Some("set both: nothing can be copied out of it"),
-            Self::UnknownBinding { .. } => Some("bind it: one that is bound for receiving will not do"),
+            Self::UnknownBinding { .. } => {
+                Some("bind it: one that is bound for receiving will not do")
+            }
             Self::ZerocopyOff => Some("set it before the first send"),
-            Self::ReceiveBinding { .. } => Some("bind the memory for sending (bind-tx) and name that id"),
+            Self::ReceiveBinding { .. } => {
+                Some("bind the memory for sending (bind-tx) and name that id")
+            }
             Self::OtherDevice { .. } => Some("bind it there, too, or send from host memory"),
             Self::OutOfBounds { .. } => Some("write offsets into it to the iovec"),
             Self::TooManySends => Some("read the error queue, and send more at once"),
@@ -359,7 +373,9 @@ impl ConnectError {
             Self::PortZero(_) => Some("give the peer's port"),
             Self::AddrNotAvailable(_) => Some("connect from one that is"),
             Self::PortNotOurs(_) => Some("connect from one of the ports of this one"),
-            Self::OtherShard(_) => Some("connect on the whole NIC, or let this shard choose the port"),
+            Self::OtherShard(_) => {
+                Some("connect on the whole NIC, or let this shard choose the port")
+            }
             Self::PortsExhausted(_) => Some("close some, or wait for their TIME-WAIT to end"),
             Self::TooManySockets { .. } => Some("close some or raise StackConfig::max_sockets"),
             Self::Route(_) | Self::LinkGone => None,

@@ -316,7 +316,9 @@ impl Session for HttpSession {
                     Some(_) => Fault::Broken(format!("the body ended at byte {}", body.at).into()),
                 }
             }
-            State::Body(body) => Fault::Broken(format!("the body ended at byte {}", body.at).into()),
+            State::Body(body) => {
+                Fault::Broken(format!("the body ended at byte {}", body.at).into())
+            }
         }
     }
 

@@ -3,12 +3,12 @@
 use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
 
-use crate::options::row::{Check, Row, View};
-use crate::options::{Effect, Options};
 use crate::abi::{
     IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_MTU_DISCOVER, IP_TOS, IP_TTL, IPV6_MTU_DISCOVER,
     IPV6_TCLASS, IPV6_UNICAST_HOPS, IPV6_V6ONLY, PMTUDISC, PMTUDISC_DONT,
 };
+use crate::options::row::{Check, Row, View};
+use crate::options::{Effect, Options};
 
 /// Default time to live (linux `IPDEFTTL`).
 const HOPS_DEFAULT: u8 = 64;

@@ -3,10 +3,10 @@
 use devmem_uapi::{Errno, sockopt};
 use stack::SocketOption;
 
+use crate::abi::{IPPROTO_TCP, SOCK_STREAM, so};
 use crate::options::row::{Check, Row};
 use crate::options::values::{int, shown, timeval, timeval_bytes};
 use crate::options::{Effect, Linger, Options, RCVBUF_MIN, Times};
-use crate::abi::{IPPROTO_TCP, SOCK_STREAM, so};
 
 /// Smallest send buffer (linux `SOCK_MIN_SNDBUF`, twice 2304).
 const SNDBUF_MIN: u32 = 4608;

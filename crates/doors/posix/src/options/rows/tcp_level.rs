@@ -5,12 +5,12 @@ use std::time::Duration;
 use devmem_uapi::Errno;
 use stack::SocketOption;
 
+use crate::abi::{SOL_TCP, tcp_opt};
 use crate::options::row::{Check, Row, View};
 use crate::options::values::{
     TCP_CA_NAME_MAX, congestion, congestion_name, seconds, seconds_of, timeouts_of, whole_seconds,
 };
 use crate::options::{Effect, Options, RCVBUF_MIN};
-use crate::abi::{SOL_TCP, tcp_opt};
 
 /// Longest keepalive time in seconds (linux `MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL`).
 const KEEPALIVE_MAX: i32 = 32_767;

@@ -166,10 +166,7 @@ mod tests {
     fn an_option_that_the_link_does_not_have_is_refused() {
         for text in [
             "packet:eth0,speed=9",
-            "packet:eth0,mode=private",
             "packet:eth0,10.77.0.1/24",
-            "macvtap:eth0,ports=80",
-            "tap:dm0,ports=80",
             "tap:dm0,10.77.0.0/24",
             "macvtap:eth0,mode=fast",
         ] {

@@ -103,7 +103,6 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
     let completions = to.completions();
     let address = LOCAL.parse().unwrap();
     let dead = Errno::EOWNERDEAD;
-    let has = |error: &dyn std::fmt::Display| u8::from(!error.to_string().contains("fork"));
     let mut wrong = 0;
     let mut check = |refused: bool| wrong += u8::from(!refused);
     check(

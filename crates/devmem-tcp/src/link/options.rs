@@ -49,18 +49,14 @@ impl LinkOptions {
         Ok(options)
     }
 
+    /// Sets one of them. Whether the link has ports or a mode is checked when it is opened, where a builder may have set them, too.
     fn set(&mut self, kind: &LinkKind, text: &str) -> Result<(), Error> {
+        let is_unix = matches!(kind, LinkKind::Unix(_) | LinkKind::UnixListen(_));
         match (kind, text.split_once('=')) {
-            (LinkKind::Unix(_) | LinkKind::UnixListen(_), _) if text == SHARE_SEND => {
-                self.shares_send_memory = true;
-            }
-            (LinkKind::Packet(_), Some(("ports", ports))) => self.ports = Some(parse_ports(ports)?),
-            (LinkKind::Macvtap(_), Some(("mode", mode))) => {
-                self.mode = Some(MacvtapMode::parse(mode)?)
-            }
-            (LinkKind::Tap(_) | LinkKind::Packet(_) | LinkKind::Macvtap(_), Some(("mac", mac))) => {
-                self.mac = Some(parse_mac(mac)?)
-            }
+            _ if is_unix && text == SHARE_SEND => self.shares_send_memory = true,
+            (_, Some(("mac", mac))) => self.mac = Some(parse_mac(mac)?),
+            (_, Some(("ports", ports))) => self.ports = Some(parse_ports(ports)?),
+            (_, Some(("mode", mode))) => self.mode = Some(MacvtapMode::parse(mode)?),
             (LinkKind::Tap(_), _) => self.peers.push(text.parse()?),
             _ => {
                 let reason = format!("'{}' is not an option of {kind}", Printable(text));

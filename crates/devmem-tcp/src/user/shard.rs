@@ -71,7 +71,7 @@ impl Shard {
     }
 
     /// Runs `call` on the stack.
-    pub(super) fn with<T>(&self, call: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+    pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         self.driver().with(self.at, call)
     }
 

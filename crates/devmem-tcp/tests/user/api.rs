@@ -1,7 +1,6 @@
 //! The typed API over the user-space stack: what an application may rely on.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 use std::time::Duration;

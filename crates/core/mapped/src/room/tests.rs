@@ -27,9 +27,8 @@ impl Tree {
     fn check(&self, mebibytes: u64) -> Result<(), String> {
         let checked = check_room_below(&self.0, mebibytes * MIB);
         checked.map_err(|refused| {
-            refused
-                .to_string()
-                .replace(self.0.to_str().unwrap_or("?"), "")
+            let told = format!("{refused}\n  {}", refused.remedy());
+            told.replace(self.0.to_str().unwrap_or("?"), "")
         })
     }
 }

@@ -191,7 +191,7 @@ fn the_control_message_is_a_plain_u32() {
         let written = writer.written();
         let errno = sending.refused(&[0..10], &control[..written], ZEROCOPY);
         assert_eq!(errno, Errno::EINVAL, "{} bytes", payload.len());
-        assert_says(&sending.pair.a, &["plain u32"]);
+        assert_says(&sending.pair.a, &["malformed control messages"]);
     }
     sending.finish();
 }

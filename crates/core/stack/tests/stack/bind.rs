@@ -49,7 +49,7 @@ fn refused(stack: &mut Stack, request: BindRx, errno: Errno, words: &[&str]) -> 
     let observer = request.dmabuf.observer();
     let error = stack.bind_rx(request).unwrap_err();
     assert_eq!(error.errno(), errno, "{error}");
-    let text = error.to_string();
+    let text = format!("{error}; {}", error.remedy().unwrap_or_default());
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
     assert_eq!(bound_queues(stack), before);
     assert!(observer.is_freed(), "a refused bind keeps no memory");
@@ -304,7 +304,7 @@ fn memory_that_is_bound_is_ebusy_on_other_queues_and_other_stacks() {
         let before = bound_queues(stack);
         let error = stack.bind_rx(again(&[2])).unwrap_err();
         assert_eq!(error.errno(), Errno::EBUSY, "{error}");
-        let text = error.to_string();
+        let text = format!("{error}; {}", error.remedy().unwrap_or_default());
         assert!(words.iter().all(|word| text.contains(word)), "{text}");
         assert_eq!(bound_queues(stack), before);
     }

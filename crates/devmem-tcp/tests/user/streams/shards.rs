@@ -293,7 +293,7 @@ fn a_link_or_an_option_without_queues_for_shards_is_refused() {
         let error = refused(link, change);
         assert!(error.contains(words), "{link}: {error}");
     }
-    let _first = open("shards-other", "10.77.0.1/24");
+    let _first = open("other", "10.77.0.1/24");
     let error = refused("mem:shards-other", |it| it);
     assert!(error.contains("has 2 shards, this one 1"), "{error}");
 }

@@ -36,6 +36,8 @@ const ISLANDS: &[&str] = &[
     "crates/doors/capi/src/ffi/",
     "crates/doors/nccl/src/ffi/",
     "crates/doors/nccl-load/src/ffi/",
+    "crates/doors/nixl/src/ffi/",
+    "crates/doors/nixl/tests/two_processes/loaded/",
     "crates/doors/python/src/raw/",
     "crates/doors/nccl/tests/judge/loaded/",
     "crates/doors/nccl/tests/released/device/kernel.rs",

@@ -18,7 +18,7 @@ use tool::parse::OutputArgs;
 use tool::size::Size;
 use tool::stock::StockServer;
 
-pub use helper::{DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
+pub use helper::{DemoNvmeTarget, DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
 pub use kernel::{Ncdevmem, Restore};
 pub use lease::Lease;
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
@@ -65,6 +65,34 @@ pub enum Command {
     Ncdevmem(Ncdevmem),
 }
 
+/// Server of `demo --load`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DemoServer {
+    /// nginx, which serves ranges by HTTP
+    Nginx,
+    /// Python's http.server, which serves whole files by HTTP
+    Python,
+    /// qemu-nbd, by NBD
+    QemuNbd,
+    /// nbdkit, by NBD
+    Nbdkit,
+    /// A small NVMe/TCP target of ours, which every machine has
+    Nvme,
+}
+
+impl DemoServer {
+    /// Returns the stock server, if it is one.
+    pub fn stock(self) -> Option<StockServer> {
+        match self {
+            Self::Nginx => Some(StockServer::Nginx),
+            Self::Python => Some(StockServer::Python),
+            Self::QemuNbd => Some(StockServer::QemuNbd),
+            Self::Nbdkit => Some(StockServer::Nbdkit),
+            Self::Nvme => None,
+        }
+    }
+}
+
 /// Demonstrate device memory TCP between a kernel socket and our stack, and verify every byte
 ///
 /// Creates a network namespace (for an ordinary user inside a user namespace), a TAP interface in it, and a second process
@@ -79,7 +107,7 @@ pub enum Command {
 /// adds in its own memory, all other kinds are added by the CPU.
 ///
 /// With --load, a stock server (nginx, qemu-nbd, nbdkit or python3 -m http.server) serves a file, our stack loads it into
-/// device memory, and every byte is checked there.
+/// device memory, and every byte is checked there. --load=nvme needs no stock server: a small NVMe/TCP target of ours serves the file.
 #[derive(Debug, Args)]
 #[command(after_long_help = DEMO_EXAMPLES)]
 pub struct Demo {
@@ -99,7 +127,7 @@ pub struct Demo {
         require_equals = true,
         conflicts_with_all = ["exchange", "direction", "write_size", "congestion", "capture", "watch"]
     )]
-    pub load: Option<Option<StockServer>>,
+    pub load: Option<Option<DemoServer>>,
     /// Direction of the transfer
     #[arg(long, value_enum, default_value_t = Direction::Rx)]
     pub direction: Direction,
@@ -150,6 +178,8 @@ Examples:
       a file of a stock server, such as nginx, into device memory
   devmem-tcp demo --load=qemu-nbd --connections 1 --bytes 1G
       an export of an NBD server over one connection
+  devmem-tcp demo --load=nvme
+      a namespace of an NVMe/TCP target over its I/O queues
   devmem-tcp demo --exchange --bytes 16M
       all-reduce and all-gather of 4 Mi floats between four processes
   devmem-tcp demo --exchange --memory anonymous

@@ -89,6 +89,7 @@ fn run_helper(command: HelperCommand) -> Result<(), Failure> {
     match command {
         HelperCommand::Receiver(args) => commands::receiver::run(&args),
         HelperCommand::Sender(args) => commands::sender::run(&args),
+        HelperCommand::NvmeTarget(args) => commands::nvme_target::run(&args),
         HelperCommand::Rank(args) => commands::exchange::run_rank(&args),
         HelperCommand::Guest(_) => lab::guest::run(),
     }

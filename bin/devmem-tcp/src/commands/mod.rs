@@ -5,6 +5,7 @@ pub mod demo;
 pub mod exchange;
 pub mod lease;
 pub mod load;
+pub mod nvme_target;
 pub mod packetdrill_path;
 pub mod receiver;
 pub mod recv;

@@ -143,6 +143,26 @@ pub enum LoadError {
         /// The server's errno.
         errno: u32,
     },
+    /// An NVMe controller refuses this host or its commands, or this host cannot use its namespace.
+    NvmeRefused {
+        /// The host.
+        host: String,
+        /// The refusal.
+        problem: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// An NVMe controller could not read.
+    NvmeRead {
+        /// The host.
+        host: String,
+        /// Start of the command's data.
+        at: u64,
+        /// The status of the command, as text.
+        status: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// A range does not start and end at multiples of the source's block.
     Unaligned {
         /// First byte.
@@ -218,7 +238,12 @@ impl LoadError {
                 format!("{host} sent an invalid response: {problem}")
             }
             Self::Broken { host, problem } => format!("{host}: {problem}"),
-            Self::NbdRefused { host, problem } => format!("{host} refuses: {problem}"),
+            Self::NbdRefused { host, problem } | Self::NvmeRefused { host, problem, .. } => {
+                format!("{host} refuses: {problem}")
+            }
+            Self::NvmeRead {
+                host, at, status, ..
+            } => format!("{host} cannot read its namespace at byte {at}: {status}"),
             Self::NbdRead { host, at, errno } => format!(
                 "{host} cannot read its export at byte {at}: {}",
                 io::Error::from_raw_os_error(errno.cast_signed())
@@ -285,6 +310,7 @@ impl LoadError {
             Self::NbdRefused { host, .. } => {
                 format!("`nbdinfo --list nbd://{host}` lists the exports").into()
             }
+            Self::NvmeRefused { remedy, .. } | Self::NvmeRead { remedy, .. } => (*remedy).into(),
             Self::NbdRead { .. } => {
                 "the server's log says why; another --range avoids the place".into()
             }

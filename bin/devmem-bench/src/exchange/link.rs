@@ -62,12 +62,12 @@ pub fn open_nic(link: Link, side: Side, socket: Option<&Path>) -> Result<Netdev>
         Side::Passive => 2,
     };
     let builder = match (link, socket) {
-        (Link::Tap, _) => Netdev::builder(&format!("tap:dmrank{host}"))?
+        (Link::Tap, _) => Netdev::builder(format!("tap:dmrank{host}"))?
             .address(&format!("10.78.{host}.2/24"))?
             .peer_address(&format!("10.78.{host}.1/24"))?
             .gateway([10, 78, host, 1].into()),
         (Link::Unix, Some(socket)) => {
-            let nic = Netdev::builder(&format!("unix:{}", socket.display()))?;
+            let nic = Netdev::builder(format!("unix:{}", socket.display()))?;
             nic.address(&format!("10.78.0.{host}/24"))?
         }
         (Link::Shared | Link::Copied, Some(socket)) => {
@@ -75,7 +75,7 @@ pub fn open_nic(link: Link, side: Side, socket: Option<&Path>) -> Result<Netdev>
                 Side::Active => "unix",
                 Side::Passive => "unix-listen",
             };
-            let nic = Netdev::builder(&format!("{end}:{}", socket.display()))?;
+            let nic = Netdev::builder(format!("{end}:{}", socket.display()))?;
             let nic = nic.address(&format!("10.78.0.{host}/24"))?;
             match link {
                 Link::Shared => nic.share_send_memory(),
@@ -89,7 +89,7 @@ pub fn open_nic(link: Link, side: Side, socket: Option<&Path>) -> Result<Netdev>
                 Side::Passive => VETH,
             };
             // Beside the addresses of the kernel's stacks.
-            Netdev::builder(&format!("packet:{end}"))?.address(&format!("10.78.0.{host}/24"))?
+            Netdev::builder(format!("packet:{end}"))?.address(&format!("10.78.0.{host}/24"))?
         }
     };
     Ok(builder.mtu(MTU).open()?)

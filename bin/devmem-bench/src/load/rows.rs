@@ -288,7 +288,7 @@ fn with_server(server: &Server, run: impl FnOnce() -> Result<MeterReading>) -> R
 }
 
 fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
-    let nic = Netdev::builder(&format!("tap:{TAP}"))?
+    let nic = Netdev::builder(format!("tap:{TAP}"))?
         .address(&format!("{RECEIVER}/{PREFIX}"))?
         .peer_address(&format!("{SENDER}/{PREFIX}"))?
         .mtu(MTU)

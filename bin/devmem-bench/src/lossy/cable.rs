@@ -93,7 +93,7 @@ impl Cable {
 
     /// Returns the NIC of our stack at the sender's end, to be opened.
     pub fn our_nic(&self, mtu: u16) -> Result<NetdevBuilder> {
-        let nic = Netdev::builder(&format!("unix:{}", self.socket.display()))?;
+        let nic = Netdev::builder(format!("unix:{}", self.socket.display()))?;
         Ok(nic.address(&format!("{SENDER}/{PREFIX}"))?.mtu(mtu))
     }
 

@@ -16,7 +16,7 @@ const BATCH_FRAGS: usize = 1024;
 
 /// Opens the receiver's NIC on a TAP.
 pub fn on_tap(mtu: u16) -> Result<Netdev> {
-    let nic = Netdev::builder(&format!("tap:{TAP}"))?
+    let nic = Netdev::builder(format!("tap:{TAP}"))?
         .address(&with_prefix(RECEIVER))?
         .peer_address(&with_prefix(SENDER))?
         .mtu(mtu);
@@ -29,7 +29,7 @@ pub fn on_veth(link: VethLink, mtu: u16) -> Result<Netdev> {
         VethLink::Packet => "packet",
         VethLink::Macvtap => "macvtap",
     };
-    let nic = Netdev::builder(&format!("{kind}:{VETH}"))?
+    let nic = Netdev::builder(format!("{kind}:{VETH}"))?
         .address(&with_prefix(RECEIVER))?
         .mtu(mtu);
     Ok(nic.open()?)

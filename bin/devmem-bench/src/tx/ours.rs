@@ -51,7 +51,7 @@ pub(super) fn open_nic(bench: &Bench, case: &TxCase) -> Result<Netdev> {
     if case.packets == Packets::Legacy {
         tcp.max_super_packet = Some(TcpOptions::LEGACY_SUPER_PACKET);
     }
-    let builder = Netdev::builder(&format!("tap:{TAP}"))?
+    let builder = Netdev::builder(format!("tap:{TAP}"))?
         .address(&with_prefix(RECEIVER))?
         .peer_address(&with_prefix(SENDER))?;
     Ok(builder.mtu(bench.mtu).tcp(tcp).open()?)

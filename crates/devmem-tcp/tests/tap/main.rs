@@ -114,7 +114,7 @@ fn a_kernel_that_forwards_between_two_taps_passes_super_packets_on_whole() {
             const BYTES: usize = 16 << 20;
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("a namespace of the test");
             let open = |host: u8, sink| {
-                let nic = Netdev::builder(&format!("tap:dmfwd{host}"))
+                let nic = Netdev::builder(format!("tap:dmfwd{host}"))
                     .and_then(|nic| nic.address(&format!("10.78.{host}.2/24")))
                     .and_then(|nic| nic.peer_address(&format!("10.78.{host}.1/24")))
                     .expect("addresses");

@@ -30,7 +30,7 @@ impl Host {
         (host, ours, len): Addresses,
         change: impl FnOnce(NetdevBuilder) -> NetdevBuilder,
     ) -> (Self, Nic) {
-        let builder = Netdev::builder(&format!("tap:{TAP}"))
+        let builder = Netdev::builder(format!("tap:{TAP}"))
             .and_then(|builder| builder.address(&format!("{ours}/{len}")))
             .and_then(|builder| builder.peer_address(&format!("{host}/{len}")));
         let netdev = change(builder.expect("a link and its addresses"));

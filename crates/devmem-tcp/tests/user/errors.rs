@@ -11,7 +11,7 @@ use devmem_tcp::{
 /// One error of each of several operations, with its kind. `wire` is the name of a wire that no other test has: two NICs on one
 /// wire cannot have the same address.
 fn samples(wire: &str) -> Vec<(Box<dyn StdError>, ErrorKind)> {
-    let nic = Netdev::user(&format!("mem:errors-{wire}"), "10.77.0.2/24").unwrap();
+    let nic = Netdev::user(format!("mem:errors-{wire}"), "10.77.0.2/24").unwrap();
     let memory = Dmabuf::anonymous(4 << 20).unwrap();
     let lo = Netdev::kernel("lo").unwrap();
     let local = "10.77.0.2:5201".parse().unwrap();

@@ -40,7 +40,7 @@ impl World {
     /// In real time.
     fn wire(name: &str) -> Self {
         let end = |ip: &str| {
-            let builder = Netdev::builder(&format!("mem:in-use-{name}")).unwrap();
+            let builder = Netdev::builder(format!("mem:in-use-{name}")).unwrap();
             let builder = builder.address(ip).unwrap().rx_queues(4);
             builder.open().unwrap()
         };

@@ -10,7 +10,7 @@ use super::*;
 const SHARDS: usize = 2;
 
 fn open(wire: &str, address: &str) -> Netdev {
-    let builder = Netdev::builder(&format!("mem:shards-{wire}")).unwrap();
+    let builder = Netdev::builder(format!("mem:shards-{wire}")).unwrap();
     let builder = builder.address(address).unwrap().shards(SHARDS as u16);
     builder.open().unwrap()
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netmem::{CopyEngine, FragList, Netmem, Payload, PoolStats};
-use steer::{Rss, Rules, RxQueueId, Selected, Steering};
+use steer::{Rss, Rules, RxQueueId, Steering};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
 use crate::arrival::Arrival;
@@ -510,9 +510,9 @@ fn select_queue(
         return Ok(RxQueueId(0));
     }
     match steering.select_queue(headers) {
-        Selected::Queue { queue, .. } if queue.index() < queues => Ok(queue),
-        Selected::Queue { .. } => Err(DropReason::RxNoQueue),
-        Selected::Drop(_) => Err(DropReason::RxRuleDrop),
+        Some(queue) if queue.index() < queues => Ok(queue),
+        Some(_) => Err(DropReason::RxNoQueue),
+        None => Err(DropReason::RxRuleDrop),
     }
 }
 

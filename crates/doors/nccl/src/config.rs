@@ -3,6 +3,7 @@
 mod gpus;
 
 use std::ffi::CString;
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use transfer::exchange::{DEFAULT_CHUNK, DEFAULT_STREAMS};
@@ -30,7 +31,12 @@ pub(crate) struct Config {
     pub(crate) ll128: Ll128,
     /// Whether the other end of a UNIX wire may read what waits to be sent.
     pub(crate) shares_send_memory: bool,
+    /// Seconds after which what NCCL has stopped asking about is closed.
+    pub(crate) patience: NonZeroU32,
 }
+
+/// Far longer than NCCL waits between two calls about the same attempt.
+const DEFAULT_PATIENCE: NonZeroU32 = NonZeroU32::new(30).unwrap();
 
 /// A NIC that NCCL may use.
 #[derive(Debug)]
@@ -84,6 +90,7 @@ impl Config {
             gpu: GpuChoice::read(&get)?,
             ll128: Ll128::of(&get("NCCL_PROTO").unwrap_or_default()),
             shares_send_memory: shares_send_memory(&get("NCCL_DEVMEM_SHARE").unwrap_or_default())?,
+            patience: number(&get, "NCCL_DEVMEM_PATIENCE", DEFAULT_PATIENCE)?,
         })
     }
 

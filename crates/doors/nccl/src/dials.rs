@@ -10,7 +10,7 @@ use crate::comm::{Comm, Direction};
 use crate::failure::{Code, Failure};
 use crate::numbers::Table;
 use crate::state;
-use crate::watch::{self, ABANDONED_AFTER};
+use crate::watch;
 
 /// Where a handle keeps the number of the attempt that it began: behind the ticket. NCCL keeps the bytes of the handle between
 /// two calls of `connect`.
@@ -120,8 +120,8 @@ pub(crate) fn unload() {
 
 /// Counts a look of the watch, and gives up what is abandoned. Returns whether attempts are left.
 pub(crate) fn look() -> bool {
-    let is_abandoned =
-        |dial: &Dialling| dial.looks.fetch_add(1, Ordering::Relaxed) >= ABANDONED_AFTER;
+    let patience = state::patience();
+    let is_abandoned = |dial: &Dialling| dial.looks.fetch_add(1, Ordering::Relaxed) >= patience;
     drop(DIALS.remove_if(is_abandoned));
     !DIALS.is_empty()
 }

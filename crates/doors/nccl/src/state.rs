@@ -12,7 +12,7 @@ use crate::failure::{Code, Failure};
 use crate::gpu;
 use crate::numbers::Table;
 use crate::unpack::{Bounce, Unpacker};
-use crate::watch::{self, ABANDONED_AFTER};
+use crate::watch;
 
 /// The settings; the same as long as the library is loaded, because the properties lead into them.
 static CONFIG: OnceLock<Config> = OnceLock::new();
@@ -56,6 +56,13 @@ struct Listening {
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks of the watch without a call of NCCL after which something is abandoned.
+pub(crate) fn patience() -> u32 {
+    CONFIG
+        .get()
+        .map_or(u32::MAX, |config| config.patience.get())
 }
 
 /// Reads the settings at the first call.
@@ -128,7 +135,7 @@ pub(crate) fn look() -> bool {
     if !LISTENERS.is_empty() || !dials::is_empty() || !comm::is_empty() {
         state.idle_looks = 0;
     }
-    if state.idle_looks <= ABANDONED_AFTER {
+    if state.idle_looks <= patience() {
         return true;
     }
     let fabrics = std::mem::take(&mut state.fabrics);

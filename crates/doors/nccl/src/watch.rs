@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use crate::{dials, state};
 
-/// Time between two looks, and looks without a call of NCCL after which something is abandoned. Counted, not measured: a process that
-/// was stopped for a while has abandoned nothing.
+/// Time between two looks. What looks find without a call of NCCL is abandoned after [`Config::patience`](crate::config::Config) of them.
+/// They are counted, not measured: a process that was stopped for a while has abandoned nothing.
 const TICK: Duration = Duration::from_secs(1);
-pub(crate) const ABANDONED_AFTER: u32 = 30;
 
 static WATCH: Mutex<Watch> = Mutex::new(Watch {
     thread: None,

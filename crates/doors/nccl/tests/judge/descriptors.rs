@@ -11,7 +11,7 @@ use crate::cases::USAGE;
 use crate::gpu::Case;
 use crate::loaded::{HANDLE_BYTES, Handle, WARNINGS};
 use crate::rank::{Rank, until};
-use crate::{VERSIONS, Wire, judge, single};
+use crate::{VERSIONS, Wire, judge, single, single_with};
 
 /// By their names.
 pub const CASES: &[(&str, Case)] = &[
@@ -38,20 +38,22 @@ pub fn a_closed_listener_keeps_none_of_what_was_half_made() {
     }
 }
 
-/// Takes as long as the plugin waits for another call, for all versions at the same time.
 pub fn an_abandoned_attempt_is_closed_and_can_be_begun_again() {
-    std::thread::scope(|scope| {
-        for version in VERSIONS {
-            scope.spawn(move || single("fd_abandoned", version));
-        }
-    });
+    with_patience("fd_abandoned", &VERSIONS);
 }
 
-/// Versions 8 to 10 have no `finalize`. Takes as long as the plugin waits for another call.
+/// Versions 8 to 10 have no `finalize`.
 pub fn a_plugin_without_an_end_keeps_none_when_it_is_idle() {
+    with_patience("fd_idle", &[8, 9, 10]);
+}
+
+/// Takes as long as the plugin waits for another call, for all versions at the same time.
+fn with_patience(case: &str, versions: &[u32]) {
+    let patience = [("NCCL_DEVMEM_PATIENCE", "5".to_owned())];
     std::thread::scope(|scope| {
-        for version in [8, 9, 10] {
-            scope.spawn(move || single("fd_idle", version));
+        for version in versions {
+            let patience = &patience;
+            scope.spawn(move || single_with(case, *version, patience));
         }
     });
 }

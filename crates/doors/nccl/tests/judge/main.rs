@@ -328,11 +328,11 @@ fn main() -> ExitCode {
     }
     let mut tests = trials![
         // The longest ones first.
+        a_killed_peer_with_its_stack_fails_the_requests,
+        ranks_on_packet_sockets,
+        ranks_on_a_tap,
         descriptors::a_plugin_without_an_end_keeps_none_when_it_is_idle,
         descriptors::an_abandoned_attempt_is_closed_and_can_be_begun_again,
-        a_killed_peer_with_its_stack_fails_the_requests,
-        ranks_on_a_tap,
-        ranks_on_packet_sockets,
         every_case_under_loss_and_reordering,
         every_case_over_a_cable,
         every_case_over_shared_memory,

@@ -25,6 +25,7 @@ const LEN: usize = 100_000;
 impl Scene {
     fn new() -> Self {
         let target = Agent::open("target", true, &[]).expect("an agent");
+        // Strangers come by TCP, and need no way.
         let user = Agent::open(NAME, true, &[]).expect("an agent");
         let (memory, own) = (Memory::new(LEN), Memory::new(LEN));
         memory.write(0, &pattern(1, LEN));
@@ -45,7 +46,7 @@ impl Scene {
             user,
             memory,
             own,
-            port: u16::from_le_bytes([info[32], info[33]]),
+            port: u16::from_le_bytes([info[40], info[41]]),
             cookie: info[8..16].try_into().expect("8 bytes"),
             key: data[8..16].try_into().expect("8 bytes"),
         }
@@ -81,9 +82,11 @@ impl Scene {
     fn introduce(&self) -> (TcpStream, TcpStream) {
         let mut control = self.connect();
         control
-            .write_all(&record(1, 0, 1, self.cookie, 1, 4))
+            .write_all(&record(1, 0, 1, self.cookie, 1, 20))
             .expect("a socket");
-        control.write_all(b"evil").expect("a socket");
+        control
+            .write_all(b"0123456789abcdefevil")
+            .expect("a socket");
         let mut welcome = [0; 32];
         control.read_exact(&mut welcome).expect("a welcome");
         let mut data = self.connect();
@@ -216,6 +219,17 @@ fn lies(scene: &Scene) -> Vec<(&'static str, Vec<u8>)> {
             "no such connection",
             [write(9), record(5, 2, 1, id, 9, 0), entry(key, 0, 9)].concat(),
         ),
+        (
+            "memory of a process, by TCP",
+            [
+                write(9),
+                record(5, u16::MAX, 1, id, 9, 0),
+                entry(key, 0, 9),
+                vec![0; 8],
+            ]
+            .concat(),
+        ),
+        ("a permission", record(11, 0, 0, id, 0, 0)),
         (
             "an inline read",
             [record(6, 0, 1, id, 9, 0), entry(key, 0, 9)].concat(),

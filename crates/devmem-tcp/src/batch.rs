@@ -170,6 +170,7 @@ impl ExactSizeIterator for Iter<'_> {}
 #[derive(Debug)]
 pub struct RxFrag(OwnedFrag);
 
+/// What a frag owns outside of its batch.
 #[derive(Debug)]
 enum OwnedFrag {
     Device { device: Device, owner: Socket },

@@ -196,6 +196,7 @@ fn congestion(value: &str) -> Option<CongestionKind> {
     match value {
         "cubic" => Some(CongestionKind::Cubic),
         "reno" => Some(CongestionKind::NewReno),
+        "bbr" => Some(CongestionKind::Bbr),
         _ => None,
     }
 }

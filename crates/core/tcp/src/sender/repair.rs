@@ -229,6 +229,7 @@ impl<P: Payload> Sender<P> {
         let tuning = &cx.shared().tuning;
         let timer = |at: Instant| now + tuning.reordering_timer(at.saturating_since(now));
         self.timers.set_reorder(again_at.map(timer));
+        self.rate.on_lost(losses.bytes);
         losses
     }
 

@@ -122,7 +122,9 @@ impl Control {
 
     /// Notes that the application has nothing to send behind `in_flight` bytes.
     pub(crate) fn on_application_limited(&mut self, in_flight: u64) {
-        if let Control::ByPath(path) = self {
+        if let Control::ByPath(path) = self
+            && in_flight < path.bbr.cwnd()
+        {
             path.meter.on_limited(in_flight);
         }
     }
@@ -197,6 +199,13 @@ impl Control {
                 congestion.set_cwnd(congestion.ssthresh().unwrap_or(cwnd));
             }
             Control::ByPath(path) => path.bbr.on_repaired(),
+        }
+    }
+
+    /// Ends the losses of a timeout: what a path was found to carry, it carries again. A window by losses has to grow again.
+    pub(crate) fn end_timeout(&mut self) {
+        if let Control::ByPath(path) = self {
+            path.bbr.on_repaired();
         }
     }
 

@@ -155,11 +155,6 @@ impl DeliveryMeter {
             limited: then.limited,
         })
     }
-
-    /// Forgets what is in flight, for a connection that is aborted.
-    pub(crate) fn clear(&mut self) {
-        self.departures.clear();
-    }
 }
 
 #[cfg(test)]

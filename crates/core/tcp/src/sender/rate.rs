@@ -99,6 +99,11 @@ impl Rate {
         self.control.end_reduction();
     }
 
+    /// Ends the losses of a timeout.
+    pub(super) fn end_timeout(&mut self) {
+        self.control.end_timeout();
+    }
+
     /// Takes a reduction back: there was no congestion.
     pub(super) fn undo(&mut self, prior: Prior) {
         self.control.undo(prior);

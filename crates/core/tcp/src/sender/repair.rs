@@ -30,7 +30,10 @@ impl<P: Payload> Sender<P> {
         match self.recovery.on_ack(event, &left) {
             EpisodeVerdict::GoesOn => {}
             EpisodeVerdict::EarlierNeedless(undone) => self.undo(undone),
-            EpisodeVerdict::LossOver => self.flight.on_repaired(),
+            EpisodeVerdict::LossOver => {
+                self.flight.on_repaired();
+                self.rate.end_timeout();
+            }
             EpisodeVerdict::CwrOver => self.rate.end_reduction(),
             EpisodeVerdict::RecoveryOver(undone) => {
                 self.finish_recovery(undone, event, acked, cx);

@@ -228,7 +228,13 @@ fn bench_latency_measures_round_trips_and_connections_beside_the_kernels() {
     for name in names {
         let row = rows.iter().find(|row| row["name"] == name);
         let row = row.expect(name);
-        for figure in ["per_second", "p50_us", "p99_us", "near_cpu_us", "far_cpu_us"] {
+        for figure in [
+            "per_second",
+            "p50_us",
+            "p99_us",
+            "near_cpu_us",
+            "far_cpu_us",
+        ] {
             assert!(row[figure][0].as_f64() > Some(0.0), "{figure}: {row}");
         }
     }
@@ -237,7 +243,10 @@ fn bench_latency_measures_round_trips_and_connections_beside_the_kernels() {
         let of = ratios
             .iter()
             .find(|ratio| ratio["row"] == row && ratio["against"] == against);
-        assert!(of.is_some_and(|ratio| ratio["ratio"].as_f64() > Some(0.0)), "{row}");
+        assert!(
+            of.is_some_and(|ratio| ratio["ratio"].as_f64() > Some(0.0)),
+            "{row}"
+        );
     }
 }
 

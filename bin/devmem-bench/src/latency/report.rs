@@ -183,7 +183,11 @@ impl fmt::Display for LatencyReport {
             }
         }
         for it in &self.ratios {
-            let of = match self.rows.iter().any(|row| row.name == it.row && row.is_rate()) {
+            let of = match self
+                .rows
+                .iter()
+                .any(|row| row.name == it.row && row.is_rate())
+            {
                 true => "the connections",
                 false => "the time",
             };
@@ -237,7 +241,10 @@ mod tests {
     #[test]
     fn a_percentile_is_one_of_the_values() {
         let times: Vec<u64> = (1..=100).map(|us| us * 1000).collect();
-        assert_eq!([percentile(&times, 0.5), percentile(&times, 0.99)], [51.0, 100.0]);
+        assert_eq!(
+            [percentile(&times, 0.5), percentile(&times, 0.99)],
+            [51.0, 100.0]
+        );
         assert_eq!(percentile(&[], 0.5), 0.0);
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
+use devmem_linux::cpu;
 use devmem_linux::helper::Helper;
 use devmem_linux::netns::{self, NetNs};
-use devmem_linux::cpu;
 use devmem_tcp::Netdev;
 use tool::peer::Peer;
 use tool::signals::StopFlag;
@@ -58,7 +58,9 @@ pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> 
         Ok((times, cpu.as_secs_f64(), host))
     });
     let (mut times, near_cpu, host) = measured?;
-    let report: FarReport = far.hear_json(stop).map_err(|failure| anyhow!("{failure}"))?;
+    let report: FarReport = far
+        .hear_json(stop)
+        .map_err(|failure| anyhow!("{failure}"))?;
     drop((host, veth));
     times.sort_unstable();
     Ok(Sample {

@@ -53,7 +53,7 @@ const ASSUMED_RTT: Duration = Duration::from_millis(1);
 
 /// State to return to if losses turn out to be none.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Saved {
+pub(crate) struct Saved {
     bounds: Bounds,
     cwnd: u64,
 }
@@ -180,7 +180,7 @@ impl Bbr {
     }
 
     /// Remembers the state before losses are repaired.
-    pub(super) fn on_losses(&mut self) -> Saved {
+    pub(crate) fn on_losses(&mut self) -> Saved {
         self.save_cwnd();
         Saved {
             bounds: self.bounds,
@@ -196,7 +196,7 @@ impl Bbr {
     }
 
     /// There were no losses.
-    pub(super) fn undo(&mut self, saved: Saved) {
+    pub(crate) fn undo(&mut self, saved: Saved) {
         let larger = |now: Option<u64>, then: Option<u64>| Some(now?.max(then?));
         let (now, then) = (self.bounds, saved.bounds);
         self.bounds = Bounds {
@@ -331,7 +331,11 @@ impl Bbr {
             Phase::Down | Phase::Cruise if self.is_time_to_probe(ack) => self.start_refill(ack),
             Phase::Down if self.is_drained(ack) => self.phase = Phase::Cruise,
             Phase::Refill if self.rounds.begins => self.start_up(sample, ack),
-            Phase::Up if self.has_probed_enough(sample) => self.start_down(ack),
+            Phase::Up => {
+                if self.has_probed_enough(sample) {
+                    self.start_down(ack);
+                }
+            }
             _ => {}
         }
     }
@@ -537,15 +541,18 @@ impl Bbr {
             Phase::Startup | Phase::Drain { .. } => None,
             Phase::Down | Phase::Refill | Phase::Up => self.bounds.long_term,
         };
-        let drained = matches!(self.phase, Phase::ProbeRtt { .. })
-            .then(|| self.drained_window(ack.mss));
+        let drained =
+            matches!(self.phase, Phase::ProbeRtt { .. }).then(|| self.drained_window(ack.mss));
         let bounds = [long_term, self.bounds.short_term, drained];
         let cap = bounds.into_iter().flatten().min().unwrap_or(u64::MAX);
         self.cwnd = self.cwnd.min(cap).clamp(least, super::MAX_CWND);
     }
 
     fn save_cwnd(&mut self) {
-        self.prior_cwnd = Some(self.prior_cwnd.map_or(self.cwnd, |prior| prior.max(self.cwnd)));
+        self.prior_cwnd = Some(
+            self.prior_cwnd
+                .map_or(self.cwnd, |prior| prior.max(self.cwnd)),
+        );
     }
 
     /// Returns the next number of a xorshift generator: probes of several connections should not coincide.

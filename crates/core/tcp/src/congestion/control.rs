@@ -161,12 +161,9 @@ impl Control {
             return;
         };
         let Delivery { acked, .. } = delivery;
-        let sample = path.meter.on_delivered(
-            acked.bytes,
-            delivery.newest,
-            delivery.min_rtt,
-            acked.now,
-        );
+        let sample =
+            path.meter
+                .on_delivered(acked.bytes, delivery.newest, delivery.min_rtt, acked.now);
         let lost = match sample {
             Some(_) => core::mem::take(&mut path.lost),
             None => 0,

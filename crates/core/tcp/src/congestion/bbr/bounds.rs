@@ -151,10 +151,16 @@ mod tests {
             delivered: 400,
         };
         bounds.on_lossy_round(100.0, 1000, &latest);
-        assert_eq!((bounds.bandwidth, bounds.short_term), (Some(70.0), Some(700)));
+        assert_eq!(
+            (bounds.bandwidth, bounds.short_term),
+            (Some(70.0), Some(700))
+        );
         bounds.on_lossy_round(100.0, 1000, &latest);
         bounds.on_lossy_round(100.0, 1000, &latest);
-        assert_eq!((bounds.bandwidth, bounds.short_term), (Some(40.0), Some(400)));
+        assert_eq!(
+            (bounds.bandwidth, bounds.short_term),
+            (Some(40.0), Some(400))
+        );
         bounds.forget_short_term();
         assert_eq!(bounds, Bounds::default());
     }
@@ -174,7 +180,10 @@ mod tests {
         let (mss, cwnd) = (1000, 64_000);
         let mut growth = Growth::begin(cwnd, mss);
         let mut round = |begins| {
-            let halves = [growth.on_ack(32_000, begins, cwnd, mss), growth.on_ack(32_000, false, cwnd, mss)];
+            let halves = [
+                growth.on_ack(32_000, begins, cwnd, mss),
+                growth.on_ack(32_000, false, cwnd, mss),
+            ];
             halves.iter().sum::<u64>()
         };
         assert_eq!(round(false), 1000);

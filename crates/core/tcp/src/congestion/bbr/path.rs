@@ -117,7 +117,14 @@ impl AckBursts {
     }
 
     /// Takes `bytes` that an ACK of `round` delivered, where the path carries `bandwidth`; none is larger than `cwnd`.
-    pub(super) fn on_ack(&mut self, bytes: u64, bandwidth: f64, cwnd: u64, round: u64, now: Instant) {
+    pub(super) fn on_ack(
+        &mut self,
+        bytes: u64,
+        bandwidth: f64,
+        cwnd: u64,
+        round: u64,
+        now: Instant,
+    ) {
         let mut expected = (bandwidth * now.saturating_since(self.since).as_secs_f64()) as u64;
         if self.delivered <= expected {
             self.restart(now);
@@ -152,7 +159,11 @@ mod tests {
         max.on_sample(70.0, true);
         assert_eq!(max.get(), 100.0);
         max.advance();
-        assert_eq!(max.get(), 60.0, "a limited sample below the maximum says nothing");
+        assert_eq!(
+            max.get(),
+            60.0,
+            "a limited sample below the maximum says nothing"
+        );
         max.advance();
         assert_eq!(max.get(), 60.0, "nor does a cycle without samples");
     }

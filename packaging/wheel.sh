@@ -3,8 +3,8 @@
 # as this machine's, or older if Zig is its linker.
 #
 #   packaging/wheel.sh          writes dist/devmem_tcp-VERSION-cp311-abi3-manylinux_*.whl, its bill of materials and checksums;
-#                               prints the path
-#   packaging/wheel.sh --zig    for systems with glibc 2.28 or later (Debian 10, RHEL 8); fetches Zig from Python's index
+#                               prints the path. It carries the backend for NIXL, which needs a compiler for C++20
+#   packaging/wheel.sh --zig    without that backend, for systems with glibc 2.28 or later (Debian 10, RHEL 8); fetches Zig from Python's index
 #
 # Needs cargo and python3 with venv; maturin comes from Python's index, into a virtual environment in the target folder.
 set -eu
@@ -16,6 +16,16 @@ venv=$target/packaging-venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv" || { echo "python3 cannot make a virtual environment: apt install python3-venv" >&2; exit 3; }
 "$venv/bin/python" -m pip install --quiet "$maturin>=1.16,<2" || { echo "pip cannot install $maturin" >&2; exit 3; }
 rm -f "$dist"/devmem_tcp-*.whl
+# The backend for NIXL, which the C++ library of this machine is part of: not for older systems.
+plugin=crates/doors/python/python/devmem_tcp/nixl_plugin
+rm -rf "$plugin"
+if [ "$maturin" = maturin ]; then
+    cargo build --quiet --release --locked --package devmem-nixl
+    nm -D --defined-only "$target/release/libplugin_DEVMEM.so" | grep -q nixl_plugin_init ||
+        { echo "the backend for NIXL lacks its C++ part: install a compiler for C++20 (apt install g++)" >&2; exit 3; }
+    mkdir "$plugin"
+    strip -o "$plugin/libplugin_DEVMEM.so" "$target/release/libplugin_DEVMEM.so"
+fi
 # Its own target folder: it is a workspace of its own, with other features of the same crates.
 PATH=$venv/bin:$PATH CARGO_TARGET_DIR=$target/python maturin build --quiet --release --strip --locked \
     --manifest-path crates/doors/python/Cargo.toml --out "$dist" "$@"

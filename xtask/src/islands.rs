@@ -36,8 +36,14 @@ const ISLANDS: &[&str] = &[
     "crates/doors/capi/src/ffi/",
     "crates/doors/nccl/src/ffi/",
     "crates/doors/nccl-load/src/ffi/",
+    "crates/doors/nixl/src/ffi/",
+    "crates/doors/nixl/tests/two_processes/loaded/",
     "crates/doors/python/src/raw/",
     "crates/doors/nccl/tests/judge/loaded/",
+    "crates/doors/nccl/tests/released/device/kernel.rs",
+    "crates/doors/nccl/tests/released/device/pipe.rs",
+    "crates/doors/nccl/tests/released/device/runtime.rs",
+    "crates/doors/nccl/tests/released/library/",
     "fuzz/bodies/cabi_calls.rs",
 ];
 

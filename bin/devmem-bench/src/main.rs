@@ -81,6 +81,9 @@ enum Helper {
     /// The cable of `lossy` and `exchange`.
     #[command(name = "__cable")]
     Cable(lossy::CableArgs),
+    /// The NVMe target of `load`.
+    #[command(name = "__nvme-target")]
+    NvmeTarget(load::NvmeTargetArgs),
     /// A rank of `exchange`.
     #[command(name = "__rank")]
     Rank(exchange::RankArgs),
@@ -125,6 +128,7 @@ fn run_helper(what: Helper) -> Result<(), Failure> {
     match what {
         Helper::Rank(args) => Ok(exchange::run_rank(&args)?),
         Helper::Far(args) => Ok(latency::run_far(&args)?),
+        Helper::NvmeTarget(args) => Ok(load::run_nvme_target(&args)?),
         Helper::Sender(args) => Ok(sender::run(&args)?),
         Helper::Cable(args) => lossy::run_cable(args),
         Helper::Receiver(args) => Ok(receiver::run(&args)?),

@@ -2,6 +2,7 @@
 
 mod helper;
 mod kernel;
+mod lease;
 mod link;
 mod load;
 mod store;
@@ -17,8 +18,9 @@ use tool::parse::OutputArgs;
 use tool::size::Size;
 use tool::stock::StockServer;
 
-pub use helper::{DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
+pub use helper::{DemoNvmeTarget, DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
 pub use kernel::{Ncdevmem, Restore};
+pub use lease::Lease;
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 pub use load::{ChecksumKind, Load};
 pub use store::Store;
@@ -41,7 +43,7 @@ const TOP_NOTES: &str = "\
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
 SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with 1 if anything was left to do;
-`recv --keep-listening` without an open connection, `nic` and `wire` only end this way: with 0.
+`recv --keep-listening` without an open connection, `nic`, `wire` and `lease` only end this way: with 0.
 Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
@@ -58,8 +60,37 @@ pub enum Command {
     PacketdrillPath(PacketdrillPath),
     Lab(Box<lab::args::Lab>),
     Doctor(DoctorArgs),
+    Lease(Lease),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
+}
+
+/// Server of `demo --load`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DemoServer {
+    /// nginx, which serves ranges by HTTP
+    Nginx,
+    /// Python's http.server, which serves whole files by HTTP
+    Python,
+    /// qemu-nbd, by NBD
+    QemuNbd,
+    /// nbdkit, by NBD
+    Nbdkit,
+    /// A small NVMe/TCP target of ours, which every machine has
+    Nvme,
+}
+
+impl DemoServer {
+    /// Returns the stock server, if it is one.
+    pub fn stock(self) -> Option<StockServer> {
+        match self {
+            Self::Nginx => Some(StockServer::Nginx),
+            Self::Python => Some(StockServer::Python),
+            Self::QemuNbd => Some(StockServer::QemuNbd),
+            Self::Nbdkit => Some(StockServer::Nbdkit),
+            Self::Nvme => None,
+        }
+    }
 }
 
 /// Demonstrate device memory TCP between a kernel socket and our stack, and verify every byte
@@ -76,7 +107,7 @@ pub enum Command {
 /// adds in its own memory, all other kinds are added by the CPU.
 ///
 /// With --load, a stock server (nginx, qemu-nbd, nbdkit or python3 -m http.server) serves a file, our stack loads it into
-/// device memory, and every byte is checked there.
+/// device memory, and every byte is checked there. --load=nvme needs no stock server: a small NVMe/TCP target of ours serves the file.
 #[derive(Debug, Args)]
 #[command(after_long_help = DEMO_EXAMPLES)]
 pub struct Demo {
@@ -96,7 +127,7 @@ pub struct Demo {
         require_equals = true,
         conflicts_with_all = ["exchange", "direction", "write_size", "congestion", "capture", "watch"]
     )]
-    pub load: Option<Option<StockServer>>,
+    pub load: Option<Option<DemoServer>>,
     /// Direction of the transfer
     #[arg(long, value_enum, default_value_t = Direction::Rx)]
     pub direction: Direction,
@@ -147,6 +178,8 @@ Examples:
       a file of a stock server, such as nginx, into device memory
   devmem-tcp demo --load=qemu-nbd --connections 1 --bytes 1G
       an export of an NBD server over one connection
+  devmem-tcp demo --load=nvme
+      a namespace of an NVMe/TCP target over its I/O queues
   devmem-tcp demo --exchange --bytes 16M
       all-reduce and all-gather of 4 Mi floats between four processes
   devmem-tcp demo --exchange --memory anonymous
@@ -190,13 +223,10 @@ pub struct Recv {
     #[command(flatten)]
     pub link: LinkArgs,
     /// Print the changes to the NIC as commands on stdout, and change nothing
-    #[arg(long, requires = "interface")]
+    #[arg(long, requires = "interface", conflicts_with = "configured")]
     pub dry_run: bool,
-    /// Bind the queues of a NIC that is already set up, and change none of its settings
-    #[arg(long, requires = "interface", conflicts_with = "dry_run")]
-    pub no_setup: bool,
-    /// With --no-setup: first queue to bind [default: the last --queues queues of the NIC are bound]
-    #[arg(long, value_name = "N", requires = "no_setup")]
+    /// With --configured: first of the --queues queues to bind, unchecked [default: those that the agent has prepared]
+    #[arg(long, value_name = "N", requires = "configured")]
     pub first_queue: Option<u32>,
     /// Listen; recv always does, the option exists for compatibility with nc and ncdevmem
     #[arg(short = 'l', long)]
@@ -351,8 +381,9 @@ pub struct NicArgs {
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,
-    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; with the kernel's stack: a page]
-    #[arg(long, value_name = "SIZE")]
+    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; with the kernel's stack: a page, and other sizes need Linux
+    /// 7.3, mlx5_core or bnxt_en, and memory in pieces of that size, as of huge pages]
+    #[arg(long, alias = "niov-size", value_name = "SIZE")]
     pub niov: Option<Size>,
     /// Device memory to bind [default: 256M; with the kernel's stack: 64M, the default limit of udmabuf]
     #[arg(long, value_name = "SIZE")]

@@ -1,6 +1,8 @@
-//! `devmem-tcp load` from Python's server and from a server that the test makes, `load` and `store` with qemu-nbd. Each test has a separate network namespace.
+//! `devmem-tcp load` from Python's server and from a server that the test makes, `load` and `store` with qemu-nbd and with our NVMe target. Each test has a separate network namespace.
 
 mod common;
+#[path = "load/nvme.rs"]
+mod nvme;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -547,7 +549,11 @@ fn what_cannot_be_stored_is_refused_with_a_remedy() {
     for (line, code, text) in [
         ("/ nbd://10.77.0.9/x", 1, "/ is a folder"),
         ("/nosuch nbd://10.77.0.9/x", 1, "open /nosuch"),
-        ("file http://host/x", 2, "only NBD servers take bytes"),
+        (
+            "file http://host/x",
+            2,
+            "only NBD servers and NVMe subsystems take bytes",
+        ),
         (
             "file nbd://localhost/x",
             2,
@@ -588,6 +594,16 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
         ("nbd://localhost/x", "nbd://10.77.0.1:10809/x"),
         ("nbd://host/x --header A:b", "NBD has no such fields"),
         ("nbds://host/x", "ends TLS"),
+        (
+            "nvme://localhost/nqn.a:b?nsid=2",
+            "nvme://10.77.0.1:4420/nqn.a:b?nsid=2",
+        ),
+        (
+            "nvme://host/nqn.a:b --header A:b",
+            "NVMe has no such fields",
+        ),
+        ("nvme://host/disk", "NVMe Qualified Name"),
+        ("nvme://host/nqn.a:b?tls=1", "encrypted until the CPU"),
         (
             "http://host/ --backend kernel --if eth1 --peer-addr 10.77.0.1/24",
             "--peer-addr: only the user backend",

@@ -198,16 +198,35 @@ impl StockServer {
         host: IpAddr,
         stop: &StopFlag,
     ) -> Result<RunningServer, Failure> {
-        let program = self.program();
-        let mut command = self.command(folder, host).context("prepare the server")?;
+        let command = self.command(folder, host).context("prepare the server")?;
+        RunningServer::start(self.program(), command, self.address(host), folder, stop)
+    }
+}
+
+/// A running server. Dropping it ends it by SIGTERM, on which nbdkit removes its folder in /tmp, or by force.
+#[derive(Debug)]
+pub struct RunningServer(Helper);
+
+impl RunningServer {
+    /// Starts a server by its command, and waits until it listens at `at`. What it says goes to a file in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// It ends, or does not listen; a signal has arrived.
+    pub fn start(
+        program: &str,
+        mut command: Command,
+        at: SocketAddr,
+        folder: &Path,
+        stop: &StopFlag,
+    ) -> Result<Self, Failure> {
         let errors = folder.join(ERRORS);
         // Some servers also open it by its name.
         let stderr = File::options().append(true).create(true).open(&errors);
         command.stderr(stderr.context("create a file")?);
         let server = start_apart(&mut command).with_context(|| format!("start {program}"))?;
-        let mut server = RunningServer(server);
+        let mut server = Self(server);
         let start = Instant::now();
-        let at = self.address(host);
         while TcpStream::connect_timeout(&at, START_LIMIT).is_err() {
             if server.0.ended().context("look after the server")?.is_some() {
                 let said = fs::read_to_string(&errors).unwrap_or_default();
@@ -230,13 +249,7 @@ impl StockServer {
         }
         Ok(server)
     }
-}
 
-/// A running server. Dropping it ends it by SIGTERM, on which nbdkit removes its folder in /tmp, or by force.
-#[derive(Debug)]
-pub struct RunningServer(Helper);
-
-impl RunningServer {
     /// Ends it by force (SIGKILL), as a crash would.
     pub fn kill(mut self) {
         self.0.kill();

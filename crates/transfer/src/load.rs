@@ -1,6 +1,6 @@
 //! Load: from stock servers straight into device memory.
 //!
-//! Key types: [`Source`] (a file of an HTTP server or an export of an NBD server), [`Part`] (a range of it, and the place for
+//! Key types: [`Source`] (a file of an HTTP server, an export of an NBD server or a namespace of an NVMe subsystem), [`Part`] (a range of it, and the place for
 //! its bytes) and [`Loader`], which receives the parts over several connections. It is the program in the walk of a received segment:
 //! a user-space NIC receives payload at its place ([`RecvHalf::place_next`]), and what it does not is moved there
 //! from the bound memory by [`RxBatch::gather_into`]; or the caller gets it where it lies ([`Loader::deliver`]). Only the protocol's
@@ -44,6 +44,7 @@ mod http;
 mod landing;
 mod loader;
 pub(crate) mod nbd;
+pub(crate) mod nvme;
 mod origin;
 mod part;
 mod run;
@@ -53,6 +54,7 @@ mod session;
 mod source;
 mod to_host;
 
+pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::parallel::Progress;
 pub use checksum::{Crc32c, Xxh3};
 pub use dial::GoOn;

@@ -1,7 +1,7 @@
-//! Store: from device memory to stock NBD servers.
+//! Store: from device memory to NBD servers and NVMe subsystems.
 //!
-//! Key types: [`NbdExport`], [`Part`] (a range of the export, and the place of its bytes in memory) and [`Storer`], which writes
-//! over several connections. It is the program in the walk of a sendmsg from device memory: the header of a request comes
+//! Key types: [`Sink`] (an export of an NBD server or a namespace of an NVMe subsystem), [`Part`] (a range of it, and the place
+//! of its bytes in memory) and [`Storer`], which writes over several connections. It is the program in the walk of a sendmsg from device memory: the header of a request comes
 //! from host memory, its payload from bound memory without a copy. The bytes of a program that has them in a file or makes
 //! them go through chunks of device memory ([`Storer::store_from`]).
 //!
@@ -9,8 +9,8 @@
 //!
 //! 1. `Supply::next` takes the next piece and the memory that has its bytes: a range of the caller's, or a free chunk, which
 //!    the caller fills.
-//! 2. `Connection::request` queues the header that `Session::request` made, and `Stream::send` the payload. Several requests are
-//!    in flight, and replies come in any order.
+//! 2. `Session::request` makes the request, and `Session::outgoing` says what to send: headers from host memory, and payload by
+//!    `Stream::send` from where it lies, at once or when the server asks for it. Several requests are in flight, and replies come in any order.
 //! 3. A reply acknowledges the piece: `Pieces::finish`. Its chunk is free when the send is complete, too.
 //! 4. `Ledger` knows the acknowledged pieces that no flush has covered. `Ledger::begin_flush` before success is reported, and every
 //!    GiB.
@@ -24,20 +24,27 @@
 
 mod connection;
 mod error;
+#[cfg(feature = "test-util")]
+mod fuzz;
 mod input;
 mod ledger;
+mod nbd;
+mod nvme;
 mod part;
 mod run;
 mod session;
+mod sink;
 mod storer;
 mod supply;
 
-pub use crate::load::{NbdExport, NbdUrl};
+pub use crate::load::{NbdExport, NbdUrl, NvmeNamespace, NvmeUrl};
 pub use crate::parallel::Progress;
 pub use error::{Operation, StoreError};
 pub use input::{Input, InputError};
 pub use part::Part;
-#[cfg(feature = "test-util")]
-pub(crate) use session::fuzz;
+pub use sink::Sink;
 pub use storer::{Durability, Stored, Storer};
 pub use supply::Filled;
+
+#[cfg(feature = "test-util")]
+pub(crate) use self::{nbd::fuzz as fuzz_nbd, nvme::fuzz as fuzz_nvme};

@@ -20,6 +20,10 @@ mod hostile;
 mod nbd;
 #[path = "load/nbd_script.rs"]
 mod nbd_script;
+#[path = "load/nvme.rs"]
+mod nvme;
+#[path = "load/nvme_faulty.rs"]
+mod nvme_faulty;
 #[path = "load/process.rs"]
 mod process;
 #[path = "load/server.rs"]

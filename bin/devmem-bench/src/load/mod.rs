@@ -1,5 +1,6 @@
 //! `bench load`: a file of a stock server loaded into device memory, compared with curl, nbdcopy and a plain receiver.
 
+mod nvme;
 mod report;
 mod rows;
 mod server;
@@ -15,6 +16,7 @@ use crate::network::require_tap;
 use crate::plan::rows_named;
 use crate::processors::{first_two, pinned};
 use crate::repetitions::Repetitions;
+pub use nvme::{NvmeTargetArgs, run_target as run_nvme_target};
 use report::LoadReport;
 use rows::{ROWS, Row, Setting};
 use server::Files;
@@ -29,14 +31,15 @@ const ALIGNED_BYTES: usize = 1 << 20;
 /// Sizes of the file: less is only slow start.
 const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 
-/// Load a file from nginx, qemu-nbd and nbdkit into device memory: this loader, curl, nbdcopy, and a plain receiver
+/// Load a file from nginx, qemu-nbd, nbdkit and an NVMe target into device memory: this loader, curl, nbdcopy, and a plain receiver
 ///
 /// nginx serves a file in /dev/shm with sendfile, on its own processor. `ours` loads it over a TAP. `curl` loads it over a veth
 /// pair into another file there, which is then read once: the cheapest copy to a target. `recv` receives into a buffer that
 /// stays in the cache, and copies from there to device memory. `readv` only reads the same packets from a TAP into the target, and
 /// sends ACKs: the least CPU time of any receiver over a TAP. `nbdcopy` reads from an NBD server over a veth pair and drops the bytes,
 /// or writes them to a new file in /dev/shm (`tmpfs`, 1 connection), with 4 connections or one; `ours` uses one, or up to 4. Each has 16
-/// requests of 1 MiB in flight on a connection. `nbdkit-memory` is nbdkit's plugin `memory`, to which the file was written before. In the
+/// requests of 1 MiB in flight on a connection. `nbdkit-memory` is nbdkit's plugin `memory`, to which the file was written before. `nvme` is a
+/// small NVMe/TCP target of ours with the file in memory, over one I/O queue or up to 4, without digests or with one kind. In the
 /// rows `in-place` the payload stays where it was received, and its memory is used again at once, as that of `nbdcopy` is.
 /// `500-tensors` loads a checkpoint, each tensor to its place. CPU time is that of the receiving process, and that of the server's;
 /// a process that sends an ACK also does what the peer's TCP does with it. Every repetition runs all rows one after another; rows

@@ -17,6 +17,7 @@ use netmem::Dmabuf;
 use tool::stock::StockServer;
 use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
 
+use super::nvme::Digest;
 use super::server::{Files, Home, Server, Serving};
 use crate::meter::MeterReading;
 use crate::network::{NearEnd, TAP, Veth, open_tap};
@@ -143,6 +144,8 @@ const fn nbdcopy_row(name: &'static str, serving: Serving, connections: usize, s
 const QEMU: Serving = Serving::File(StockServer::QemuNbd);
 const NBDKIT: Serving = Serving::File(StockServer::Nbdkit);
 const MEMORY: Serving = Serving::Memory;
+const NVME: Serving = Serving::Nvme(Digest::None);
+
 pub const ROWS: &[Row] = &[
     row("curl", Kind::Curl),
     row("recv", Kind::Recv),
@@ -178,6 +181,16 @@ pub const ROWS: &[Row] = &[
     nbdcopy_row("nbdcopy/nbdkit-memory/1-connection", MEMORY, 1, Sink::Null),
     ours("ours/nbdkit-memory", NBD.from(MEMORY)),
     ours("ours/nbdkit-memory/4-connections", NBD.from(MEMORY).over(4)),
+    ours("ours/nvme", NBD.from(NVME)),
+    ours("ours/nvme/4-queues", NBD.from(NVME).over(4)),
+    ours(
+        "ours/nvme/hdr-digest",
+        NBD.from(Serving::Nvme(Digest::Header)),
+    ),
+    ours(
+        "ours/nvme/data-digest",
+        NBD.from(Serving::Nvme(Digest::Data)),
+    ),
 ];
 
 /// The rows that are compared: those from NBD servers with rows of as many connections.
@@ -199,6 +212,10 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("ours/nbdkit-memory", "nbdcopy/nbdkit-memory/1-connection"),
     ("ours/nbdkit-memory", "nbdcopy/nbdkit-memory/tmpfs"),
     ("ours/nbdkit-memory/4-connections", "nbdcopy/nbdkit-memory"),
+    ("ours/nvme", "ours/nbdkit-memory"),
+    ("ours/nvme/4-queues", "ours/nbdkit-memory/4-connections"),
+    ("ours/nvme/hdr-digest", "ours/nvme"),
+    ("ours/nvme/data-digest", "ours/nvme"),
 ];
 
 impl Row {
@@ -245,7 +262,7 @@ pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<LoadReading> {
         Kind::Recv => over_veth(setting, NGINX, || recv(setting)),
         Kind::Floor => floor(setting),
         Kind::Nbdcopy(serving, connections, sink) => over_veth(setting, serving, || {
-            nbdcopy(setting, serving.server(), connections, sink)
+            nbdcopy(setting, serving, connections, sink)
         }),
     }
 }
@@ -302,7 +319,7 @@ fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
 }
 
 fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
-    let url = ours.serving.server().url(SENDER.into());
+    let url = ours.serving.url();
     let mut always = |_| ControlFlow::Continue(());
     let whole = 0..setting.bytes;
     let loaded = match ours.landing {
@@ -373,7 +390,7 @@ fn curl(setting: &Setting<'_>) -> Result<MeterReading> {
 /// Reads the export into memory of nbdcopy, and from there to `sink`: with as many requests in flight as ours.
 fn nbdcopy(
     setting: &Setting<'_>,
-    server: StockServer,
+    serving: Serving,
     connections: usize,
     sink: Sink,
 ) -> Result<MeterReading> {
@@ -383,7 +400,7 @@ fn nbdcopy(
     command.arg(format!("--requests={NBD_REQUESTS}"));
     command.arg(format!("--request-size={NBD_REQUEST_BYTES}"));
     // Without asking for holes: the file has none.
-    command.args(["--no-extents", &server.url(SENDER.into())]);
+    command.args(["--no-extents", &serving.url()]);
     match sink {
         Sink::Null => command.arg("null:"),
         Sink::File => command.arg(&copy),

@@ -1,7 +1,7 @@
-//! Stock servers, and the file that they serve.
+//! Stock servers and our NVMe target, and the file that they serve.
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use devmem_linux::helper::Helper;
 use devmem_linux::netns::{self, NetNs};
 use tempfile::TempDir;
 
-use super::tensors;
+use super::{nvme, tensors};
 use crate::sender::SENDER;
 use tool::pattern::PositionPattern;
 use tool::stock::{self, StockServer};
@@ -95,6 +95,8 @@ pub enum Serving {
     File(StockServer),
     /// nbdkit with its plugin `memory`, to which the file is written after the start.
     Memory,
+    /// Our NVMe target with the file in memory.
+    Nvme(nvme::Digest),
 }
 
 impl Serving {
@@ -103,29 +105,52 @@ impl Serving {
         match self {
             Self::File(server) => vec![server.program()],
             Self::Memory => vec![StockServer::Nbdkit.program(), FILL],
+            Self::Nvme(_) => Vec::new(),
         }
     }
 
-    /// Returns the server whose protocol and port it has.
-    pub fn server(self) -> StockServer {
+    /// Returns the URL of the file.
+    pub fn url(self) -> String {
         match self {
-            Self::File(server) => server,
-            Self::Memory => StockServer::Nbdkit,
+            Self::File(server) => server.url(HOST),
+            Self::Memory => StockServer::Nbdkit.url(HOST),
+            Self::Nvme(digest) => nvme::url(HOST, digest),
+        }
+    }
+
+    fn address(self) -> SocketAddr {
+        match self {
+            Self::File(server) => server.address(HOST),
+            Self::Memory => StockServer::Nbdkit.address(HOST),
+            Self::Nvme(_) => nvme::address(HOST),
         }
     }
 
     fn command(self, files: &Files) -> Result<Command> {
-        let server = self.server();
-        if let Self::File(server) = self {
-            let command = server.command(files.path(), SENDER.into());
-            return command.with_context(|| format!("prepare {}", server.program()));
+        match self {
+            Self::File(server) => {
+                let command = server.command(files.path(), HOST);
+                command.with_context(|| format!("prepare {}", server.program()))
+            }
+            Self::Memory => Ok(nbdkit_memory(files.bytes, self.address().port())),
+            Self::Nvme(_) => Ok(nvme::command(
+                self.address(),
+                &files.path().join(stock::FILE),
+            )),
         }
-        let port = server.address(SENDER.into()).port().to_string();
-        let mut command = Command::new(server.path().unwrap_or_else(|| server.program().into()));
-        command.args(["--foreground", "--ipaddr", "0.0.0.0", "--port", &port]);
-        command.args(["memory", &format!("size={}", files.bytes)]);
-        Ok(command)
     }
+}
+
+/// Where all servers are.
+const HOST: IpAddr = IpAddr::V4(SENDER);
+
+fn nbdkit_memory(bytes: u64, port: u16) -> Command {
+    let server = StockServer::Nbdkit;
+    let mut command = Command::new(server.path().unwrap_or_else(|| server.program().into()));
+    command.args(["--foreground", "--ipaddr", "0.0.0.0"]);
+    command.args(["--port", &port.to_string()]);
+    command.args(["memory", &format!("size={bytes}")]);
+    command
 }
 
 /// The program that writes the file to a server of memory.
@@ -143,7 +168,6 @@ impl Server {
     ///
     /// It cannot be started.
     pub fn start(serving: Serving, files: &Files, home: Home, cpu: usize) -> Result<Self> {
-        let program = serving.server().program();
         let mut command = with_congestion(&serving.command(files)?);
         if home == Home::Apart {
             netns::start_in_new(&mut command);
@@ -155,7 +179,7 @@ impl Server {
         let started = Helper::start(&mut command);
         let own = own.first().context("this thread may run on no processor")?;
         cpu::pin_current_thread(*own).context("pin the receiver")?;
-        let child = started.with_context(|| format!("start {program}"))?;
+        let child = started.with_context(|| format!("start the server of {}", serving.url()))?;
         Ok(Self { child })
     }
 
@@ -183,12 +207,11 @@ impl Server {
     ///
     /// It does not answer, or the file cannot be written to it.
     pub fn until_ready(&mut self, serving: Serving, files: &Files) -> Result<()> {
-        let server = serving.server();
-        self.until_it_listens(server.address(SENDER.into()))?;
+        self.until_it_listens(serving.address())?;
         if serving == Serving::Memory {
             let mut fill = Command::new(FILL);
             fill.arg(files.path().join(stock::FILE));
-            let ended = fill.arg(server.url(SENDER.into())).status();
+            let ended = fill.arg(serving.url()).status();
             let ended = ended.with_context(|| format!("start {FILL}"))?;
             if !ended.success() {
                 bail!("{FILL} could not write the file to the server: {ended}");

@@ -23,6 +23,8 @@ pub enum HelperCommand {
     Receiver(DemoReceiver),
     #[command(name = "__rank")]
     Rank(DemoRank),
+    #[command(name = "__nvme-target")]
+    NvmeTarget(DemoNvmeTarget),
     #[command(name = "__guest")]
     Guest(LabGuest),
 }
@@ -62,6 +64,17 @@ pub struct DemoSender {
     pub congestion: String,
     #[arg(long)]
     pub cpu: Option<usize>,
+}
+
+/// The demo's NVMe target: serves a file until it is ended.
+#[derive(Debug, Args)]
+pub struct DemoNvmeTarget {
+    #[arg(long)]
+    pub listen: std::net::SocketAddr,
+    #[arg(long)]
+    pub nqn: String,
+    #[arg(long)]
+    pub file: PathBuf,
 }
 
 /// A rank of the demo's exchange: connects to its neighbours in the ring, runs the collectives and reports the times.

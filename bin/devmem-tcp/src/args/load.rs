@@ -16,7 +16,7 @@ pub enum ChecksumKind {
     Xxh3,
 }
 
-/// Load a file or a block device from a stock HTTP or NBD server into device memory
+/// Load a file or a block device from a stock HTTP or NBD server, or an NVMe/TCP subsystem, into device memory
 ///
 /// The server needs no device memory: our stack connects from an address of a TAP interface, or with --if the kernel's stack
 /// from one of a NIC that supports device memory. It requests the file in pieces over several connections, and the payload goes straight into device memory; only protocol headers go to host memory.
@@ -27,7 +27,8 @@ pub enum ChecksumKind {
 #[command(after_long_help = LOAD_EXAMPLES)]
 pub struct Load {
     /// http://HOST:PORT/PATH, with user@ before HOST if the server asks for a password (--password-file), s3://BUCKET/KEY, or
-    /// nbd://HOST:PORT/EXPORT; the port is 80 or 10809 if it is left out
+    /// nbd://HOST:PORT/EXPORT, or nvme://HOST:PORT/SUBNQN?nsid=N; the port is 80, 10809 or 4420 if it is left out. nvme://HOST lists
+    /// the subsystems of a host
     #[arg(value_name = "URL")]
     pub url: String,
     #[command(flatten)]
@@ -43,7 +44,7 @@ pub struct Load {
     /// Maximum number of simultaneous connections; fewer are used if more are not faster
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub connections: u16,
-    /// Bytes of one request: 16M by default, 1M from an NBD server, whose first one is 4M; a broken connection loses at most its
+    /// Bytes of one request: 16M by default, 1M from an NVMe subsystem or an NBD server, whose first one is 4M; a broken connection loses at most its
     /// unfinished pieces
     #[arg(long, value_name = "SIZE")]
     pub piece: Option<Size>,
@@ -85,6 +86,9 @@ Secrets: the arguments of a program, its URL among them, are visible in the list
 message or report shows a password, or the value of a query parameter that may be one. After a redirect to another host or port
 only harmless fields are sent there: Accept, User-Agent, If-*.
 
+Parameters of nvme:// URLs: nsid, unless there is one namespace; hostnqn, the name of this host; hdr-digest=1 and data-digest=1 have
+CRC-32Cs checked; sq-flow=1 keeps the flow control of submission queues, for controllers that cannot do without.
+
 A connection must bring 4 KiB of payload in 30 seconds, or the rest of its requests; otherwise it is made again, 8 times in a row at
 most. Responses without payload do not count, however many bytes they have.
 
@@ -102,4 +106,6 @@ Examples:
   devmem-tcp load --backend kernel --if eth1 http://192.0.2.1/model.safetensors
       with the kernel's stack, on a NIC that supports device memory
   devmem-tcp load nbd://10.77.0.1/disk --range 0-1M --to start.img --verify
-      the first MiB of an export of qemu-nbd, nbdkit or nbd-server, to a file";
+      the first MiB of an export of qemu-nbd, nbdkit or nbd-server, to a file
+  devmem-tcp load 'nvme://10.77.0.1/nqn.2014-08.org.example:disk?nsid=1' --memory cuda:0
+      a namespace of a remote SSD, over up to 4 I/O queues, into the memory of a GPU";

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{LinkArgs, NicArgs, OutputArgs};
 use tool::size::Size;
 
-/// Store a file in an export of a stock NBD server, from device memory
+/// Store a file in an export of a stock NBD server or a namespace of an NVMe/TCP subsystem, from device memory
 ///
 /// The server needs no device memory: our stack connects from an address of a TAP interface, or with --if the kernel's stack
 /// from one of a NIC that supports device memory. The bytes of the file are
@@ -21,7 +21,7 @@ pub struct Store {
     /// The file, or block device, whose bytes are stored
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// nbd://HOST:PORT/EXPORT; the port is 10809 if it is left out
+    /// nbd://HOST:PORT/EXPORT, or nvme://HOST:PORT/SUBNQN?nsid=N; the port is 10809 or 4420 if it is left out
     #[arg(value_name = "URL")]
     pub url: String,
     #[command(flatten)]
@@ -58,4 +58,6 @@ Examples:
   devmem-tcp store --gateway 10.77.0.1 disk.img nbd://storage.example/disk --connections 8 --json
       to another network, through the kernel's end of the TAP as router
   devmem-tcp store --peer-addr 10.77.0.1/24 boot.img nbd://10.77.0.1/disk --at 1M --fua
-      to the second MiB of the export and what follows, each write on storage when it is acknowledged";
+      to the second MiB of the export and what follows, each write on storage when it is acknowledged
+  devmem-tcp store --peer-addr 10.77.0.1/24 disk.img 'nvme://10.77.0.1/nqn.2014-08.org.example:disk?nsid=1' --verify
+      in a namespace of a remote SSD";

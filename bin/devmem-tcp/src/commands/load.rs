@@ -1,6 +1,7 @@
-//! `devmem-tcp load`: loads a file from a stock HTTP server, or an export of an NBD server.
+//! `devmem-tcp load`: loads a file from a stock HTTP server, an export of an NBD server or a namespace of an NVMe subsystem.
 
 mod contents;
+mod list;
 mod target;
 
 use std::net::SocketAddr;
@@ -37,6 +38,9 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
     } = plan;
     let stop = StopFlag::install().context("install signal handlers")?;
     let client = Client::open(link, nic, kernel, Purpose::Receive, &stop)?;
+    if let Some(host) = list::host_of(&job.origin) {
+        return list::run(&client.nic, host, plan.form, &stop);
+    }
     let mut loaded = transfer(&client, nic, job, &stop)?;
     match plan.verify.filter(|_| !loaded.report.interrupted) {
         Some(ChecksumKind::Crc32c) => loaded.add_crc32c()?,
@@ -184,6 +188,9 @@ fn server(origin: &Origin, at: SocketAddr) -> String {
     match origin {
         Origin::Nbd(_) => {
             format!("qemu-nbd --persistent --shared 16 --format raw{any} --port {port} FILE")
+        }
+        Origin::Nvme(_) => {
+            format!("nvmetcli restore, with a port of addr_trtype tcp and addr_trsvcid {port}")
         }
         _ => format!("python3 -m http.server {port}{any}"),
     }

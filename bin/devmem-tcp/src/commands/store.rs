@@ -1,4 +1,4 @@
-//! `devmem-tcp store`: stores a file in an export of a stock NBD server.
+//! `devmem-tcp store`: stores a file in an export of a stock NBD server, or in a namespace of an NVMe subsystem.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use tool::output::{Failure, note};
 use tool::progress::Progress;
 use tool::signals::StopFlag;
 use tool::size::Size;
-use transfer::load::{Crc32c, Loader, NbdUrl, Origin};
-use transfer::store::{Durability, Input, NbdExport, StoreError, Stored, Storer};
+use transfer::load::{Crc32c, Loader, Origin};
+use transfer::store::{Durability, Input, Sink, StoreError, Stored, Storer};
 
 /// Requests in flight on a connection.
 const WINDOW: usize = 16;
@@ -34,22 +34,22 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     } = plan;
     let stop = StopFlag::install().context("install signal handlers")?;
     let client = Client::open(link, nic, kernel, Purpose::Send, &stop)?;
-    let export = NbdExport::open_while(&client.nic, plan.url.clone(), &mut || stop.go_on());
-    let export = export.map_err(|error| failure(error.into(), &plan.url, &stop))?;
+    let sink = Sink::open_while(&client.nic, &plan.sink, &mut || stop.go_on());
+    let sink = sink.map_err(|error| failure(error, &plan.sink, &stop))?;
     // One half of the memory is bound for receiving, the other has the chunks.
     let (mem_bytes, niov) = client.mem_bytes();
     let half = mem_bytes / 2 / niov * niov;
-    let local = client.local(export.addresses())?;
-    let bound = client.bind(half, local, export.addresses())?;
+    let local = client.local(sink.addresses())?;
+    let bound = client.bind(half, local, sink.addresses())?;
     let memory = client.allocate(chunk_bytes(plan, input.bytes(), half))?;
-    note(format_args!("storing {} in {}", input.name(), export.url()));
+    note(format_args!("storing {} in {}", input.name(), sink));
 
-    let outcome = transfer(plan, &client.nic, &mut input, &export, &memory, &stop)?;
+    let outcome = transfer(plan, &client.nic, &mut input, &sink, &memory, &stop)?;
     let stored = outcome.stored;
     let mut report = StoreReport {
         interrupted: outcome.interrupted,
         file: input.name().to_owned(),
-        url: export.url().to_string(),
+        url: sink.to_string(),
         durable: stored.flushes > 0 || plan.durability == Durability::EachWrite,
         backend: client.backend,
         link: client.link.clone(),
@@ -57,7 +57,7 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     };
     report.set_stored(&stored, outcome.used, outcome.filling);
     if plan.verify && !outcome.interrupted {
-        match loaded_back(plan, &export, &memory, &client.nic, &input, &stop) {
+        match loaded_back(plan, &sink, &memory, &client.nic, &input, &stop) {
             Err(_) if stop.is_set() => report.interrupted = true,
             read => {
                 let (stored, device) = read?;
@@ -97,7 +97,7 @@ fn transfer(
     plan: &StorePlan,
     nic: &Netdev,
     input: &mut Input,
-    export: &NbdExport,
+    sink: &Sink,
     memory: &Dmabuf,
     stop: &StopFlag,
 ) -> Result<Outcome, Failure> {
@@ -113,7 +113,7 @@ fn transfer(
         filled
     };
     let ranges = std::slice::from_ref(&range);
-    let stored = storer(plan, nic).store_from(export, memory, ranges, &mut fill, &mut |so_far| {
+    let stored = storer(plan, nic).store_from(sink, memory, ranges, &mut fill, &mut |so_far| {
         progress.transferred(so_far.bytes, start.elapsed());
         stop.go_on()
     });
@@ -129,7 +129,7 @@ fn transfer(
             (stored, true)
         }
         stored => (
-            stored.map_err(|error| failure(error, &plan.url, stop))?,
+            stored.map_err(|error| failure(error, &plan.sink, stop))?,
             false,
         ),
     };
@@ -167,10 +167,10 @@ fn chunk_bytes(plan: &StorePlan, bytes: u64, most: usize) -> usize {
 }
 
 /// Returns the error of a store, with the next command.
-fn failure(error: StoreError, url: &NbdUrl, stop: &StopFlag) -> Failure {
+fn failure(error: StoreError, origin: &Origin, stop: &StopFlag) -> Failure {
     match error {
         StoreError::Cancelled { .. } if stop.is_set() => Failure::interrupted(),
-        StoreError::Export(error) => load::failure(error, &Origin::Nbd(url.clone()), stop),
+        StoreError::Export(error) => load::failure(error, origin, stop),
         error => error.into(),
     }
 }
@@ -178,7 +178,7 @@ fn failure(error: StoreError, url: &NbdUrl, stop: &StopFlag) -> Failure {
 /// Loads the stored bytes back through `memory`. Returns their checksum, and the device that has computed it; `None`: the CPU.
 fn loaded_back(
     plan: &StorePlan,
-    export: &NbdExport,
+    sink: &Sink,
     memory: &Dmabuf,
     nic: &Netdev,
     input: &Input,
@@ -192,7 +192,7 @@ fn loaded_back(
     let (mut stored, mut device) = (Crc32c::default(), None);
     let range = target(plan.at, input.bytes())?;
     let read = loader.read_through(
-        export,
+        sink,
         range,
         memory,
         &mut |range| {
@@ -205,7 +205,7 @@ fn loaded_back(
             stop.go_on()
         },
     );
-    read.map_err(|error| load::failure(error, &Origin::Nbd(plan.url.clone()), stop))?;
+    read.map_err(|error| load::failure(error, &plan.sink, stop))?;
     progress.finish();
     Ok((stored.value(), device))
 }

@@ -7,10 +7,9 @@ use tool::parse::{OutputArgs, Prefix, to_usize};
 
 use super::tcp::with_buffers;
 use super::{NicPlan, check_connections};
-use crate::args::{self, BufferArgs, DemoLink, Direction};
+use crate::args::{self, BufferArgs, DemoLink, DemoServer, Direction};
 use tool::output::Failure;
 use tool::size::Size;
-use tool::stock::StockServer;
 use tool::watch;
 
 /// Default of `--bytes`.
@@ -22,8 +21,8 @@ const LOAD_CONNECTIONS: u16 = 4;
 /// A run of `demo`.
 #[derive(Clone, Debug)]
 pub struct DemoPlan {
-    /// Load from a stock server, the named one or any.
-    pub load: Option<Option<StockServer>>,
+    /// Load from a server, the named one or any stock one.
+    pub load: Option<Option<DemoServer>>,
     /// Direction of the transfer.
     pub direction: Direction,
     /// Bytes to transfer, over all connections.
@@ -99,7 +98,7 @@ impl DemoPlan {
         }
         if load.is_some() && link == DemoLink::Wire {
             return Err(Failure::usage(
-                "--load takes --link tap or packet: a stock server uses the kernel's TCP",
+                "--load takes --link tap or packet: a server uses the kernel's TCP",
             ));
         }
         let tcp = our_tcp(&buffers, direction, &congestion)?;

@@ -202,8 +202,7 @@ fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Fail
             file.url().port(),
             file.url().shown_target()
         ),
-        Origin::Nbd(url) => format!("nbd://HOST:{}/{}", url.port(), url.encoded_export()),
-        _ => text.to_owned(),
+        other => url_at_host(other).unwrap_or_else(|| text.to_owned()),
     };
     check_host("load", origin.host(), &again, link)?;
     match origin {
@@ -211,11 +210,39 @@ fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Fail
             let is_object = text.starts_with("s3:");
             secrets.add_to(request, is_object).map(Origin::Http)
         }
-        _ if !secrets.header.is_empty() => Err(Failure::usage("--header: NBD has no such fields")),
-        _ if secrets.has_password() => Err(Failure::usage(
-            "--password-file and --user: NBD has no passwords",
-        )),
+        other if !secrets.header.is_empty() => {
+            let text = format!("--header: {} has no such fields", protocol(&other));
+            Err(Failure::usage(text))
+        }
+        other if secrets.has_password() => {
+            let text = format!(
+                "--password-file and --user: {} has no passwords",
+                protocol(&other)
+            );
+            Err(Failure::usage(text))
+        }
         other => Ok(other),
+    }
+}
+
+/// Returns the URL of blocks with `HOST` for the host; `None` for a URL of another kind.
+pub(super) fn url_at_host(origin: &Origin) -> Option<String> {
+    match origin {
+        Origin::Nbd(url) => Some(format!(
+            "nbd://HOST:{}/{}",
+            url.port(),
+            url.encoded_export()
+        )),
+        Origin::Nvme(url) => Some(format!("nvme://HOST:{}{}", url.port(), url.encoded_path())),
+        _ => None,
+    }
+}
+
+/// Returns the name of a protocol of blocks.
+fn protocol(origin: &Origin) -> &'static str {
+    match origin {
+        Origin::Nvme(_) => "NVMe",
+        _ => "NBD",
     }
 }
 

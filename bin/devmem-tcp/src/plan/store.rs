@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use transfer::store::{Durability, NbdUrl};
+use transfer::load::Origin;
+use transfer::store::Durability;
 
-use super::load::{Client, check_host, check_piece};
+use super::load::{Client, check_host, check_piece, url_at_host};
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
 use crate::args;
 use tool::output::Failure;
@@ -21,9 +22,9 @@ pub struct StorePlan {
     pub kernel: KernelPlan,
     /// The file.
     pub file: PathBuf,
-    /// The export.
-    pub url: NbdUrl,
-    /// First byte of the export.
+    /// The export or the namespace.
+    pub sink: Origin,
+    /// First byte of it.
     pub at: u64,
     /// Number of simultaneous connections.
     pub connections: u16,
@@ -58,21 +59,16 @@ impl StorePlan {
         } = args;
         let Client { link, nic, kernel } = Client::new(&link, &nic)?;
         let piece_bytes = check_piece(piece)?;
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        if !["nbd", "nbds"].contains(&scheme.to_ascii_lowercase().as_str()) {
-            let text = format!("{url}: only NBD servers take bytes");
-            return Err(Failure::usage(text).with_remedy("write nbd://HOST/EXPORT"));
-        }
-        let url: NbdUrl = url.parse().map_err(Failure::usage)?;
-        let again = format!("nbd://HOST:{}/{}", url.port(), url.encoded_export());
+        let sink = sink(&url)?;
+        let again = url_at_host(&sink).unwrap_or(url);
         let command = format!("store {}", file.display());
-        check_host(&command, url.host(), &again, &link)?;
+        check_host(&command, sink.host(), &again, &link)?;
         Ok(Self {
             link,
             nic,
             kernel,
             file,
-            url,
+            sink,
             at: at.0,
             connections: check_connections(connections)?,
             piece_bytes,
@@ -83,5 +79,20 @@ impl StorePlan {
             verify,
             form: output,
         })
+    }
+}
+
+/// Parses a URL that takes bytes.
+fn sink(url: &str) -> Result<Origin, Failure> {
+    match url.parse() {
+        Ok(sink @ (Origin::Nbd(_) | Origin::Nvme(_))) => Ok(sink),
+        Err(error) if url.starts_with("nbd") || url.starts_with("nvme") => {
+            Err(Failure::usage(error))
+        }
+        _ => {
+            let text = format!("{url}: only NBD servers and NVMe subsystems take bytes");
+            let remedy = "write nbd://HOST/EXPORT or nvme://HOST/SUBNQN";
+            Err(Failure::usage(text).with_remedy(remedy))
+        }
     }
 }

@@ -72,7 +72,7 @@ fn a_file_of_each_stock_server_is_loaded_over_a_tap_and_a_packet_socket() {
     if !has_tap(TEST) {
         return;
     }
-    for server in ["nginx", "python", "qemu-nbd", "nbdkit"] {
+    for server in ["nginx", "python", "qemu-nbd", "nbdkit", "nvme"] {
         for (link, name) in [("tap", "tap:dm0"), ("packet", "packet:dm1")] {
             let line = format!("demo --load={server} --link {link} --bytes 20M --json");
             let finished = run(&line);
@@ -107,7 +107,7 @@ fn a_user_without_privileges_sees_a_file_of_each_stock_server() {
     if !allowed.is_ok_and(|output| output.status.success()) {
         return skip(TEST, "unshare", "users may not make user namespaces");
     }
-    for server in ["nginx", "python", "qemu-nbd", "nbdkit"] {
+    for server in ["nginx", "python", "qemu-nbd", "nbdkit", "nvme"] {
         let line = format!("demo --load={server} --bytes 5M --json");
         let finished = start_command(without_privileges(&line)).finish();
         match finished.code {

@@ -1,5 +1,8 @@
 //! One connection of a load: moves bytes between the stream and the session, and payload to its place.
 
+mod foretelling;
+
+use std::collections::VecDeque;
 use std::io::Write;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -10,6 +13,7 @@ use super::error::LoadError;
 use super::landing::Landing;
 use super::session::{Fault, Next, Session};
 use crate::parallel::{Connected, Pace, Piece, is_not_ready, retry};
+use foretelling::Named;
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -29,12 +33,20 @@ pub(crate) struct Connection {
     text: Vec<u8>,
     /// The bytes of the source for which the NIC was last told where they belong.
     direct: Range<u64>,
+    /// The payload behind them whose place it was told, too.
+    foretold: Option<Named>,
+    /// Received bytes that lay in the place of other payload than was foretold.
+    moved: VecDeque<u8>,
+    /// Bytes that the session has taken.
+    taken: u64,
     /// Its payload so far, since a request is awaited.
     pace: Pace,
     /// Payload bytes that were placed.
     pub(crate) placed: u64,
     /// Payload bytes of its whole pieces.
     pub(crate) whole: u64,
+    /// How often other payload came than was foretold.
+    pub(crate) mispredicted: u64,
 }
 
 impl Connected for Connection {
@@ -61,9 +73,13 @@ impl Connection {
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
             direct: 0..0,
+            foretold: None,
+            moved: VecDeque::new(),
+            taken: 0,
             pace: Pace::new(Instant::now()),
             placed: 0,
             whole: 0,
+            mispredicted: 0,
         }
     }
 
@@ -72,6 +88,18 @@ impl Connection {
     /// # Errors
     /// The connection has ended or is of no more use.
     pub(crate) fn turn(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<bool, Fault> {
+        let turned = self.send_and_receive(landing, now);
+        // In the middle of a request it would be a part of that.
+        if turned.is_err()
+            && self.session.outgoing().is_empty()
+            && let Some(word) = self.session.last_word()
+        {
+            let _ = self.stream.write(&word);
+        }
+        turned
+    }
+
+    fn send_and_receive(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<bool, Fault> {
         self.send()?;
         let mut heard = false;
         // The NIC has to know where payload belongs before it arrives, so the headers before it are read at once.
@@ -79,7 +107,8 @@ impl Connection {
             let received = self.step(landing, now)?;
             let has_bytes = received.is_some_and(|bytes| bytes > 0);
             heard |= has_bytes;
-            self.place_next(landing);
+            self.taken += received.unwrap_or(0) as u64;
+            self.place_next(landing)?;
             let is_header = matches!(self.session.next(), Next::Text(_) | Next::Header(_));
             if !has_bytes || !is_header {
                 break;
@@ -95,6 +124,9 @@ impl Connection {
     fn step(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<Option<usize>, Fault> {
         let received = match self.session.next() {
             Next::Nothing => return Ok(Some(0)),
+            next if !self.moved.is_empty() && !matches!(next, Next::Zeros { .. }) => {
+                return self.take_moved(next, landing, now);
+            }
             Next::Text(most) => return self.read_text(most),
             Next::Header(len) => return self.read_header(len),
             Next::Payload { at, len } => self.read_payload(at, len, landing)?,
@@ -109,22 +141,6 @@ impl Connection {
         };
         self.pace.add(received.unwrap_or(0) as u64, now);
         Ok(received)
-    }
-
-    /// Tells the NIC where the next payload belongs, if that is what comes next.
-    fn place_next(&mut self, landing: &Landing<'_>) {
-        let Next::Payload { at, len } = self.session.next() else {
-            return;
-        };
-        if self.direct.contains(&at) {
-            return;
-        }
-        self.direct = at..at.saturating_add(len.min(landing.room(at)));
-        if let Some((target, places, covered)) = landing.target(at, len) {
-            self.direct.end = at.saturating_add(covered);
-            // Without it, what was received is copied.
-            let _ = self.stream.place_next(target, &places);
-        }
     }
 
     /// Returns a piece that has become whole, once.
@@ -224,7 +240,7 @@ impl Connection {
         if received == 0 {
             return Err(self.session.on_end());
         }
-        landing.place(at, &mut self.batch)?;
+        landing.place(at, &mut self.batch, self.session.checksum())?;
         self.release()?;
         self.placed += received as u64;
         self.session.on_bytes(received as u64)?;

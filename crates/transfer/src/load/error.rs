@@ -131,6 +131,28 @@ pub enum LoadError {
         /// The server's errno.
         errno: u32,
     },
+    /// An NVMe controller refuses this host or its commands, or this host cannot use its namespace.
+    #[error("{host} refuses: {problem}\n  {remedy}")]
+    NvmeRefused {
+        /// The host.
+        host: String,
+        /// The refusal.
+        problem: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// An NVMe controller could not read.
+    #[error("{host} cannot read its namespace at byte {at}: {status}\n  {remedy}")]
+    NvmeRead {
+        /// The host.
+        host: String,
+        /// Start of the command's data.
+        at: u64,
+        /// The status of the command, as text.
+        status: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// A range does not start and end at multiples of the source's block.
     #[error(
         "bytes {start} to {end} do not start and end at multiples of {block}, the block of the source\n  widen the range"

@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
+use ::nvme::pdu::Digests;
+
 use super::http::{HttpFile, HttpSession, Url};
 use super::nbd::{NbdSession, NbdUrl};
+use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
 use super::safetensors;
 use super::session::{Fault, Next, Session};
 use crate::parallel::{Piece, Pieces};
@@ -11,6 +14,9 @@ use crate::parallel::{Piece, Pieces};
 /// Size of the source, and of its pieces.
 const SOURCE_BYTES: usize = 1000;
 const PIECE_BYTES: u64 = 300;
+/// Those of whole blocks.
+const BLOCKS_BYTES: usize = 4096;
+const BLOCKS_PIECE_BYTES: u64 = 1024;
 
 /// A session that is fed with a server's bytes.
 struct Feed<'a> {
@@ -20,7 +26,7 @@ struct Feed<'a> {
     bytes: &'a [u8],
     requested: Vec<Piece>,
     /// Bytes of the source that have come.
-    has_come: [bool; SOURCE_BYTES],
+    has_come: Vec<bool>,
 }
 
 /// Feeds a session, and checks what it makes of the bytes.
@@ -28,14 +34,24 @@ struct Feed<'a> {
 /// # Panics
 /// If payload has a place outside of the requested pieces, or a piece is whole without all of its bytes.
 fn drive(session: &mut dyn Session, cut: usize, bytes: &[u8]) {
-    let whole: Range<u64> = 0..SOURCE_BYTES as u64;
-    let mut pieces = Pieces::new(vec![whole], PIECE_BYTES);
+    drive_source(session, (SOURCE_BYTES, PIECE_BYTES), cut, bytes);
+}
+
+/// The same with a source of another size, and its pieces.
+fn drive_source(
+    session: &mut dyn Session,
+    (source_bytes, piece_bytes): (usize, u64),
+    cut: usize,
+    bytes: &[u8],
+) {
+    let whole: Range<u64> = 0..source_bytes as u64;
+    let mut pieces = Pieces::new(vec![whole], piece_bytes);
     let mut feed = Feed {
         session,
         cut,
         bytes,
         requested: Vec::new(),
-        has_come: [false; SOURCE_BYTES],
+        has_come: vec![false; source_bytes],
     };
     loop {
         while let Some(piece) = pieces.peek()
@@ -75,7 +91,11 @@ impl Feed<'_> {
             }
             Next::Skip(len) => self.pass(len),
             Next::Payload { at, len } => {
-                self.mark(at, self.given(len) as u64);
+                let given = self.given(len);
+                self.mark(at, given as u64);
+                if let Some(sum) = self.session.checksum() {
+                    sum.add(&self.bytes[..given]);
+                }
                 self.pass(len)
             }
             Next::Zeros { at, len } => {
@@ -154,7 +174,39 @@ pub fn nbd_write(data: &[u8]) {
     let [kind, cut, bytes @ ..] = data else {
         return;
     };
-    crate::store::fuzz(kind & 1 == 0, usize::from(kind >> 1 & 3) + 1, *cut, bytes);
+    crate::store::fuzz_nbd(kind & 1 == 0, usize::from(kind >> 1 & 3) + 1, *cut, bytes);
+}
+
+/// Feeds a queue that reads from an NVMe controller. Input: the digests and the number of commands in flight, where the bytes
+/// are cut, the bytes of the controller.
+pub fn nvme(data: &[u8]) {
+    let [kind, cut, bytes @ ..] = data else {
+        return;
+    };
+    let window = usize::from(kind >> 2 & 3) + 1;
+    let (limits, digests) = (Limits::FOR_TESTS, Digests::of_bits(*kind));
+    let mut session = NvmeSession::new("host", limits, digests, window, Seat::of_nobody());
+    let source = (BLOCKS_BYTES, BLOCKS_PIECE_BYTES);
+    drive_source(&mut session, source, usize::from(*cut).max(1), bytes);
+}
+
+/// Feeds a queue that writes to an NVMe controller. Input: the digests, whether data are in the capsules and the number of
+/// commands in flight, where the bytes are cut, the bytes of the controller.
+///
+/// # Panics
+/// If a command is acknowledged that was not issued, or twice, or is lost; if data are sent that are none of the command.
+pub fn nvme_write(data: &[u8]) {
+    let [kind, cut, bytes @ ..] = data else {
+        return;
+    };
+    let depth = usize::from(kind >> 2 & 3) + 2;
+    crate::store::fuzz_nvme(
+        Digests::of_bits(*kind),
+        kind & 0x10 != 0,
+        depth,
+        *cut,
+        bytes,
+    );
 }
 
 /// Parses a safetensors file, or an index of shards.
@@ -186,5 +238,13 @@ pub fn url(data: &[u8]) {
     }
     if let Ok(url) = text.parse::<NbdUrl>() {
         assert!(!url.host().is_empty() && url.port() > 0);
+    }
+    if let Ok(url) = text.parse::<NvmeUrl>() {
+        let written = url.to_string();
+        assert!(
+            written.bytes().all(|byte| byte.is_ascii_graphic()),
+            "{written}"
+        );
+        assert_eq!(written.parse::<NvmeUrl>().as_ref(), Ok(&url), "{written}");
     }
 }

@@ -5,8 +5,10 @@ use std::ops::Range;
 
 use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
+use super::checksum::Crc32c;
 use super::error::LoadError;
 use super::part::Layout;
+use super::session::Foretold;
 
 /// Bytes of the source that have arrived, for the caller of [`Loader::deliver`](super::Loader::deliver).
 #[derive(Debug)]
@@ -89,6 +91,31 @@ impl Landing<'_> {
         Some((target, ranges, covered))
     }
 
+    /// Returns where the NIC is to receive bytes that are likely to come: those of the gap before them, and as many of
+    /// them as there is room for. The bytes of the gap go to the end of that room, and its own bytes are named when the gap was
+    /// read: until then nobody needs it.
+    pub(crate) fn foretold_places(
+        &self,
+        foretold: Foretold,
+    ) -> Option<(&BoundTarget, Vec<Range<usize>>)> {
+        let Foretold { gap, at, len } = foretold;
+        let (target, mut places, _) = self.target(at, len)?;
+        let last = places.last_mut().filter(|last| last.len() > gap)?;
+        let start = last.end - gap;
+        let of_gap = start..last.end;
+        last.end = start;
+        places.insert(0, of_gap);
+        Some((target, places))
+    }
+
+    /// Returns a target of the NIC, if there is one.
+    pub(crate) fn any_target(&self) -> Option<&BoundTarget> {
+        match self {
+            Self::Memory(_, targets) => targets.0.first(),
+            Self::Caller(_) => None,
+        }
+    }
+
     /// Returns how many bytes from `at` on can be placed at once.
     pub(crate) fn room(&self, at: u64) -> u64 {
         match self {
@@ -97,21 +124,51 @@ impl Landing<'_> {
         }
     }
 
-    /// Moves a batch, of at most [`room`](Self::room) bytes, to its place.
+    /// Moves a batch, of at most [`room`](Self::room) bytes, to its place, and adds its bytes to `sum`.
     ///
     /// # Errors
     /// The copy failed, or the caller did.
-    pub(crate) fn place(&mut self, at: u64, batch: &mut RxBatch) -> Result<(), LoadError> {
+    pub(crate) fn place(
+        &mut self,
+        at: u64,
+        batch: &mut RxBatch,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), LoadError> {
+        let len = batch.device_bytes() + batch.linear_bytes();
         match self {
             Self::Memory(layout, _) => {
                 let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
                 batch
                     .gather_into(place.memory, place.offset)
                     .map_err(LoadError::Gather)?;
+                if let Some(sum) = sum {
+                    let added = sum.add_memory(place.memory, place.offset..place.offset + len);
+                    added.map_err(|error| LoadError::Gather(error.into()))?;
+                }
                 Ok(())
             }
-            Self::Caller(take) => take(Landed::Frags { at, batch }).map_err(LoadError::Caller),
+            Self::Caller(take) => {
+                if let Some(sum) = sum {
+                    let mut bytes = vec![0; len];
+                    batch.copy_to(&mut bytes).map_err(LoadError::Gather)?;
+                    sum.add(&bytes);
+                }
+                take(Landed::Frags { at, batch }).map_err(LoadError::Caller)
+            }
         }
+    }
+
+    /// Writes bytes of host memory, of at most [`room`](Self::room), to their place.
+    ///
+    /// # Errors
+    /// They cannot be copied, or are the caller's, who gets frags only.
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), LoadError> {
+        let Self::Memory(layout, _) = self else {
+            return Err(LoadError::Unasked { at });
+        };
+        let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
+        let copied = place.memory.copy_in(place.offset, bytes);
+        copied.map_err(|error| LoadError::Gather(error.into()))
     }
 
     /// Writes zeros to the places of `len` bytes.

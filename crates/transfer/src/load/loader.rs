@@ -42,6 +42,8 @@ pub struct Loaded {
     pub connections: u64,
     /// Connections that broke.
     pub broken: u64,
+    /// How often an NVMe controller sent the data of another command than this host expected: they were copied to their place.
+    pub mispredicted: u64,
     /// Counters of all connections. Heads of responses and repeated pieces are included, what was received before the first request is not.
     pub stats: StreamStats,
 }
@@ -55,6 +57,7 @@ impl Loaded {
         self.repeated += next.repeated;
         self.connections += next.connections;
         self.broken += next.broken;
+        self.mispredicted += next.mispredicted;
         self.add_stats(next.stats);
     }
 
@@ -68,8 +71,8 @@ impl Loaded {
 }
 
 impl Loader {
-    /// Returns a loader with up to 4 connections, pieces of 16 MiB, or 1 MiB from NBD servers, and 2 requests at a time on each connection, or
-    /// more if pieces are short. A load begins with one connection if one thread serves all of them and the round trip is shorter than a millisecond.
+    /// Returns a loader with up to 4 connections, pieces of 16 MiB, or 1 MiB from NBD servers and NVMe controllers, and 2 requests at a time on each
+    /// connection, or more if pieces are short, and 32 to an NVMe controller. A load begins with one connection if one thread serves all of them and the round trip is shorter than a millisecond.
     /// While it waits for bytes, it tries twice as many, and uses them if they are faster.
     pub fn new(nic: &Netdev) -> Self {
         Self {
@@ -184,17 +187,16 @@ impl Loader {
             block,
             usual,
             first,
+            window,
         } = source.piece_lengths();
         if let Some(&Range { start, end }) = unaligned(&ranges, block) {
             return Err(LoadError::Unaligned { start, end, block });
         }
         let wanted = self.settings.piece_bytes(usual);
-        let connections = match source.takes_many_connections() {
-            true => self.settings.connections(),
-            false => 1,
-        };
+        let connections = source.usable_connections(self.settings.connections());
         let pieces = Pieces::new(ranges, piece_bytes(wanted, block, longest))
             .with_long_piece(piece_bytes(first, block, longest));
-        Run::new(self, source, pieces, landing, connections)?.run(progress)
+        let window = self.settings.window_or(window, pieces.piece_bytes());
+        Run::new(self, source, pieces, landing, connections, window)?.run(progress)
     }
 }

@@ -1,4 +1,5 @@
-//! What a URL names: a file of an HTTP server, an object of an S3-compatible store, or an export of an NBD server.
+//! What a URL names: a file of an HTTP server, an object of an S3-compatible store, an export of an NBD server, or a
+//! namespace of an NVMe subsystem.
 
 use std::str::FromStr;
 
@@ -8,6 +9,7 @@ use super::dial::{self, GoOn};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError};
 use super::nbd::{NbdExport, NbdUrl};
+use super::nvme::{NvmeNamespace, NvmeUrl};
 use super::source::Source;
 
 /// What a URL names, not opened yet.
@@ -18,6 +20,8 @@ pub enum Origin {
     Http(HttpRequest),
     /// `nbd://HOST/EXPORT`.
     Nbd(NbdUrl),
+    /// `nvme://HOST/SUBNQN`.
+    Nvme(NvmeUrl),
 }
 
 impl FromStr for Origin {
@@ -27,6 +31,7 @@ impl FromStr for Origin {
         let scheme = text.split("://").next().unwrap_or_default();
         match scheme.to_ascii_lowercase().as_str() {
             "nbd" | "nbds" => text.parse().map(Self::Nbd),
+            "nvme" => text.parse().map(Self::Nvme),
             "s3" => HttpRequest::s3_object(text).map(Self::Http),
             _ => Ok(Self::Http(HttpRequest::new(text.parse()?))),
         }
@@ -39,6 +44,7 @@ impl Origin {
         match self {
             Self::Http(request) => request.url().host(),
             Self::Nbd(url) => url.host(),
+            Self::Nvme(url) => url.host(),
         }
     }
 
@@ -51,6 +57,7 @@ impl Origin {
         let (host, port) = match self {
             Self::Http(request) => (request.next_hop().host(), request.next_hop().port()),
             Self::Nbd(url) => (url.host(), url.port()),
+            Self::Nvme(url) => (url.host(), url.port()),
         };
         let addresses = dial::addresses(host, port, go_on)?;
         let mut failure = None;
@@ -81,6 +88,7 @@ impl Origin {
                 HttpFile::open_while(nic, request.clone(), go_on).map(Source::Http)
             }
             Self::Nbd(url) => NbdExport::open_while(nic, url.clone(), go_on).map(Source::Nbd),
+            Self::Nvme(url) => NvmeNamespace::open_while(nic, url.clone(), go_on).map(Source::Nvme),
         }
     }
 
@@ -103,6 +111,7 @@ mod tests {
     fn the_scheme_says_what_a_url_names() {
         let origin = |text: &str| text.parse::<Origin>();
         assert!(matches!(origin("nbd://host/x"), Ok(Origin::Nbd(url)) if url.export() == "x"));
+        assert!(matches!(origin("NVME://host/nqn.x"), Ok(Origin::Nvme(url)) if url.port() == 4420));
         let file = origin("HTTP://host/m.safetensors?a=b").unwrap();
         assert!(file.checkpoint().is_some() && file.host() == "host");
         assert!(origin("http://host/m.bin").unwrap().checkpoint().is_none());

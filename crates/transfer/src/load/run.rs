@@ -40,14 +40,15 @@ impl<'a> Run<'a> {
         pieces: Pieces,
         landing: Landing<'a>,
         connections: usize,
+        window: usize,
     ) -> Result<Self, LoadError> {
         let idle = Idle::new(&loader.nic).map_err(LoadError::Wait)?;
         let now = Instant::now();
         Ok(Self {
             loader,
             source,
-            window: loader.settings.window(pieces.piece_bytes()),
             pieces,
+            window,
             landing,
             slots: Slots::new(connections, loader.settings.attempts()),
             active: match idle.serves_alone() {
@@ -70,6 +71,7 @@ impl<'a> Run<'a> {
             if progress(so_far).is_break() {
                 return Err(LoadError::Cancelled);
             }
+            self.source.keep_alive();
             self.active.choose(so_far, Instant::now());
             self.prepare_all(progress)?;
             let spin = self.idle.spin();
@@ -239,6 +241,7 @@ impl<'a> Run<'a> {
             for piece in connection.session.take_outstanding() {
                 self.pieces.give_back(piece);
             }
+            self.loaded.mispredicted += connection.mispredicted;
             self.loaded.add_stats(connection.close());
         }
     }

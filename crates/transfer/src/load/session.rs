@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::checksum::Crc32c;
 use super::error::LoadError;
 use crate::parallel::Piece;
 
@@ -23,6 +24,17 @@ pub(crate) enum Next {
     Skip(u64),
 }
 
+/// Payload that is likely to come behind what is known to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Foretold {
+    /// Bytes before it: from the end of the payload that comes next, or from the next byte on.
+    pub(crate) gap: usize,
+    /// Offset of its first byte in the source.
+    pub(crate) at: u64,
+    /// Its length.
+    pub(crate) len: u64,
+}
+
 /// The protocol on one connection.
 pub(crate) trait Session: fmt::Debug {
     /// Returns whether `piece` can be requested on this connection now.
@@ -37,6 +49,11 @@ pub(crate) trait Session: fmt::Debug {
     /// Returns what the next bytes are.
     fn next(&self) -> Next;
 
+    /// Returns the payload that is likely to come behind what comes next, if the requests in flight and their lengths tell.
+    fn foretold(&self) -> Option<Foretold> {
+        None
+    }
+
     /// Takes bytes after [`Next::Text`] or [`Next::Header`], at least one, and returns how many of them belong to the header.
     ///
     /// # Errors
@@ -48,6 +65,12 @@ pub(crate) trait Session: fmt::Debug {
     /// # Errors
     /// The response is complete, but not the piece.
     fn on_bytes(&mut self, len: u64) -> Result<(), Fault>;
+
+    /// Returns the checksum that the payload of [`Next::Payload`] is added to, before its bytes are counted, if the protocol
+    /// has one.
+    fn checksum(&mut self) -> Option<&mut Crc32c> {
+        None
+    }
 
     /// Returns why the connection ended, after its last byte.
     fn on_end(&mut self) -> Fault;
@@ -68,6 +91,11 @@ pub(crate) trait Session: fmt::Debug {
 
     /// Prepares the message that ends a connection, if the protocol has one.
     fn say_goodbye(&mut self) {}
+
+    /// Returns the message that tells the server of its mistake after a fault, once, if the protocol has one.
+    fn last_word(&mut self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// Why a connection cannot be used any more.

@@ -8,6 +8,7 @@ use super::dial::{self, GoOn};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpSession};
 use super::nbd::NbdExport;
+use super::nvme::NvmeNamespace;
 use super::session::Session;
 
 /// Length of a piece of a file, by default: each has a head, and its first packet is copied to its place.
@@ -19,6 +20,10 @@ const NBD_PIECE_BYTES: u64 = 1 << 20;
 /// the kernel until it has freed a larger one once (mallopt(3), `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`), and page faults
 /// take more of the server's time then than its reads and sends. After one request of this length it keeps the memory of up to 16 of 1 MiB.
 const NBD_FIRST_BYTES: u64 = 4 << 20;
+/// Length of a command to an NVMe controller, by default: headers are 0.002 % of the bytes then.
+const NVME_PIECE_BYTES: u64 = 1 << 20;
+/// Commands in flight on a queue, by default.
+const NVME_DEPTH: usize = 32;
 
 /// Lengths of the pieces of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,8 @@ pub(crate) struct PieceLengths {
     pub(crate) usual: u64,
     /// Length of the first one, at least.
     pub(crate) first: u64,
+    /// Requests in flight on one connection, if none are set and if their number does not follow from the length.
+    pub(crate) window: Option<usize>,
 }
 
 /// A source of bytes at offsets.
@@ -41,6 +48,8 @@ pub enum Source {
     Http(HttpFile),
     /// An export of an NBD server.
     Nbd(NbdExport),
+    /// A namespace of an NVMe subsystem.
+    Nvme(NvmeNamespace),
 }
 
 impl From<&HttpFile> for Source {
@@ -55,12 +64,19 @@ impl From<&NbdExport> for Source {
     }
 }
 
+impl From<&NvmeNamespace> for Source {
+    fn from(namespace: &NvmeNamespace) -> Self {
+        Self::Nvme(namespace.clone())
+    }
+}
+
 impl Source {
     /// Returns the number of bytes, if the server tells.
     pub fn size(&self) -> Option<u64> {
         match self {
             Self::Http(file) => file.size(),
             Self::Nbd(export) => Some(export.size()),
+            Self::Nvme(namespace) => Some(namespace.size()),
         }
     }
 
@@ -69,6 +85,7 @@ impl Source {
         match self {
             Self::Http(file) => file.request().url().to_string(),
             Self::Nbd(export) => export.url().to_string(),
+            Self::Nvme(namespace) => namespace.url().to_string(),
         }
     }
 
@@ -77,6 +94,7 @@ impl Source {
         match self {
             Self::Http(file) => file.addresses(),
             Self::Nbd(export) => export.addresses(),
+            Self::Nvme(namespace) => namespace.addresses(),
         }
     }
 
@@ -84,7 +102,7 @@ impl Source {
     pub fn serves_ranges(&self) -> bool {
         match self {
             Self::Http(file) => file.serves_ranges(),
-            Self::Nbd(_) => true,
+            Self::Nbd(_) | Self::Nvme(_) => true,
         }
     }
 
@@ -92,15 +110,25 @@ impl Source {
     pub fn crc32c(&self) -> Option<u32> {
         match self {
             Self::Http(file) => file.crc32c(),
-            Self::Nbd(_) => None,
+            Self::Nbd(_) | Self::Nvme(_) => None,
         }
     }
 
-    /// Returns whether several connections may be used.
-    pub(crate) fn takes_many_connections(&self) -> bool {
+    /// Returns how many of `wanted` connections may be used.
+    pub(crate) fn usable_connections(&self, wanted: usize) -> usize {
         match self {
-            Self::Http(_) => self.serves_ranges(),
-            Self::Nbd(export) => export.takes_many_connections(),
+            Self::Http(_) if self.serves_ranges() => wanted,
+            Self::Nbd(export) if export.takes_many_connections() => wanted,
+            Self::Http(_) | Self::Nbd(_) => 1,
+            Self::Nvme(namespace) => wanted.min(namespace.limits().queues),
+        }
+    }
+
+    /// Tells the server that this client is there, when that is due.
+    pub(crate) fn keep_alive(&self) {
+        match self {
+            Self::Http(_) | Self::Nbd(_) => {}
+            Self::Nvme(namespace) => namespace.keep_alive(),
         }
     }
 
@@ -112,12 +140,21 @@ impl Source {
                 block: 1,
                 usual: HTTP_PIECE_BYTES,
                 first: 0,
+                window: None,
             },
             Self::Nbd(export) => PieceLengths {
                 longest: export.max_bytes(),
                 block: export.block_bytes(),
                 usual: NBD_PIECE_BYTES,
                 first: NBD_FIRST_BYTES,
+                window: None,
+            },
+            Self::Nvme(namespace) => PieceLengths {
+                longest: namespace.max_bytes(),
+                block: namespace.block_bytes(),
+                usual: NVME_PIECE_BYTES,
+                first: 0,
+                window: Some(NVME_DEPTH),
             },
         }
     }
@@ -135,6 +172,7 @@ impl Source {
                 Ok((stream, Box::new(HttpSession::new(file, window))))
             }
             Self::Nbd(export) => export.connect(nic, window, go_on),
+            Self::Nvme(namespace) => namespace.connect(nic, window, go_on),
         }
     }
 }

@@ -48,7 +48,12 @@ impl Settings {
 
     /// Returns the number of requests for pieces of `piece_bytes` in flight on one connection.
     pub(crate) fn window(&self, piece_bytes: u64) -> usize {
-        self.window.unwrap_or_else(|| {
+        self.window_or(None, piece_bytes)
+    }
+
+    /// The same, for a server that has a `usual` number whatever the length.
+    pub(crate) fn window_or(&self, usual: Option<usize>, piece_bytes: u64) -> usize {
+        self.window.or(usual).unwrap_or_else(|| {
             let needed = IN_FLIGHT_BYTES.div_ceil(piece_bytes.max(1));
             let needed = usize::try_from(needed).unwrap_or(usize::MAX);
             needed.clamp(*WINDOWS.start(), *WINDOWS.end())
@@ -89,7 +94,8 @@ macro_rules! settable {
     ($Type:ty) => {
         impl $Type {
             /// Sets the number of connections, from 1 to 1024; a load uses fewer while more are not faster. There is only one to an HTTP server that serves no ranges, or to
-            /// an NBD server that does not promise that all connections see the same data.
+            /// an NBD server that does not promise that all connections see the same data, and no more than an NVMe controller
+            /// grants I/O queues.
             #[must_use]
             pub fn connections(mut self, connections: usize) -> Self {
                 self.settings.set_connections(connections);

@@ -9,11 +9,11 @@ use devmem_tcp::{
     BoundTx, Completions, Interest, RecvError, RxBatch, SendId, Stream, stats::SendCounts,
 };
 
+use super::error::StoreError;
 use super::ledger::Moment;
-use super::session::{Fault, Session, Write};
+use super::session::{Fault, Outgoing, Session, Write};
 use super::supply::Supplied;
-use crate::load::LoadError;
-use crate::load::nbd::Request;
+use crate::load::{Crc32c, LoadError};
 use crate::parallel::{Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
@@ -26,13 +26,14 @@ const BATCH_FRAGS: usize = 16;
 pub(crate) struct Connection {
     stream: Stream,
     completions: Completions,
-    pub(crate) session: Session,
+    pub(crate) session: Box<dyn Session>,
     /// When it was made.
     pub(crate) since: Moment,
     batch: RxBatch,
     text: Vec<u8>,
-    outgoing: VecDeque<Outgoing>,
-    /// Requests without a reply, by their cookie.
+    /// What is being sent, until all of it is.
+    sending: Sending,
+    /// Requests without a reply, by their name.
     flights: BTreeMap<u64, Flight>,
     /// Sends of acknowledged pieces that may be incomplete, and their chunks.
     leaving: VecDeque<(SendId, usize)>,
@@ -51,12 +52,14 @@ impl Connected for Connection {
     }
 }
 
-/// Bytes to send, in order.
+/// What is being sent.
 #[derive(Debug)]
-enum Outgoing {
-    Header(Vec<u8>),
+enum Sending {
+    /// The rest of bytes in host memory; perhaps none.
+    Text(Vec<u8>),
+    /// The rest of a range of a payload.
     Payload {
-        cookie: u64,
+        id: u64,
         places: VecDeque<Range<usize>>,
     },
 }
@@ -65,9 +68,12 @@ enum Outgoing {
 #[derive(Debug)]
 struct Flight {
     requested: Moment,
+    /// The places of the payload, in order.
+    places: Vec<Range<usize>>,
     chunk: Option<usize>,
     last: Option<SendId>,
-    is_sent: bool,
+    /// Bytes of the payload that are not sent yet.
+    unsent: u64,
 }
 
 /// A request that was acknowledged.
@@ -80,7 +86,7 @@ pub(crate) struct Acknowledged {
 impl Connection {
     /// Takes over a connection. Dropping it resets it, unless it was [closed](Self::close): the server may still have
     /// requests that will be made again on another connection.
-    pub(crate) fn new(stream: Stream, session: Session, since: Moment) -> Self {
+    pub(crate) fn new(stream: Stream, session: Box<dyn Session>, since: Moment) -> Self {
         stream.set_nonblocking(true);
         // Cannot fail: the NIC belongs to this process, which has just connected.
         let _ = stream.set_linger(Some(Duration::ZERO));
@@ -91,7 +97,7 @@ impl Connection {
             since,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
-            outgoing: VecDeque::new(),
+            sending: Sending::Text(Vec::new()),
             flights: BTreeMap::new(),
             leaving: VecDeque::new(),
             pace: Pace::new(Instant::now()),
@@ -103,21 +109,16 @@ impl Connection {
         if !self.session.is_waiting() {
             self.pace.restart(Instant::now());
         }
-        let (cookie, header) = self.session.request(write);
+        let id = self.session.request(write);
         let Supplied { places, chunk, .. } = supplied;
-        self.outgoing.push_back(Outgoing::Header(header));
         let flight = Flight {
             requested,
+            places,
             chunk,
             last: None,
-            is_sent: places.is_empty(),
+            unsent: write.payload_bytes(),
         };
-        self.flights.insert(cookie, flight);
-        if !places.is_empty() {
-            let places = places.into();
-            self.outgoing
-                .push_back(Outgoing::Payload { cookie, places });
-        }
+        self.flights.insert(id, flight);
     }
 
     /// Sends what there is room for and receives once. Returns whether anything was sent or received.
@@ -125,6 +126,21 @@ impl Connection {
     /// # Errors
     /// The connection has ended or is of no more use.
     pub(crate) fn turn(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+        let turned = self.send_and_receive(tx);
+        // In the middle of a request it would be a part of that.
+        if turned.is_err()
+            && matches!(&self.sending, Sending::Text(rest) if rest.is_empty())
+            && let Some(word) = self.session.last_word()
+        {
+            let _ = self.stream.write(&word);
+            // The reset would overtake it.
+            let _ = self.stream.set_linger(None);
+        }
+        turned
+    }
+
+    fn send_and_receive(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+        self.session.check()?;
         // Also ends the readiness of the stream.
         let completed = self.completions.try_next();
         completed.map_err(|error| Fault::Broken(error.to_string()))?;
@@ -156,38 +172,67 @@ impl Connection {
         Ok(any)
     }
 
-    /// Sends a header, or one part of a payload. Returns whether any byte was sent.
+    /// Sends text, or one part of a payload. Returns whether any byte was sent.
     fn send_once(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
-        let is_over = match self.outgoing.front_mut() {
-            None => return Ok(false),
-            Some(Outgoing::Header(bytes)) => match self.stream.write(bytes) {
+        match &mut self.sending {
+            Sending::Text(rest) if rest.is_empty() => {
+                let next = self.session.outgoing();
+                let Some(next) = next.map(|next| self.prepared(next, tx)).transpose()? else {
+                    return Ok(false);
+                };
+                self.sending = next;
+                Ok(true)
+            }
+            Sending::Text(rest) => match self.stream.write(rest) {
                 Ok(sent) => {
-                    bytes.drain(..sent);
-                    bytes.is_empty()
+                    rest.drain(..sent);
+                    Ok(true)
                 }
-                Err(error) if is_not_ready(&error) => return Ok(false),
-                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
+                Err(error) if is_not_ready(&error) => Ok(false),
+                Err(error) => Err(Fault::Broken(format!("send a request: {error}"))),
             },
-            Some(Outgoing::Payload { cookie, places }) => {
+            Sending::Payload { id, places } => {
                 let now = first_bytes(places);
-                let id = match self.stream.send(tx, &now) {
-                    Ok(id) => id,
+                let sent = match self.stream.send(tx, &now) {
+                    Ok(sent) => sent,
                     Err(error) if error.kind().is_not_ready() => return Ok(false),
                     Err(error) => return Err(of_send(error)),
                 };
-                advance(places, id.bytes());
-                self.pace.add(id.bytes() as u64, Instant::now());
-                if let Some(flight) = self.flights.get_mut(cookie) {
-                    flight.last = Some(id);
-                    flight.is_sent = places.is_empty();
+                advance(places, sent.bytes());
+                self.pace.add(sent.bytes() as u64, Instant::now());
+                if let Some(flight) = self.flights.get_mut(id) {
+                    flight.last = Some(sent);
+                    flight.unsent = flight.unsent.saturating_sub(sent.bytes() as u64);
                 }
-                places.is_empty()
+                if places.is_empty() {
+                    self.sending = Sending::Text(Vec::new());
+                }
+                Ok(true)
             }
-        };
-        if is_over {
-            self.outgoing.pop_front();
         }
-        Ok(true)
+    }
+
+    /// Finds the memory of what is sent next.
+    fn prepared(&self, next: Outgoing, tx: &BoundTx) -> Result<Sending, Fault> {
+        let places_of = |id, range| {
+            let flight = self.flights.get(&id);
+            flight.map_or_else(VecDeque::new, |flight| part_of(&flight.places, range))
+        };
+        match next {
+            Outgoing::Text(text) => Ok(Sending::Text(text)),
+            Outgoing::Payload { id, range } => match places_of(id, range) {
+                places if places.is_empty() => Ok(Sending::Text(Vec::new())),
+                places => Ok(Sending::Payload { id, places }),
+            },
+            Outgoing::Digest { id, range } => {
+                let mut sum = Crc32c::default();
+                for place in places_of(id, range) {
+                    let added = sum.add_memory(tx.memory(), place);
+                    added.map_err(|error| Fault::Fatal(StoreError::Digest(error.into())))?;
+                }
+                Ok(Sending::Text(sum.value().to_le_bytes().to_vec()))
+            }
+        }
     }
 
     fn receive(&mut self) -> Result<bool, Fault> {
@@ -215,10 +260,10 @@ impl Connection {
     /// # Errors
     /// It was acknowledged before the server had all of it.
     pub(crate) fn acknowledged(&mut self) -> Result<Option<Acknowledged>, Fault> {
-        let Some((cookie, write)) = self.session.completed() else {
+        let Some((id, write)) = self.session.completed() else {
             return Ok(None);
         };
-        let flight = self.flights.remove(&cookie).filter(|flight| flight.is_sent);
+        let flight = self.flights.remove(&id).filter(|it| it.unsent == 0);
         let Some(flight) = flight else {
             return Err(self
                 .session
@@ -253,13 +298,28 @@ impl Connection {
 
     /// Ends a connection that awaits nothing.
     pub(crate) fn close(mut self) -> SendCounts {
-        let mut goodbye = Vec::new();
-        Request::GOODBYE.write(&mut goodbye);
+        let goodbye = self.session.goodbye();
         // The server also notices the end of the connection.
         let _ = self.stream.write(&goodbye);
         let _ = self.stream.set_linger(None);
         self.completions.counts().unwrap_or_default()
     }
+}
+
+/// Returns the places of a range of the bytes that `places` have in order.
+fn part_of(places: &[Range<usize>], range: Range<u64>) -> VecDeque<Range<usize>> {
+    let (mut before, mut part) = (0, VecDeque::new());
+    for place in places {
+        let end = before + place.len() as u64;
+        let (from, to) = (range.start.max(before), range.end.min(end));
+        if from < to {
+            // Both are inside of the place.
+            let inside = |at: u64| place.start + usize::try_from(at - before).unwrap_or(0);
+            part.push_back(inside(from)..inside(to));
+        }
+        before = end;
+    }
+    part
 }
 
 /// Returns the first bytes of `places`, for one send.
@@ -299,13 +359,27 @@ fn of_receive(error: RecvError) -> Fault {
 fn of_send(error: devmem_tcp::Error) -> Fault {
     match retry::may_help(error.kind()) {
         true => Fault::Broken(format!("send a payload: {error}")),
-        false => Fault::Fatal(super::error::StoreError::Send(error)),
+        false => Fault::Fatal(StoreError::Send(error)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_payload_has_its_places_and_no_others() {
+        let places = [100..110, 5..5, 40..60];
+        for (range, expected) in [
+            (0..30, vec![100..110, 40..60]),
+            (9..11, vec![109..110, 40..41]),
+            (10..12, vec![40..42]),
+            (29..40, vec![59..60]),
+            (30..40, vec![]),
+        ] {
+            assert_eq!(part_of(&places, range), expected);
+        }
+    }
 
     #[test]
     fn a_payload_of_many_places_is_sent_in_parts_without_a_gap() {

@@ -9,7 +9,7 @@ use devmem_tcp::Error;
 use crate::load::LoadError;
 use crate::parallel::ranges::Overlap;
 
-/// What a request asks an NBD server to do.
+/// What a request asks a server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -41,9 +41,18 @@ pub enum StoreError {
     /// No connection to the export could be made.
     #[error(transparent)]
     Export(#[from] LoadError),
+    /// The URL names nothing that takes bytes.
+    #[error(
+        "{url}: an HTTP server takes no bytes\n  write nbd://HOST/EXPORT or nvme://HOST/SUBNQN"
+    )]
+    NoSink {
+        /// The URL.
+        url: String,
+    },
     /// The server does not allow writes.
     #[error(
-        "{export} is read-only\n  start its server without the option that makes it so: qemu-nbd and nbdkit have --read-only and -r"
+        "{export} is read-only\n  start its server without the option that makes it so: qemu-nbd and nbdkit have --read-only and -r; or end the write \
+         protection of the namespace"
     )]
     ReadOnly {
         /// The URL.
@@ -114,6 +123,9 @@ pub enum StoreError {
     /// The memory cannot be bound for sending.
     #[error("bind the memory for sending: {0}")]
     Bind(Error),
+    /// The checksum of bytes in the memory could not be computed.
+    #[error("compute the digest of data in the memory: {0}")]
+    Digest(Error),
     /// The NIC refused to send.
     #[error("send from the memory: {0}")]
     Send(Error),
@@ -130,6 +142,22 @@ pub enum StoreError {
         end: u64,
         /// The server's errno.
         errno: u32,
+    },
+    /// An NVMe controller could not do what was requested.
+    #[error("{host} cannot {operation}{}: {status}\n  {remedy}", at(*.start, *.end))]
+    Nvme {
+        /// The host.
+        host: String,
+        /// What was requested.
+        operation: Operation,
+        /// First byte of the request.
+        start: u64,
+        /// Its end.
+        end: u64,
+        /// The status of the command, as text.
+        status: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The connections broke too often in a row.
     #[error(

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundTx, Dmabuf, stats::SendCounts};
 
+use super::Progress;
 use super::connection::{Acknowledged, Connection};
 use super::error::{Operation, StoreError};
 use super::ledger::Ledger;
-use super::session::{Acknowledge, Fault, Session, Write};
+use super::session::{Acknowledge, Fault, Write};
+use super::sink::Sink;
 use super::storer::{Stored, Storer};
 use super::supply::{Supplied, Supply};
-use super::{NbdExport, Progress};
 use crate::load::LoadError;
 use crate::parallel::{Failed, Idle, Piece, Pieces, Slots, turn_all};
 
@@ -43,7 +44,7 @@ pub(crate) enum Flushes {
 /// What a store does.
 pub(crate) struct Job<'a> {
     pub(crate) storer: &'a Storer,
-    pub(crate) export: &'a NbdExport,
+    pub(crate) sink: &'a Sink,
     pub(crate) supply: Supply<'a>,
     pub(crate) acknowledge: Acknowledge,
     pub(crate) flushes: Flushes,
@@ -129,6 +130,7 @@ impl<'a> Run<'a> {
             if progress(self.progress()).is_break() {
                 return Err(self.cancelled());
             }
+            self.job.sink.keep_alive();
             self.prepare_all(progress)?;
             self.flush();
             let spin = self.idle.spin();
@@ -211,17 +213,19 @@ impl<'a> Run<'a> {
     }
 
     fn connect(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), StoreError> {
-        let Job { storer, export, .. } = self.job;
+        let Job {
+            storer,
+            sink,
+            acknowledge,
+            ..
+        } = self.job;
         // The server accepts the connection after this moment.
         let since = self.ledger.moment();
         let so_far = self.progress();
-        match export.dial(&storer.nic, &mut || progress(so_far)) {
-            Ok((stream, is_structured)) => {
+        let window = storer.settings.window(self.pieces.piece_bytes());
+        match sink.connect(&storer.nic, window, acknowledge, &mut || progress(so_far)) {
+            Ok((stream, session)) => {
                 self.stored.connections += 1;
-                let host = export.url().host();
-                let window = storer.settings.window(self.pieces.piece_bytes());
-                let acknowledge = self.job.acknowledge;
-                let session = Session::new(host, is_structured, acknowledge, window);
                 let connection = Connection::new(stream, session, since);
                 self.slots.put(index, connection);
                 Ok(())

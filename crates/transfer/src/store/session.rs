@@ -1,13 +1,10 @@
-//! NBD on one connection that writes: requests in flight, and replies in any order. No I/O.
+//! The interface of a protocol that writes: what to send on one connection, and what the received bytes are. No I/O.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::ops::Range;
 
 use super::error::{Operation, StoreError};
 use crate::load::LoadError;
-use crate::load::nbd::reply::{self, Header, Parsed, What};
-use crate::load::nbd::{
-    CMD_FLUSH, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FLAG_FUA, REQUEST_BYTES, Request, SHUTDOWN,
-};
 use crate::parallel::Piece;
 
 /// Why a connection cannot be used any more.
@@ -29,8 +26,18 @@ impl From<LoadError> for Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) operation: Operation,
-    /// The range of the export; empty for a flush.
+    /// The range of the sink; empty for a flush.
     pub(crate) piece: Piece,
+}
+
+impl Write {
+    /// Returns the length of the payload that is sent for it.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        match self.operation {
+            Operation::Write => self.piece.len(),
+            Operation::WriteZeroes | Operation::Trim | Operation::Flush => 0,
+        }
+    }
 }
 
 /// When the server may acknowledge a write.
@@ -42,320 +49,67 @@ pub(crate) enum Acknowledge {
     Durable,
 }
 
-/// The session of one connection.
-#[derive(Debug)]
-pub(crate) struct Session {
-    host: String,
-    is_structured: bool,
-    acknowledge: Acknowledge,
-    /// Most requests in flight. A flush may be one more.
-    window: usize,
-    /// Requests without a reply, by their cookie.
-    asked: BTreeMap<u64, Write>,
-    next_cookie: u64,
-    /// Bytes of an incomplete reply.
-    text: Vec<u8>,
-    completed: VecDeque<(u64, Write)>,
+/// What to send next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outgoing {
+    /// These bytes.
+    Text(Vec<u8>),
+    /// A range of the payload of the request `id`, from where it lies.
+    Payload { id: u64, range: Range<u64> },
+    /// The CRC-32C of a range of the payload, least significant byte first.
+    Digest { id: u64, range: Range<u64> },
 }
 
-impl Session {
-    pub(crate) fn new(
-        host: &str,
-        is_structured: bool,
-        acknowledge: Acknowledge,
-        window: usize,
-    ) -> Self {
-        Self {
-            host: host.to_owned(),
-            is_structured,
-            acknowledge,
-            window,
-            asked: BTreeMap::new(),
-            next_cookie: 1,
-            text: Vec::new(),
-            completed: VecDeque::new(),
-        }
-    }
+/// The protocol on one connection.
+pub(crate) trait Session: fmt::Debug {
+    /// Returns whether another piece can be requested now. A flush may be one more.
+    fn accepts(&self) -> bool;
 
-    /// Returns whether another piece can be requested now.
-    pub(crate) fn accepts(&self) -> bool {
-        self.asked.len() < self.window
-    }
+    /// Makes a request; returns its name, which no other request of the connection has.
+    fn request(&mut self, write: Write) -> u64;
 
-    /// Returns the cookie and the header of a new request. The payload of a write follows the header.
-    pub(crate) fn request(&mut self, write: Write) -> (u64, Vec<u8>) {
-        let cookie = self.next_cookie;
-        self.next_cookie = self.next_cookie.wrapping_add(1);
-        let (command, flags) = match (write.operation, self.acknowledge) {
-            (Operation::Flush, _) => (CMD_FLUSH, 0),
-            (operation, acknowledge) => (command(operation), flags(acknowledge)),
-        };
-        let mut header = Vec::with_capacity(REQUEST_BYTES);
-        let request = Request {
-            command,
-            flags,
-            cookie,
-            offset: write.piece.start,
-            // A piece is at most 32 MiB long: see `NbdExport::max_bytes`.
-            len: u32::try_from(write.piece.len()).unwrap_or(u32::MAX),
-        };
-        request.write(&mut header);
-        self.asked.insert(cookie, write);
-        (cookie, header)
-    }
+    /// Returns what to send next, once.
+    fn outgoing(&mut self) -> Option<Outgoing>;
 
     /// Returns how many bytes to receive next: they belong to a reply. 0 if none is awaited.
-    pub(crate) fn missing(&self) -> usize {
-        match reply::parse(&self.text) {
-            _ if self.asked.is_empty() => 0,
-            Ok(Parsed::More(more)) => more,
-            // `on_text` has taken whole replies, and refused wrong ones.
-            Ok(Parsed::Whole(_)) | Err(_) => 1,
-        }
-    }
+    fn missing(&self) -> usize;
 
     /// Takes received bytes, at most those that are [missing](Self::missing).
     ///
     /// # Errors
     /// The reply is invalid, or an error.
-    pub(crate) fn on_text(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.text.extend_from_slice(bytes);
-        match reply::parse(&self.text) {
-            Ok(Parsed::More(_)) => Ok(()),
-            Ok(Parsed::Whole(header)) => {
-                self.text.clear();
-                self.on_reply(header)
-            }
-            Err(problem) => Err(self.invalid(problem)),
-        }
-    }
-
-    fn on_reply(&mut self, header: Header) -> Result<(), Fault> {
-        let Header {
-            cookie,
-            is_last,
-            what,
-        } = header;
-        let Some(write) = self.asked.get(&cookie).copied() else {
-            return Err(self.invalid("a reply without a request"));
-        };
-        match what {
-            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".to_owned())),
-            What::Error(errno) => return Err(self.refused(write, errno)),
-            // A server may answer any request but a read with a simple reply.
-            What::All => {}
-            What::Nothing if self.is_structured && is_last => {}
-            What::Nothing => return Err(self.invalid("a reply of the kind that was not agreed on")),
-            What::Data { .. } | What::Hole { .. } => {
-                return Err(self.invalid("the reply to a write has payload"));
-            }
-        }
-        self.asked.remove(&cookie);
-        self.completed.push_back((cookie, write));
-        Ok(())
-    }
-
-    fn refused(&self, write: Write, errno: u32) -> Fault {
-        Fault::Fatal(StoreError::Server {
-            host: self.host.clone(),
-            operation: write.operation,
-            start: write.piece.start,
-            end: write.piece.end,
-            errno,
-        })
-    }
-
-    /// Returns the fault of a server that breaks the rules.
-    pub(crate) fn invalid(&self, problem: &str) -> Fault {
-        let (host, problem) = (self.host.clone(), problem.to_owned());
-        LoadError::Invalid { host, problem }.into()
-    }
+    fn on_text(&mut self, bytes: &[u8]) -> Result<(), Fault>;
 
     /// Returns why the connection ended, after its last byte.
-    pub(crate) fn on_end(&self) -> Fault {
-        Fault::Broken("the server closed the connection".to_owned())
-    }
+    fn on_end(&self) -> Fault;
 
-    /// Returns a request that was acknowledged, once, with its cookie.
-    pub(crate) fn completed(&mut self) -> Option<(u64, Write)> {
-        self.completed.pop_front()
-    }
+    /// Returns the fault of a server that breaks the rules.
+    fn invalid(&mut self, problem: &'static str) -> Fault;
+
+    /// Returns a request that was acknowledged, once, with its name.
+    fn completed(&mut self) -> Option<(u64, Write)>;
 
     /// Returns whether a reply is awaited.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.asked.is_empty()
-    }
+    fn is_waiting(&self) -> bool;
 
     /// Takes the requests without a reply.
-    pub(crate) fn take_outstanding(&mut self) -> Vec<Write> {
-        std::mem::take(&mut self.asked).into_values().collect()
-    }
-}
+    fn take_outstanding(&mut self) -> Vec<Write>;
 
-fn command(operation: Operation) -> u16 {
-    match operation {
-        Operation::Write => CMD_WRITE,
-        Operation::WriteZeroes => CMD_WRITE_ZEROES,
-        Operation::Trim => CMD_TRIM,
-        Operation::Flush => CMD_FLUSH,
-    }
-}
-
-fn flags(acknowledge: Acknowledge) -> u16 {
-    match acknowledge {
-        Acknowledge::Received => 0,
-        Acknowledge::Durable => FLAG_FUA,
-    }
-}
-
-/// Feeds a session with a server's bytes, for the fuzz target.
-///
-/// # Panics
-/// If a request is acknowledged that was not made, or twice, or is lost.
-#[cfg(feature = "test-util")]
-pub(crate) fn fuzz(is_structured: bool, window: usize, cut: u8, mut bytes: &[u8]) {
-    let mut session = Session::new("host", is_structured, Acknowledge::Received, window);
-    let mut asked = BTreeMap::new();
-    let mut start = 0;
-    loop {
-        while session.accepts() {
-            let piece = Piece {
-                start,
-                end: start + 512,
-            };
-            let write = Write {
-                operation: Operation::Write,
-                piece,
-            };
-            asked.insert(session.request(write).0, write);
-            start += 512;
-        }
-        let missing = session.missing();
-        assert!(missing > 0, "replies are awaited");
-        let now = missing.min(usize::from(cut).max(1)).min(bytes.len());
-        if now == 0 {
-            break;
-        }
-        let ended = session.on_text(&bytes[..now]).is_err();
-        bytes = &bytes[now..];
-        while let Some((cookie, write)) = session.completed() {
-            assert_eq!(
-                asked.remove(&cookie),
-                Some(write),
-                "made, and acknowledged once"
-            );
-        }
-        if ended {
-            break;
-        }
-    }
-    let left: Vec<_> = asked.into_values().collect();
-    assert_eq!(session.take_outstanding(), left);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn write(start: u64) -> Write {
-        let end = start + 512;
-        Write {
-            operation: Operation::Write,
-            piece: Piece { start, end },
-        }
-    }
-
-    fn session(is_structured: bool, acknowledge: Acknowledge) -> Session {
-        Session::new("host", is_structured, acknowledge, 2)
-    }
-
-    /// A simple reply.
-    fn simple(cookie: u64, errno: u32) -> Vec<u8> {
-        let mut bytes = 0x6744_6698u32.to_be_bytes().to_vec();
-        bytes.extend(errno.to_be_bytes());
-        bytes.extend(cookie.to_be_bytes());
-        bytes
-    }
-
-    /// A last chunk without payload.
-    fn none(cookie: u64) -> Vec<u8> {
-        let mut bytes = 0x668e_33efu32.to_be_bytes().to_vec();
-        bytes.extend([0, 1, 0, 0]);
-        bytes.extend(cookie.to_be_bytes());
-        bytes.extend([0; 4]);
-        bytes
-    }
-
-    fn feed(session: &mut Session, mut bytes: &[u8]) -> Result<(), Fault> {
-        while !bytes.is_empty() && session.missing() > 0 {
-            let (now, rest) = bytes.split_at(session.missing().min(bytes.len()));
-            session.on_text(now)?;
-            bytes = rest;
-        }
+    /// Checks that nothing outside of the connection has ended it.
+    ///
+    /// # Errors
+    /// It may not be used any more.
+    fn check(&self) -> Result<(), Fault> {
         Ok(())
     }
 
-    #[test]
-    fn replies_of_both_kinds_come_in_any_order() {
-        let mut session = session(true, Acknowledge::Received);
-        let (first, header) = session.request(write(0));
-        assert_eq!(header.len(), REQUEST_BYTES);
-        let (second, _) = session.request(write(512));
-        assert!(!session.accepts());
-        feed(&mut session, &[none(second), simple(first, 0)].concat()).unwrap();
-        assert_eq!(session.completed(), Some((second, write(512))));
-        assert_eq!(session.completed(), Some((first, write(0))));
-        assert!(!session.is_waiting() && session.missing() == 0);
+    /// Returns the message that ends a connection, if the protocol has one.
+    fn goodbye(&self) -> Vec<u8> {
+        Vec::new()
     }
 
-    #[test]
-    fn fua_is_a_flag_of_writes_and_not_of_a_flush() {
-        let mut session = session(false, Acknowledge::Durable);
-        let flags = |header: Vec<u8>| u16::from_be_bytes([header[4], header[5]]);
-        assert_eq!(flags(session.request(write(0)).1), FLAG_FUA);
-        let flush = Write {
-            operation: Operation::Flush,
-            piece: Piece { start: 0, end: 0 },
-        };
-        assert_eq!(flags(session.request(flush).1), 0);
-    }
-
-    #[test]
-    fn an_error_is_fatal_with_its_range_and_a_shutdown_breaks_the_connection() {
-        let mut a = session(false, Acknowledge::Received);
-        let (cookie, _) = a.request(write(1024));
-        let Err(Fault::Fatal(error)) = feed(&mut a, &simple(cookie, 28)) else {
-            panic!("ENOSPC is no success");
-        };
-        let text = error.to_string();
-        assert!(
-            text.contains("write bytes 1024 to 1536: No space left"),
-            "{text}"
-        );
-        assert!(text.contains("make room"), "{text}");
-        let (cookie, _) = a.request(write(0));
-        let broken = feed(&mut a, &simple(cookie, SHUTDOWN));
-        assert!(matches!(broken, Err(Fault::Broken(_))), "{broken:?}");
-        assert_eq!(a.take_outstanding().len(), 2);
-    }
-
-    #[test]
-    fn replies_that_no_request_explains_are_invalid() {
-        let mut bytes = none(1);
-        bytes[5] = 0;
-        for (is_structured, bytes) in [
-            (true, none(9)),
-            (false, none(1)),
-            (true, bytes),
-            (true, vec![7; 16]),
-        ] {
-            let mut session = session(is_structured, Acknowledge::Received);
-            let _ = session.request(write(0));
-            let fault = feed(&mut session, &bytes).unwrap_err();
-            assert!(matches!(
-                fault,
-                Fault::Fatal(StoreError::Export(LoadError::Invalid { .. }))
-            ));
-        }
+    /// Returns the message that tells the server of its mistake after a fault, once, if the protocol has one.
+    fn last_word(&mut self) -> Option<Vec<u8>> {
+        None
     }
 }

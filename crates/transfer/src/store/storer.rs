@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use devmem_tcp::{Dmabuf, Netdev};
 
+use super::Progress;
 use super::error::{Operation, StoreError};
 use super::part::{Layout, Part};
 use super::run::{Flushes, Job, Run};
 use super::session::Acknowledge;
+use super::sink::Sink;
 use super::supply::{Filled, Supply};
-use super::{NbdExport, Progress};
-use crate::load::nbd::{SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
 use crate::parallel::{Pieces, Settings, settable};
 
@@ -57,7 +57,7 @@ pub struct Stored {
 /// Length of a piece, by default.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Stores bytes of device memory in an export of an NBD server, over several connections.
+/// Stores bytes of device memory in an export of an NBD server or a namespace of an NVMe subsystem, over several connections.
 ///
 /// The payload is sent from the memory where it lies. It must not change before the store returns.
 #[derive(Clone, Debug)]
@@ -95,42 +95,44 @@ impl Storer {
         self
     }
 
-    /// Stores `parts` of `memory` in `export`. `progress` is called at least every 100 ms, and may end the store.
+    /// Stores `parts` of `memory` in `sink`. `progress` is called at least every 100 ms, and may end the store.
     ///
     /// # Errors
-    /// The export is read-only or too small, or the parts do not match its blocks; the server refuses or fails too often;
+    /// The sink is read-only or too small, or the parts do not match its blocks; the server refuses or fails too often;
     /// `progress` ended the store. Some parts may have been written. The connections are reset then: the memory may be
     /// changed, unless the error is [`StoreError::Incomplete`].
     pub fn store(
         &self,
-        export: &NbdExport,
+        sink: impl Into<Sink>,
         memory: &Dmabuf,
         parts: &[Part],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
+        let sink = &sink.into();
         let layout = Layout::new(parts, memory.size())?;
-        let (ranges, piece_bytes) = self.check(export, layout.ranges())?;
+        let (ranges, piece_bytes) = self.check(sink, layout.ranges())?;
         let pieces = Pieces::new(ranges, piece_bytes);
-        self.run(export, memory, pieces, Supply::Memory(layout), progress)
+        self.run(sink, memory, pieces, Supply::Memory(layout), progress)
     }
 
     /// Stores `ranges` of bytes that `fill` puts into chunks of `memory`, for bytes that are not all in device memory. A
     /// chunk has one piece, and is filled again when the server has acknowledged its piece and the send is complete.
     ///
-    /// `fill` gets a range of the export and the range of `memory` for its bytes. It is called again for the same range of the
-    /// export if a connection breaks, and must then supply the same bytes.
+    /// `fill` gets a range of the sink and the range of `memory` for its bytes. It is called again for the same range of the
+    /// sink if a connection breaks, and must then supply the same bytes.
     ///
     /// # Errors
     /// As [`store`](Self::store); `memory` has no room for one piece; those of `fill`.
     pub fn store_from(
         &self,
-        export: &NbdExport,
+        sink: impl Into<Sink>,
         memory: &Dmabuf,
         ranges: &[Range<u64>],
         fill: &mut dyn FnMut(Range<u64>, Range<usize>) -> io::Result<Filled>,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
-        let (ranges, piece) = self.check(export, sorted_apart(ranges.iter().cloned())?)?;
+        let sink = &sink.into();
+        let (ranges, piece) = self.check(sink, sorted_apart(ranges.iter().cloned())?)?;
         let size = memory.size();
         let chunk_bytes = usize::try_from(piece).ok().filter(|bytes| *bytes <= size);
         let chunk_bytes = chunk_bytes.ok_or(StoreError::NoRoom { size, piece })?;
@@ -138,119 +140,116 @@ impl Storer {
             chunk_bytes,
             free: (0..size / chunk_bytes).rev().collect(),
             fill,
-            zeros: match export.has(SEND_WRITE_ZEROES) {
+            zeros: match sink.has(Operation::WriteZeroes) {
                 true => Operation::WriteZeroes,
                 false => Operation::Write,
             },
         };
-        self.run(export, memory, Pieces::new(ranges, piece), supply, progress)
+        self.run(sink, memory, Pieces::new(ranges, piece), supply, progress)
     }
 
-    /// Makes `ranges` of `export` zeros, without sending them.
+    /// Makes `ranges` of `sink` zeros, without sending them.
     ///
     /// # Errors
     /// As [`store`](Self::store); the server has no such operation.
     pub fn write_zeroes(
         &self,
-        export: &NbdExport,
+        sink: impl Into<Sink>,
         ranges: &[Range<u64>],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
-        if !export.has(SEND_WRITE_ZEROES) {
-            let remedy = "store zeros from memory";
-            return Err(lacks(export, "NBD_CMD_WRITE_ZEROES", remedy));
-        }
-        self.run_without_payload(export, Operation::WriteZeroes, ranges, progress)
+        let remedy = "store zeros from memory";
+        self.run_without_payload(
+            &sink.into(),
+            Operation::WriteZeroes,
+            remedy,
+            ranges,
+            progress,
+        )
     }
 
-    /// Discards `ranges` of `export`: what is read there afterwards is undefined.
+    /// Discards `ranges` of `sink`: what is read there afterwards is undefined.
     ///
     /// # Errors
     /// As [`store`](Self::store); the server has no such operation.
     pub fn trim(
         &self,
-        export: &NbdExport,
+        sink: impl Into<Sink>,
         ranges: &[Range<u64>],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
-        if !export.has(SEND_TRIM) {
-            let remedy = "leave the bytes as they are: trimming them only saves space";
-            return Err(lacks(export, "NBD_CMD_TRIM", remedy));
-        }
-        self.run_without_payload(export, Operation::Trim, ranges, progress)
+        let remedy = "leave the bytes as they are: trimming them only saves space";
+        self.run_without_payload(&sink.into(), Operation::Trim, remedy, ranges, progress)
     }
 
     fn run_without_payload(
         &self,
-        export: &NbdExport,
+        sink: &Sink,
         operation: Operation,
+        remedy: &'static str,
         ranges: &[Range<u64>],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
-        let (ranges, piece) = self.check(export, sorted_apart(ranges.iter().cloned())?)?;
+        if !sink.has(operation) {
+            return Err(lacks(sink, sink.name_of(operation), remedy));
+        }
+        let (ranges, piece) = self.check(sink, sorted_apart(ranges.iter().cloned())?)?;
         // Nothing is sent from it, but connections have a binding.
         let memory =
             Dmabuf::anonymous(4096).map_err(|error| StoreError::Caller(io::Error::other(error)))?;
         let supply = Supply::Nothing(operation);
-        self.run(
-            export,
-            &memory,
-            Pieces::new(ranges, piece),
-            supply,
-            progress,
-        )
+        let pieces = Pieces::new(ranges, piece);
+        self.run(sink, &memory, pieces, supply, progress)
     }
 
     /// Checks what can be checked without a request. Returns the ranges, and the length of a piece.
     fn check(
         &self,
-        export: &NbdExport,
+        sink: &Sink,
         ranges: Vec<Range<u64>>,
     ) -> Result<(Vec<Range<u64>>, u64), StoreError> {
-        if export.is_read_only() {
-            let export = export.url().to_string();
+        let export = || sink.to_string();
+        if sink.is_read_only() {
+            let export = export();
             return Err(StoreError::ReadOnly { export });
         }
-        if self.durability == Durability::EachWrite && !export.has(SEND_FUA) {
+        if self.durability == Durability::EachWrite && !sink.has_durable_writes() {
             let remedy = "a flush at the end also brings all bytes to storage";
-            return Err(lacks(export, "FUA", remedy));
+            return Err(lacks(sink, "FUA", remedy));
         }
-        let (size, block) = (export.size(), export.block_bytes());
+        let (size, block) = (sink.size(), sink.block_bytes());
         if let Some(end) = ranges.last().map(|last| last.end).filter(|end| *end > size) {
-            let export = export.url().to_string();
+            let export = export();
             return Err(StoreError::PastEnd { export, end, size });
         }
         if let Some(&Range { start, end }) = unaligned(&ranges, block) {
             return Err(StoreError::Unaligned { start, end, block });
         }
         let wanted = self.settings.piece_bytes(PIECE_BYTES);
-        let piece = piece_bytes(wanted, export.preferred_bytes(), export.max_bytes());
+        let piece = piece_bytes(wanted, sink.preferred_bytes(), sink.max_bytes());
         Ok((ranges, piece))
     }
 
     fn run<'a>(
         &'a self,
-        export: &'a NbdExport,
+        sink: &'a Sink,
         memory: &Dmabuf,
         pieces: Pieces,
         supply: Supply<'a>,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Stored, StoreError> {
-        let connections = match export.takes_many_connections() {
-            true => self.settings.connections(),
-            false => 1,
-        };
+        let connections = sink.usable_connections(self.settings.connections());
         let acknowledge = match self.durability {
             Durability::EachWrite => Acknowledge::Durable,
             Durability::Flush | Durability::None => Acknowledge::Received,
         };
         let flushes = match self.durability {
-            Durability::Flush if export.has(SEND_FLUSH) => Flushes::Wanted,
+            Durability::Flush if sink.has(Operation::Flush) => Flushes::Wanted,
             Durability::Flush | Durability::EachWrite | Durability::None => Flushes::Never,
         };
         let job = Job {
             storer: self,
-            export,
+            sink,
             supply,
             acknowledge,
             flushes,
@@ -259,9 +258,9 @@ impl Storer {
     }
 }
 
-fn lacks(export: &NbdExport, lacking: &'static str, remedy: &'static str) -> StoreError {
+fn lacks(sink: &Sink, lacking: &'static str, remedy: &'static str) -> StoreError {
     StoreError::Lacks {
-        export: export.url().to_string(),
+        export: sink.to_string(),
         lacking,
         remedy,
     }

@@ -4,6 +4,8 @@
 mod load_http;
 #[path = "../../../../fuzz/bodies/load_nbd.rs"]
 mod load_nbd;
+#[path = "../../../../fuzz/bodies/load_nvme.rs"]
+mod load_nvme;
 #[path = "../../../../fuzz/bodies/load_safetensors.rs"]
 mod load_safetensors;
 #[path = "../../../../fuzz/bodies/load_url.rs"]
@@ -19,6 +21,11 @@ fn kept_answers_of_http_servers_are_judged() {
 #[test]
 fn kept_answers_of_nbd_servers_are_judged() {
     replay::replay("load_nbd", load_nbd::run);
+}
+
+#[test]
+fn kept_answers_of_nvme_controllers_are_judged() {
+    replay::replay("load_nvme", load_nvme::run);
 }
 
 #[test]

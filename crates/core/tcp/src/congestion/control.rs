@@ -149,7 +149,7 @@ impl Control {
     }
 
     /// Grows the window for an ACK that may do so.
-    pub(crate) fn grow(&mut self, acked: &Acked) {
+    pub(crate) fn on_ack(&mut self, acked: &Acked) {
         if let Control::ByLoss(congestion) = self {
             congestion.on_ack(acked);
         }

@@ -1,0 +1,147 @@
+//! The released library of NCCL over this plugin, without a GPU: ranks are processes, in which the CUDA runtime of the library is replaced by
+//! one whose device memory is memory of the process, and whose kernels are played by threads. All the rest is NCCL's own code: its bootstrap,
+//! topology, proxies, and what they call of the plugin.
+//!
+//! `DEVMEM_TEST_NCCL` names a folder with the libraries, `VERSION/libnccl.so.2` (`.ci/run --only nccl` fetches them). Without it, and for each
+//! library that is missing or was built in another way, the tests say SKIP.
+
+mod device;
+mod library;
+mod play;
+mod rank;
+
+use std::process::ExitCode;
+
+use devmem_linux::test_util::skip;
+use libtest_mimic::{Arguments, Trial};
+
+use play::{Play, RELEASES, Wire};
+
+/// From one element to more than all buffers of a connection hold, in bytes.
+const ALL_SIZES: &str = "NCCL_RELEASED_SIZES=4,8,4100,65536,1048576,16777216";
+const SOME_SIZES: &str = "NCCL_RELEASED_SIZES=4,4100,1048576";
+
+/// The releases whose kernels are played.
+const PLAYED: [&str; 3] = ["2.29.7", "2.30.7", "2.32.3"];
+const NEWEST: &str = PLAYED[2];
+
+/// Init and all connections of all channels, with each version of the interface.
+fn start(test: &str) {
+    for (version, interface) in RELEASES {
+        let play = Play::of("start", version, 2, "NCCL_RUNTIME_CONNECT=0");
+        for log in play.succeed(test) {
+            // NCCL says the version of the interface, unless it was the newest then.
+            let loaded = match interface {
+                8 => "Using network Devmem".to_owned(),
+                _ => format!("Loaded net plugin Devmem (v{interface})"),
+            };
+            for line in [
+                "Connected all rings",
+                "via NET/Devmem/0",
+                "Init COMPLETE",
+                &loaded,
+            ] {
+                assert!(log.contains(line), "{version}: no {line:?} in\n{log}");
+            }
+        }
+    }
+}
+
+/// Every element of every collective with each release.
+fn releases(test: &str) {
+    for version in PLAYED {
+        Play::of("collectives", version, 3, SOME_SIZES).succeed(test);
+    }
+}
+
+/// Every element of every collective, on two to four ranks.
+fn sockets(test: &str) {
+    for ranks in 2..=4 {
+        Play::of("collectives", NEWEST, ranks, ALL_SIZES).succeed(test);
+    }
+}
+
+fn shared_memory(test: &str) {
+    let play = Play::of("collectives", NEWEST, 2, ALL_SIZES);
+    play.over(Wire::Shared).succeed(test);
+}
+
+fn loss(test: &str) {
+    let play = Play::of("collectives", NEWEST, 2, SOME_SIZES);
+    play.over(Wire::Cable("loss=1%,reorder=2%,seed=7"))
+        .succeed(test);
+}
+
+/// NCCL's own messages at the start go through the plugin, too.
+fn bootstrap(test: &str) {
+    let settings = format!("NCCL_OOB_NET_ENABLE=1 {SOME_SIZES}");
+    Play::of("collectives", NEWEST, 3, &settings).succeed(test);
+}
+
+fn several(test: &str) {
+    Play::of("several", NEWEST, 3, "").succeed(test);
+}
+
+fn killed(test: &str) {
+    let play = Play::of("killed", NEWEST, 3, "");
+    if let Some(ended) = play.run(test, |_| "") {
+        let told = play.told(&ended);
+        let succeeded: Vec<_> = ended.iter().map(|rank| rank.status.success()).collect();
+        assert_eq!(succeeded, [true, true, false], "{told}");
+    }
+}
+
+/// The rank without the plugin takes NCCL's own sockets. The other one says what is wrong.
+fn without(test: &str) {
+    let play = Play::of("refused", NEWEST, 2, "NCCL_RUNTIME_CONNECT=0");
+    let differs = |rank: usize| ["", "NCCL_NET_PLUGIN=none NCCL_NET=Socket"][rank];
+    if let Some(ended) = play.run(test, differs) {
+        let told = play.told(&ended);
+        assert!(ended.iter().all(|rank| rank.status.success()), "{told}");
+        assert!(ended[0].log.contains("not one of this plugin"), "{told}");
+    }
+}
+
+/// A test, which is told its name.
+type Test = (&'static str, fn(&str));
+
+const TESTS: [Test; 9] = [
+    ("every_release_connects_all_its_channels", start),
+    ("collectives_of_every_release_that_is_played", releases),
+    ("collectives_over_the_kernels_sockets", sockets),
+    ("collectives_over_shared_memory", shared_memory),
+    ("collectives_under_loss_and_reordering", loss),
+    ("the_bootstrap_uses_the_plugin", bootstrap),
+    ("several_communicators_at_once", several),
+    ("a_killed_rank_ends_the_others", killed),
+    ("a_rank_without_the_plugin_is_named", without),
+];
+
+/// Runs the tests; or the rank or cable that a test starts this program as.
+fn main() -> ExitCode {
+    if let Ok(case) = std::env::var(play::CASE) {
+        match case.as_str() {
+            "cable" => play::cable(),
+            case => rank::play(case),
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments = Arguments::from_args();
+    // Each has several processes with several threads.
+    arguments.test_threads.get_or_insert(1);
+    let trial = |(name, test): Test| {
+        Trial::test(name, move || {
+            test(name);
+            Ok(())
+        })
+    };
+    let tests = match std::env::var_os(play::LIBRARIES) {
+        Some(_) => TESTS.map(trial).into(),
+        None => {
+            let reason = format!("{} names no folder with releases", play::LIBRARIES);
+            skip("released", "nccl", &reason);
+            Vec::new()
+        }
+    };
+    libtest_mimic::run(&arguments, tests).exit_code()
+}

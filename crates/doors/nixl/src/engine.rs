@@ -1,0 +1,367 @@
+//! What the C interface calls: an agent behind a lock, and the thread that makes progress while the program does something else.
+//!
+//! Calls that ask for something (`check`, `notifications`) make progress themselves. A program that does so in a loop keeps the lock and
+//! the caches to itself: the thread stays away for as long as such calls come, since two threads that wake each other for every packet are
+//! slower than one, and take the processor that the peer needs.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
+
+use crate::agent::Agent;
+use crate::inbox::Notification;
+use crate::settings::Settings;
+use crate::socket::Readiness;
+use crate::status::{Failure, Status};
+use crate::transfer::Transfer;
+
+/// For so long after a call that made progress, the thread leaves progress to calls.
+const CALLS_LAST: Duration = Duration::from_micros(200);
+
+/// For so long after the last byte the thread looks for more, before it sleeps: the answer to a short message comes in less time than a
+/// processor takes to wake up.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Calls of `check` in a row that found nothing to do, each at once after the one before, from which on a call waits for a short time:
+/// the program does nothing else, and the processor is better used by the peer.
+const FRUITLESS: u32 = 64;
+const AT_ONCE: Duration = Duration::from_micros(10);
+const SHORT_SLEEP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000,
+};
+
+/// Longest sleep of the thread: bounds how late a peer that does not answer is noticed.
+const LONGEST_SLEEP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 250_000_000,
+};
+
+/// How long closing waits until peers have been told what was promised to be told.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// All engines of the process, to show what they have moved.
+static ENGINES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// What the thread and the calls share.
+#[derive(Debug)]
+struct Shared {
+    agent: Mutex<Agent>,
+    readiness: Arc<Readiness>,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    is_closing: AtomicBool,
+    begun: Instant,
+    /// When a call made progress last, in nanoseconds since `begun`.
+    called: AtomicU64,
+    /// Calls of `check` in a row that found nothing to do.
+    fruitless: AtomicU32,
+    process: u32,
+}
+
+/// An engine.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What makes progress besides calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Calls,
+    Thread,
+}
+
+impl Engine {
+    pub(crate) fn open(
+        name: &str,
+        settings: Settings,
+        progress: Progress,
+    ) -> Result<Self, Failure> {
+        let readiness =
+            Readiness::new().map_err(|error| Failure::system("epoll_create1", error))?;
+        let readiness = Arc::new(readiness);
+        let agent = Agent::new(name, settings, Arc::clone(&readiness))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Arc::new(Shared {
+            agent: Mutex::new(agent),
+            readiness,
+            wake: wake.map_err(|error| Failure::system("eventfd", error))?,
+            is_closing: AtomicBool::new(false),
+            begun: Instant::now(),
+            called: AtomicU64::new(0),
+            fruitless: AtomicU32::new(0),
+            process: std::process::id(),
+        });
+        let thread = match progress {
+            Progress::Calls => None,
+            Progress::Thread => {
+                let shared = Arc::clone(&shared);
+                let spawned = std::thread::Builder::new()
+                    .name("devmem-nixl".to_owned())
+                    .spawn(move || shared.run());
+                Some(spawned.map_err(|error| Failure::system("pthread_create", error))?)
+            }
+        };
+        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(&shared));
+        Ok(Self { shared, thread })
+    }
+
+    /// Calls with the agent.
+    pub(crate) fn with<T>(
+        &self,
+        call: impl FnOnce(&mut Agent) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.shared.check_process()?;
+        call(&mut self.shared.agent())
+    }
+
+    pub(crate) fn post(
+        &self,
+        transfer: &Arc<Transfer>,
+        notification: Option<Vec<u8>>,
+    ) -> Result<Status, Failure> {
+        self.shared.check_process()?;
+        let mut agent = self.shared.agent();
+        let status = agent.post(transfer, notification)?;
+        self.hand_over(agent);
+        Ok(status)
+    }
+
+    pub(crate) fn notify(&self, peer: &str, message: &[u8]) -> Result<(), Failure> {
+        self.shared.check_process()?;
+        let mut agent = self.shared.agent();
+        agent.notify(peer, message)?;
+        self.hand_over(agent);
+        Ok(())
+    }
+
+    pub(crate) fn connect(&self, peer: &str) -> Result<(), Failure> {
+        self.shared.check_process()?;
+        let mut agent = self.shared.agent();
+        agent.connect(peer)?;
+        self.hand_over(agent);
+        Ok(())
+    }
+
+    /// Ends a transfer that the program does not wait for.
+    pub(crate) fn cancel(&self, transfer: &Arc<Transfer>) -> Result<(), Failure> {
+        self.with(|agent| {
+            agent.cancel(transfer);
+            Ok(())
+        })
+    }
+
+    /// Returns how far a transfer is. Makes progress, unless another thread does.
+    pub(crate) fn check(&self, transfer: &Transfer) -> Result<Status, Failure> {
+        if transfer.status() != Status::InProgress {
+            return Ok(transfer.status());
+        }
+        self.shared.check_process()?;
+        let agent = match self.shared.agent.try_lock() {
+            Ok(agent) => Some(agent),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let Some(mut agent) = agent else {
+            return Ok(transfer.status());
+        };
+        let worked = agent.turn();
+        drop(agent);
+        let is_at_once = self.shared.since_call() < AT_ONCE;
+        self.shared.note_call();
+        match worked || !is_at_once {
+            true => self.shared.fruitless.store(0, Ordering::Relaxed),
+            false if self.shared.fruitless.fetch_add(1, Ordering::Relaxed) >= FRUITLESS => {
+                let mut watched = [PollFd::from_borrowed_fd(
+                    self.shared.readiness.as_fd(),
+                    PollFlags::IN,
+                )];
+                // An error (a signal) is a wake-up.
+                let _ = poll(&mut watched, Some(&SHORT_SLEEP));
+                self.shared.note_call();
+            }
+            false => {}
+        }
+        Ok(transfer.status())
+    }
+
+    pub(crate) fn notifications(&self) -> Result<VecDeque<Notification>, Failure> {
+        self.shared.check_process()?;
+        let taken = self.shared.agent().notifications();
+        self.shared.note_call();
+        Ok(taken)
+    }
+
+    /// After a call that does not come again: wakes the thread, if there is more to do that no socket tells of.
+    fn hand_over(&self, agent: MutexGuard<'_, Agent>) {
+        let has_more = agent.can_go_on();
+        drop(agent);
+        if has_more && self.thread.is_some() {
+            self.shared.wake();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.shared.check_process().is_err() {
+            // A child of fork(2): the connections are the parent's. Only descriptors are closed, with the process.
+            std::mem::forget(Arc::clone(&self.shared));
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        self.shared.is_closing.store(true, Ordering::Release);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            // An error is a panic of the thread, which was printed.
+            let _ = thread.join();
+        }
+        self.shared.linger();
+    }
+}
+
+impl Shared {
+    fn agent(&self) -> MutexGuard<'_, Agent> {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In a child of fork(2) neither the thread nor whoever holds the lock exists, and the connections belong to the parent.
+    fn check_process(&self) -> Result<(), Failure> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(Failure::new(
+                Status::NotAllowed,
+                "the agent was made before fork(2), and belongs to the parent; make agents after fork, or start processes by spawn",
+            )),
+        }
+    }
+
+    fn wake(&self) {
+        // It fails only if the counter is at its end: then the thread is awake.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn note_call(&self) {
+        let now = self.begun.elapsed().as_nanos();
+        self.called
+            .store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Returns the time since a call made progress. It is long if none has.
+    fn since_call(&self) -> Duration {
+        match self.called.load(Ordering::Relaxed) {
+            0 => Duration::MAX,
+            called => self
+                .begun
+                .elapsed()
+                .saturating_sub(Duration::from_nanos(called)),
+        }
+    }
+
+    fn run(&self) {
+        let mut idle_since = None;
+        while !self.is_closing.load(Ordering::Acquire) {
+            if self.since_call() < CALLS_LAST {
+                std::thread::sleep(CALLS_LAST);
+                continue;
+            }
+            let worked = self.agent().turn();
+            if worked {
+                idle_since = None;
+                continue;
+            }
+            match idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
+                true => std::thread::yield_now(),
+                false => self.sleep(),
+            }
+        }
+    }
+
+    /// Sleeps until a socket is ready, or somebody wakes the thread.
+    fn sleep(&self) {
+        let mut watched = [
+            PollFd::from_borrowed_fd(self.readiness.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+        ];
+        // An error (a signal) is a wake-up.
+        let _ = poll(&mut watched, Some(&LONGEST_SLEEP));
+        if watched[1].revents().contains(PollFlags::IN) {
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+    }
+
+    /// Sends what was taken from the program and not sent, for a bounded time.
+    fn linger(&self) {
+        let until = Instant::now() + LINGER;
+        let mut agent = self.agent();
+        while agent.has_unsent() && Instant::now() < until {
+            if !agent.turn() {
+                let mut watched = [PollFd::from_borrowed_fd(
+                    self.readiness.as_fd(),
+                    PollFlags::IN,
+                )];
+                let _ = poll(
+                    &mut watched,
+                    Some(&Timespec {
+                        tv_sec: 0,
+                        tv_nsec: 10_000_000,
+                    }),
+                );
+            }
+        }
+    }
+}
+
+/// Returns a line of JSON for each engine of this process: its agent, the way, and what was moved and copied.
+pub(crate) fn paths() -> String {
+    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut out = String::new();
+    for shared in engines.iter().filter_map(Weak::upgrade) {
+        let agent = shared.agent();
+        let counts = agent.counts();
+        out.push_str(&format!(
+            "{{\"agent\":{},\"way\":\"{}\",\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{}}}\n",
+            json_text(agent.name()),
+            agent.way(),
+            counts.sent,
+            counts.received,
+            counts.inline,
+            counts.near,
+            counts.own
+        ));
+    }
+    out
+}
+
+fn json_text(text: &str) -> String {
+    let mut out = String::from('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            letter if letter.is_control() => out.push_str(&format!("\\u{:04x}", letter as u32)),
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_json_are_escaped() {
+        assert_eq!(json_text("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
+    }
+}

@@ -1,0 +1,68 @@
+//! A backend for NIXL on device memory TCP: `libplugin_DEVMEM.so`.
+//!
+//! NIXL loads it with `dlopen`, and makes an engine by the record of `nixl_plugin_init`. The C++ part (`shim/plugin.cc`) is that engine's
+//! class and no more: each of its functions calls the C interface (`shim/devmem_nixl.h`, `ffi/`), which is the rest of this crate.
+//!
+//! Key types: `Agent` (memory, peers, transfers), `Connections` (with all peers; `Initiator` and `Target` are one peer, in one direction of
+//! calling), `Transfer` (what a program posts) and `Scatter` (ranges of registered memory, sent or received by one system call).
+//!
+//! # One write
+//!
+//! ```text
+//!  initiator                                                        target
+//!  ---------                                                        ------
+//!  postXfer: Transfer::post keeps the memory registered
+//!  Initiator::cut: pieces of at most 1 MiB and 1,024 ranges
+//!      Write{transfer, bytes, message}   -- control -->             Target::on_write
+//!      Put{stream, ranges, bytes}        -- control -->             Target::on_put: Regions::resolve checks each key and range
+//!      the bytes, sendmsg from memory    == payload ==>             recvmsg into memory (DataStream::pull)
+//!                                                                   the last byte: the message goes to the inbox
+//!  checkXfer: Initiator::on_done         <-- control --  Done{transfer}
+//! ```
+//!
+//! Of a piece of at most 8 KiB the bytes follow its record: then a short write is one packet. A read is announced by `Get{stream, ranges,
+//! bytes}`, and the target sends the bytes, in the order of these records.
+//!
+//! # What a peer cannot do
+//!
+//! No number of a peer sizes an allocation: input grows with the bytes that have come, and pieces, writes, messages and connections are
+//! bounded where they are kept. A range is checked against the region of its key, which is random. What the protocol does not allow ends the
+//! connections with a cause that names it.
+//!
+//! # What it does not do
+//!
+//! Both ways copy by the CPU: `sockets` (TCP of the kernel) once on each side, `unix` (`NearMemory`: the memory of a process on the same
+//! machine) once. Memory of GPUs is not registered. See `DECISIONS.md`.
+#![allow(
+    non_snake_case,
+    reason = "NIXL makes the file's name of the backend's: libplugin_DEVMEM.so"
+)]
+
+#[cfg(feature = "test-util")]
+pub use ffi::scene;
+
+mod abi;
+mod address;
+mod agent;
+mod arrivals;
+mod broken;
+mod connections;
+mod control;
+mod data;
+mod dial;
+mod engine;
+mod ffi;
+mod inbox;
+mod info;
+mod initiator;
+mod log;
+mod near;
+mod own;
+mod record;
+mod regions;
+mod settings;
+mod socket;
+mod status;
+mod target;
+mod transfer;
+mod wires;

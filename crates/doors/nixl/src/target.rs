@@ -1,0 +1,272 @@
+//! The side that a peer reads from and writes to: checks what is announced, and puts it in place.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::broken::Broken;
+use crate::data::DataStream;
+use crate::near::Uncopied;
+use crate::record::{NEAR, Piece, Record, Violation};
+use crate::wires::{Context, TURN_RECORDS, Wires};
+
+/// Writes that were announced and are not done, and bytes of their messages. An initiator begins fewer.
+const MAX_WRITES: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 32 << 20;
+
+/// Pieces that were announced and are not moved, from which on no record is read.
+const MAX_PIECES: usize = 4096;
+
+/// A write that is going on.
+#[derive(Debug)]
+struct Incoming {
+    /// Bytes that were not announced.
+    unannounced: u64,
+    /// Bytes that are not in place.
+    left: u64,
+    notification: Option<Vec<u8>>,
+}
+
+/// The connections of a peer that connected.
+#[derive(Debug)]
+pub(crate) struct Target {
+    peer: Arc<str>,
+    pub(crate) wires: Wires,
+    writes: HashMap<u64, Incoming>,
+    message_bytes: usize,
+}
+
+impl Target {
+    pub(crate) fn new(peer: Arc<str>, wires: Wires) -> Self {
+        Self {
+            peer,
+            wires,
+            writes: HashMap::new(),
+            message_bytes: 0,
+        }
+    }
+
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Moves what can be moved. Returns whether that was something.
+    pub(crate) fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let turned = self.try_turn(context);
+        if let Err(Broken::Ended | Broken::Connection(_)) = turned {
+            // What the peer had said before it left still counts.
+            while let Ok(true) = self.read_records(context) {}
+        }
+        turned
+    }
+
+    fn try_turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let mut worked = self.read_records(context)?;
+        worked |= self.wires.pull(context)?;
+        let mut all = std::mem::take(context.placed);
+        for placed in all.drain(..) {
+            self.on_placed(placed.transfer, placed.bytes, context);
+        }
+        *context.placed = all;
+        worked |= self.pull_near(context)?;
+        worked |= self.wires.control.flush()?;
+        worked |= self.wires.push(context)?;
+        Ok(worked)
+    }
+
+    /// Copies from the memory of the peer's process.
+    fn pull_near(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let writes = &self.writes;
+        let pulled = self
+            .wires
+            .pull_near(context, |transfer| writes.contains_key(&transfer));
+        let mut all = std::mem::take(context.placed);
+        for placed in all.drain(..) {
+            self.on_placed(placed.transfer, placed.bytes, context);
+        }
+        *context.placed = all;
+        let Err(Uncopied { transfer, error }) = pulled else {
+            return Ok(pulled.unwrap_or(false));
+        };
+        // The peer may have cancelled the transfer, and freed its memory.
+        self.read_records(context)?;
+        match self.writes.contains_key(&transfer) {
+            true => Err(Broken::Uncopied(error)),
+            false => Ok(true),
+        }
+    }
+
+    fn reads_records(&self, context: &Context<'_>) -> bool {
+        let pieces = |data: &DataStream| data.owed().1 + data.queued().1;
+        let near = self.wires.near.as_ref().map_or(0, |near| near.owed().1);
+        let pieces = self.wires.data.iter().map(pieces).sum::<usize>() + near;
+        context.inbox.has_room() && pieces < MAX_PIECES
+    }
+
+    fn read_records(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        for count in 0..TURN_RECORDS {
+            if !self.reads_records(context) {
+                return Ok(count > 0);
+            }
+            let Some((record, behind)) = self.wires.control.next()? else {
+                return Ok(count > 0);
+            };
+            self.on_record(record, behind, context)?;
+        }
+        Ok(true)
+    }
+
+    fn on_record(
+        &mut self,
+        record: Record,
+        behind: Range<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        match record {
+            Record::Write {
+                transfer,
+                bytes,
+                notification,
+            } => {
+                let message = self.wires.control.behind(behind).to_vec();
+                self.on_write(transfer, bytes, notification.map(|_| message), context)
+            }
+            Record::Put(piece) if piece.stream == NEAR => self.on_near_put(piece, behind, context),
+            Record::Put(piece) => self.on_put(piece, behind, context),
+            Record::Get(piece) => self.on_get(piece, behind, context),
+            Record::Notify { .. } => {
+                context
+                    .inbox
+                    .push(&self.peer, self.wires.control.behind(behind).to_vec());
+                Ok(())
+            }
+            Record::Cancel { transfer } => {
+                self.forget(transfer);
+                Ok(())
+            }
+            Record::Failed(fault) => Err(Broken::Told(fault)),
+            Record::Hello { .. }
+            | Record::Welcome { .. }
+            | Record::Ready
+            | Record::Granted { .. }
+            | Record::Done { .. } => Err(Violation::Order.into()),
+        }
+    }
+
+    fn on_write(
+        &mut self,
+        transfer: u64,
+        bytes: u64,
+        notification: Option<Vec<u8>>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        self.message_bytes += notification.as_ref().map_or(0, Vec::len);
+        if self.writes.len() >= MAX_WRITES || self.message_bytes > MAX_MESSAGE_BYTES {
+            return Err(Violation::Long.into());
+        }
+        let incoming = Incoming {
+            unannounced: bytes,
+            left: bytes,
+            notification,
+        };
+        if self.writes.insert(transfer, incoming).is_some() {
+            return Err(Violation::Order.into());
+        }
+        self.on_placed(transfer, 0, context);
+        Ok(())
+    }
+
+    fn on_put(
+        &mut self,
+        piece: Piece,
+        behind: Range<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        self.announce(&piece)?;
+        let (entries, payload) = piece.split(self.wires.control.behind(behind))?;
+        let mut scatter = context.regions.resolve(&piece, entries)?;
+        match piece.stream.checked_sub(1) {
+            None => {
+                scatter.fill(payload)?;
+                // Its regions may be deregistered as soon as the program learns of it.
+                drop(scatter);
+                context.counts.inline += piece.bytes;
+                self.on_placed(piece.transfer, piece.bytes, context);
+            }
+            Some(index) => self.stream(index)?.expect(piece.transfer, scatter),
+        }
+        Ok(())
+    }
+
+    /// As [`on_put`](Self::on_put), of bytes that this side copies from the memory of the peer's process.
+    fn on_near_put(
+        &mut self,
+        piece: Piece,
+        behind: Range<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        self.announce(&piece)?;
+        let (entries, sources) = piece.split_near(self.wires.control.behind(behind))?;
+        let scatter = context.regions.resolve(&piece, entries)?;
+        let sources = sources.iter().map(|source| source.get()).collect();
+        let near = self.wires.near.as_mut().ok_or(Violation::Stream)?;
+        near.expect(piece.transfer, scatter, sources);
+        near.grant_all();
+        Ok(())
+    }
+
+    /// A piece of a write is announced.
+    fn announce(&mut self, piece: &Piece) -> Result<(), Broken> {
+        let incoming = self.writes.get_mut(&piece.transfer);
+        let incoming = incoming.ok_or(Violation::Order)?;
+        let rest = incoming.unannounced.checked_sub(piece.bytes);
+        incoming.unannounced = rest.ok_or(Violation::Sum)?;
+        Ok(())
+    }
+
+    fn on_get(
+        &mut self,
+        piece: Piece,
+        behind: Range<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        let (entries, _) = piece.split(self.wires.control.behind(behind))?;
+        let scatter = context.regions.resolve(&piece, entries)?;
+        if piece.stream == NEAR {
+            // The peer copies the bytes itself. Each range was checked all the same.
+            let transfer = piece.transfer;
+            self.wires.control.queue(Record::Granted { transfer });
+            return Ok(());
+        }
+        let index = piece.stream.checked_sub(1).ok_or(Violation::Stream)?;
+        self.stream(index)?.send(scatter);
+        Ok(())
+    }
+
+    fn stream(&mut self, index: u16) -> Result<&mut DataStream, Broken> {
+        let stream = self.wires.data.get_mut(usize::from(index));
+        stream.ok_or(Violation::Stream.into())
+    }
+
+    /// Bytes of a write are in place: if these were the last ones, the program gets the message, and the peer is told.
+    fn on_placed(&mut self, transfer: u64, bytes: u64, context: &mut Context<'_>) {
+        let Some(incoming) = self.writes.get_mut(&transfer) else {
+            // It was cancelled.
+            return;
+        };
+        incoming.left = incoming.left.saturating_sub(bytes);
+        if incoming.left > 0 {
+            return;
+        }
+        if let Some(message) = self.forget(transfer) {
+            context.inbox.push(&self.peer, message);
+        }
+        self.wires.control.queue(Record::Done { transfer });
+    }
+
+    fn forget(&mut self, transfer: u64) -> Option<Vec<u8>> {
+        let message = self.writes.remove(&transfer)?.notification?;
+        self.message_bytes -= message.len();
+        Some(message)
+    }
+}

@@ -1,0 +1,271 @@
+//! The other process: an agent that does what it is told by lines on its standard input, and answers each by one.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::loaded::{Agent, IN_PROGRESS, Memory, Range, SUCCESS, fork_and_check, way};
+
+/// Far longer than anything here takes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Set in the other process: the name of its agent.
+pub const ROLE: &str = "DEVMEM_NIXL_TEST_AGENT";
+
+/// And the way that it uses.
+const WAY: &str = "DEVMEM_NIXL_TEST_WAY";
+
+/// Repeats `attempt` until it has a result.
+pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        assert!(started.elapsed() < PATIENCE, "{what}: no outcome");
+        std::thread::yield_now();
+    }
+}
+
+/// Bytes that differ by seed and position.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    // A line has one word for no bytes, too.
+    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+    std::iter::once("x".to_owned()).chain(digits).collect()
+}
+
+pub fn unhex(text: &str) -> Vec<u8> {
+    let digits = text.strip_prefix('x').expect("hex");
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex");
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+/// The side of the test: another process, which can be killed.
+pub struct Far {
+    pub name: String,
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    pub info: Vec<u8>,
+}
+
+/// Memory of the other process, and what is known of it here.
+pub struct FarMemory {
+    pub number: u64,
+    pub address: u64,
+    pub data: Vec<u8>,
+}
+
+impl Far {
+    /// Starts an agent of that name, with or without a thread.
+    pub fn start(name: &str, has_thread: bool) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut command = Command::new(program);
+        command
+            .env(ROLE, name)
+            .env(WAY, way())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = command.spawn().expect("this program can be started");
+        let input = process.stdin.take().expect("a pipe");
+        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut it = Self {
+            name: name.to_owned(),
+            process,
+            input,
+            output,
+            info: Vec::new(),
+        };
+        it.info = unhex(&it.tell(&format!("open {}", u8::from(has_thread))));
+        it
+    }
+
+    /// Tells the other process to do something without waiting for its answer.
+    pub fn begin(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("the other process lives");
+    }
+
+    pub fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.output
+            .read_line(&mut line)
+            .expect("the other process lives");
+        assert!(line.ends_with('\n'), "the other process has ended");
+        line.trim_end().to_owned()
+    }
+
+    pub fn tell(&mut self, line: &str) -> String {
+        self.begin(line);
+        self.answer()
+    }
+
+    /// Registers memory with the pattern of a seed.
+    pub fn memory(&mut self, len: usize, seed: u64) -> FarMemory {
+        let answer = self.tell(&format!("memory {len} {seed}"));
+        let words: Vec<_> = answer.split(' ').collect();
+        let [number, address, data] = words[..] else {
+            panic!("{answer}");
+        };
+        let value = |text: &str| text.parse().expect("a number");
+        FarMemory {
+            number: value(number),
+            address: value(address),
+            data: unhex(data),
+        }
+    }
+
+    /// Returns bytes of its memory.
+    pub fn bytes(&mut self, memory: &FarMemory, offset: usize, len: usize) -> Vec<u8> {
+        unhex(&self.tell(&format!("bytes {} {offset} {len}", memory.number)))
+    }
+
+    /// Returns the next notifications, as many as asked for.
+    pub fn notifications(&mut self, count: usize) -> Vec<(String, Vec<u8>)> {
+        let answer = self.tell(&format!("notifications {count}"));
+        let one = |word: &str| {
+            let (from, message) = word.split_once(':').expect("a notification");
+            (
+                String::from_utf8(unhex(from)).expect("a name"),
+                unhex(message),
+            )
+        };
+        answer
+            .split(' ')
+            .filter(|word| !word.is_empty())
+            .map(one)
+            .collect()
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().expect("the other process lives");
+        self.process.wait().expect("it was killed");
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What the other process is.
+pub fn play(name: &str) {
+    let mut far: Option<Agent> = None;
+    let mut memories = HashMap::new();
+    for line in std::io::stdin().lines() {
+        let line = line.expect("text");
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<u64>().expect("a number");
+        let answer = match (words[0], &far) {
+            ("open", _) => {
+                let way = std::env::var(WAY).expect("a way");
+                let given = [("way", way.as_str())];
+                let agent = Agent::open(name, number(1) == 1, &given).expect("an agent");
+                let info = hex(&agent.info());
+                far = Some(agent);
+                info
+            }
+            ("close", _) => {
+                far = None;
+                "closed".to_owned()
+            }
+            (_, None) => panic!("{line}: no agent"),
+            ("memory", Some(agent)) => {
+                let memory = Memory::new(number(1) as usize);
+                memory.write(0, &pattern(number(2), number(1) as usize));
+                let region = agent.register(&memory);
+                let answer = format!(
+                    "{region} {} {}",
+                    memory.address(),
+                    hex(&agent.describe(region))
+                );
+                memories.insert(region, memory);
+                answer
+            }
+            ("deregister", Some(agent)) => agent.deregister(number(1)).to_string(),
+            ("bytes", Some(_)) => {
+                hex(&memories[&number(1)].read(number(2) as usize, number(3) as usize))
+            }
+            ("load", Some(agent)) => agent.load_agent(words[1], &unhex(words[2])).to_string(),
+            ("notify", Some(agent)) => agent.notify(words[1], &unhex(words[2])).to_string(),
+            ("notifications", Some(agent)) => notifications(agent, number(1) as usize),
+            ("fork", Some(agent)) => fork(agent, number(1), &memories[&number(1)]),
+            ("write", Some(agent)) => write(agent, &words, &memories[&number(2)]),
+            _ => panic!("{line}: not known"),
+        };
+        println!("{answer}");
+    }
+}
+
+fn notifications(agent: &Agent, count: usize) -> String {
+    let mut all = Vec::new();
+    until("notifications", || {
+        all.extend(agent.notifications());
+        (all.len() >= count).then_some(())
+    });
+    let words: Vec<_> = all
+        .iter()
+        .map(|(from, message)| format!("{}:{}", hex(from.as_bytes()), hex(message)))
+        .collect();
+    words.join(" ")
+}
+
+/// `fork REGION`: posts a transfer to itself in a child of fork(2), and answers with the status there. This process has no other thread that
+/// could hold a lock.
+fn fork(agent: &Agent, region: u64, memory: &Memory) -> String {
+    let (remote, name) = (agent.load_own(region), std::env::var(ROLE).expect("a name"));
+    let range = |region| Range {
+        address: memory.address(),
+        len: 8,
+        region,
+    };
+    let transfer = agent.prepare(true, &name, &[range(region)], &[range(remote)]);
+    fork_and_check(&transfer.expect("a transfer")).to_string()
+}
+
+/// `write PEER REGION DATA ADDRESS LEN`: writes the first bytes of a memory to a peer, and waits.
+fn write(agent: &Agent, words: &[&str], memory: &Memory) -> String {
+    let number = |at: usize| words[at].parse::<u64>().expect("a number");
+    let remote = agent
+        .load_region(words[1], &unhex(words[3]))
+        .expect("a region");
+    let len = number(5);
+    let local = Range {
+        address: memory.address(),
+        len,
+        region: number(2),
+    };
+    let transfer = agent.prepare(
+        true,
+        words[1],
+        &[local],
+        &[Range {
+            address: number(4),
+            len,
+            region: remote,
+        }],
+    );
+    let transfer = transfer.expect("a transfer");
+    let mut status = transfer.post(None);
+    until("a write of the other process", || {
+        status = transfer.check();
+        (status != IN_PROGRESS).then_some(())
+    });
+    assert_eq!(status, SUCCESS);
+    status.to_string()
+}

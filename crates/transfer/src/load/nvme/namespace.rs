@@ -1,0 +1,348 @@
+//! A namespace of a remote subsystem.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use devmem_tcp::{Netdev, Stream};
+use nvme::identify::Namespace;
+
+use super::association::Association;
+use super::discovery::{self, NvmeSubsystem};
+use super::queue::IoQueue;
+use super::refused;
+use super::session::NvmeSession;
+use super::url::NvmeUrl;
+use crate::load::dial::{self, GoOn};
+use crate::load::error::LoadError;
+use crate::load::session::Session;
+
+/// Most blocks of one command (NVM Command Set, "Read", NLB).
+const MAX_BLOCKS: u64 = 1 << 16;
+/// Most bytes of one command: lengths in PDUs have 32 bits.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// A namespace of a remote NVMe subsystem, as it was when it was opened. Cloning it is cheap.
+///
+/// The association with the controller goes on until the last clone is dropped; it is begun again when it has ended.
+#[derive(Clone, Debug)]
+pub struct NvmeNamespace {
+    found: Arc<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    url: NvmeUrl,
+    addresses: Vec<SocketAddr>,
+    nsid: u32,
+    limits: Limits,
+    size: u64,
+    is_read_only: bool,
+    current: Mutex<Option<Current>>,
+}
+
+/// The association, and the NIC whose connections it has.
+#[derive(Debug)]
+struct Current {
+    nic: Netdev,
+    association: Arc<Association>,
+}
+
+/// What the commands of a namespace obey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) nsid: u32,
+    pub(crate) block_log2: u8,
+    /// Longest transfer of a command, a multiple of the block.
+    pub(crate) max_bytes: u64,
+    /// Most data of a write in its capsule.
+    pub(crate) capsule_bytes: u64,
+    pub(crate) writes_zeroes: bool,
+    pub(crate) deallocates: bool,
+    /// I/O queues of an association.
+    pub(crate) queues: usize,
+}
+
+impl Limits {
+    /// Blocks of 512 bytes, and everything that is optional.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) const FOR_TESTS: Self = Self {
+        nsid: 1,
+        block_log2: 9,
+        max_bytes: 1 << 20,
+        capsule_bytes: 0,
+        writes_zeroes: true,
+        deallocates: true,
+        queues: 4,
+    };
+
+    /// Returns the size of a block.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        1 << self.block_log2
+    }
+}
+
+impl NvmeNamespace {
+    /// Begins an association with a controller of the subsystem that the URL names, and asks for the size and the rules of its
+    /// namespace: the one that the URL names, or the only active one.
+    ///
+    /// # Errors
+    /// The host is not found or does not answer, or refuses; there is no such namespace, or several; its blocks have metadata.
+    pub fn open(nic: &Netdev, url: NvmeUrl) -> Result<Self, LoadError> {
+        Self::open_while(nic, url, &mut dial::always)
+    }
+
+    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
+    pub fn open_while(nic: &Netdev, url: NvmeUrl, go_on: &mut GoOn<'_>) -> Result<Self, LoadError> {
+        if url.subsystem.is_empty() {
+            let problem = "the URL names no subsystem".to_owned();
+            let remedy = "`devmem-tcp load nvme://HOST` lists those of a host";
+            return Err(refused(&url.host, problem, remedy));
+        }
+        let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
+        let association = Association::begin(nic, &url, &addresses, go_on)?;
+        let nsid = match url.nsid {
+            Some(nsid) => nsid,
+            None => only_one(&url, &association.namespaces(&url, go_on)?)?,
+        };
+        let namespace = association.namespace(&url, nsid, go_on)?;
+        let (limits, size) = judge(&url, nsid, &association, &namespace)?;
+        let found = Arc::new(Found {
+            url,
+            addresses,
+            nsid,
+            limits,
+            size,
+            is_read_only: namespace.is_read_only,
+            current: Mutex::new(Some(Current {
+                nic: nic.clone(),
+                association: Arc::new(association),
+            })),
+        });
+        Ok(Self { found })
+    }
+
+    /// Lists the subsystems that the host of `url` names, or the one that `url` names, with their namespaces.
+    ///
+    /// # Errors
+    /// The host is not found or does not answer, or refuses.
+    pub fn list(
+        nic: &Netdev,
+        url: &NvmeUrl,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Vec<NvmeSubsystem>, LoadError> {
+        discovery::list(nic, url, go_on)
+    }
+
+    /// Returns the number of bytes.
+    pub fn size(&self) -> u64 {
+        self.found.size
+    }
+
+    /// Returns the size of a block: every range must start and end at a multiple of it.
+    pub fn block_bytes(&self) -> u64 {
+        self.found.limits.block_bytes()
+    }
+
+    /// Returns the longest transfer of one command.
+    pub fn max_bytes(&self) -> u64 {
+        self.found.limits.max_bytes
+    }
+
+    /// Returns the number of the namespace in its subsystem.
+    pub fn nsid(&self) -> u32 {
+        self.found.nsid
+    }
+
+    /// Returns the URL.
+    pub fn url(&self) -> &NvmeUrl {
+        &self.found.url
+    }
+
+    /// Returns the addresses of the host, in the order in which they are tried.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.found.addresses
+    }
+
+    /// Returns whether the namespace refuses writes.
+    pub fn is_read_only(&self) -> bool {
+        self.found.is_read_only
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.found.limits
+    }
+
+    /// Sends a sign of life to the controller when one is due.
+    pub(crate) fn keep_alive(&self) {
+        let current = self.found.current.lock();
+        let current = current.unwrap_or_else(PoisonError::into_inner);
+        if let Some(current) = &*current {
+            current.association.keep_alive(Instant::now());
+        }
+    }
+
+    /// Makes a connection that can request pieces, up to `window` of them at a time.
+    pub(crate) fn connect(
+        &self,
+        nic: &Netdev,
+        window: usize,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<(Stream, Box<dyn Session>), LoadError> {
+        let queue = self.dial(nic, window, go_on)?;
+        let IoQueue {
+            stream,
+            digests,
+            depth,
+            seat,
+            ..
+        } = queue;
+        let window = window.min(depth);
+        let session = NvmeSession::new(
+            &self.found.url.host,
+            self.found.limits,
+            digests,
+            window,
+            seat,
+        );
+        Ok((stream, Box::new(session)))
+    }
+
+    /// Connects an I/O queue for up to `window` commands in flight.
+    pub(crate) fn dial(
+        &self,
+        nic: &Netdev,
+        window: usize,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<IoQueue, LoadError> {
+        let Found { url, addresses, .. } = &*self.found;
+        let association = self.association(nic, go_on)?;
+        association.connect(nic, url, addresses, window, go_on)
+    }
+
+    /// Returns the association, or begins another one if it has ended.
+    fn association(
+        &self,
+        nic: &Netdev,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Arc<Association>, LoadError> {
+        let Found {
+            url,
+            addresses,
+            nsid,
+            limits,
+            size,
+            ..
+        } = &*self.found;
+        let current = self.found.current.lock();
+        let mut current = current.unwrap_or_else(PoisonError::into_inner);
+        let usable = |it: &&Current| it.nic.is_same(nic) && it.association.is_alive();
+        if let Some(usable) = current.as_ref().filter(usable) {
+            return Ok(Arc::clone(&usable.association));
+        }
+        *current = None;
+        let association = Association::begin(nic, url, addresses, go_on)?;
+        let namespace = association.namespace(url, *nsid, go_on)?;
+        let (now, now_size) = judge(url, *nsid, &association, &namespace)?;
+        if now.block_log2 != limits.block_log2
+            || now_size != *size
+            || now.max_bytes < limits.max_bytes
+        {
+            let problem = match now_size == *size {
+                true => "its block or its longest transfer is not that of before".to_owned(),
+                false => format!("it had {size} bytes and has {now_size}"),
+            };
+            let host = url.host.clone();
+            return Err(LoadError::Changed { host, problem });
+        }
+        let association = Arc::new(association);
+        *current = Some(Current {
+            nic: nic.clone(),
+            association: Arc::clone(&association),
+        });
+        Ok(association)
+    }
+}
+
+/// Returns the only active namespace.
+fn only_one(url: &NvmeUrl, active: &[u32]) -> Result<u32, LoadError> {
+    match active {
+        [only] => Ok(*only),
+        [] => Err(refused(
+            &url.host,
+            format!("{} has no active namespace", url.subsystem),
+            "enable one there, or allow this host to see it",
+        )),
+        several => {
+            let shown: Vec<_> = several.iter().take(8).map(u32::to_string).collect();
+            Err(refused(
+                &url.host,
+                format!(
+                    "{} has {} namespaces: {}",
+                    url.subsystem,
+                    several.len(),
+                    shown.join(", ")
+                ),
+                "name one of them with nsid=",
+            ))
+        }
+    }
+}
+
+/// Checks that this host can use a namespace; returns its rules and its size.
+fn judge(
+    url: &NvmeUrl,
+    nsid: u32,
+    association: &Association,
+    namespace: &Namespace,
+) -> Result<(Limits, u64), LoadError> {
+    let refuse = |problem: String, remedy| Err(refused(&url.host, problem, remedy));
+    if namespace.blocks == 0 {
+        return refuse(
+            format!("namespace {nsid} is not active"),
+            "name one of the active namespaces with nsid=",
+        );
+    }
+    if namespace.metadata_bytes > 0 || namespace.is_protected {
+        return refuse(
+            format!(
+                "namespace {nsid} has {} bytes of metadata with each block, or protection information",
+                namespace.metadata_bytes
+            ),
+            "format it without metadata: this host transfers plain blocks only",
+        );
+    }
+    let (Some(block), Some(size)) = (namespace.block_bytes(), namespace.bytes()) else {
+        return refuse(
+            format!(
+                "namespace {nsid} has blocks of 2^{} bytes",
+                namespace.block_log2
+            ),
+            "format it with blocks of 512 or 4096 bytes",
+        );
+    };
+    if association.queues() == 0 {
+        return refuse(
+            "the controller grants no I/O queue".to_owned(),
+            "other hosts may have all of them; end one of those",
+        );
+    }
+    let longest = association
+        .transfer_bytes()
+        .min(MAX_BLOCKS * block)
+        .min(MAX_BYTES);
+    let limits = Limits {
+        nsid,
+        block_log2: namespace.block_log2,
+        // A page has whole blocks, unless the block is longer.
+        max_bytes: (longest / block * block).max(block),
+        capsule_bytes: association.controller.capsule_data_bytes(),
+        writes_zeroes: association.controller.writes_zeroes,
+        deallocates: association.controller.deallocates,
+        queues: association.queues(),
+    };
+    Ok((limits, size))
+}

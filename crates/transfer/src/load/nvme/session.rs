@@ -1,0 +1,432 @@
+//! One I/O queue that reads: commands in flight, and their data in any order of the commands. No I/O.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nvme::Status;
+use nvme::command::{Blocks, Sqe};
+use nvme::pdu::{
+    Capsule, Cqe, DIGEST_BYTES, DataHeader, Digests, FatalStatus, FromController, Parsed, PduError,
+    Side, parse_from_controller, terminate,
+};
+
+use super::association::Seat;
+use super::namespace::Limits;
+use crate::load::checksum::Crc32c;
+use crate::load::error::LoadError;
+use crate::load::session::{Fault, Foretold, Next, Session};
+use crate::parallel::Piece;
+
+/// Length of a response, and of a header of data, without digests.
+const HEADER_BYTES: usize = 24;
+
+/// The session of one queue.
+#[derive(Debug)]
+pub(crate) struct NvmeSession {
+    host: String,
+    limits: Limits,
+    digests: Digests,
+    /// Most commands in flight.
+    window: usize,
+    outgoing: Vec<u8>,
+    /// Commands in flight, by their names.
+    asked: BTreeMap<u16, Asked>,
+    /// Those whose first data have not come, in the order in which they were issued.
+    unanswered: VecDeque<u16>,
+    /// The command whose data come in parts, and the length of the last part.
+    in_parts: Option<(u16, u64)>,
+    next_id: u16,
+    /// Bytes of an incomplete header, or of an incomplete digest of data.
+    text: Vec<u8>,
+    coming: Coming,
+    /// The checksum of the data of the current PDU so far.
+    sum: Crc32c,
+    completed: VecDeque<Piece>,
+    last_word: Option<Vec<u8>>,
+    seat: Seat,
+}
+
+/// A read.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    piece: Piece,
+    /// Bytes that have come, or whose header has: data of a command come in their order (TCP Transport, "C2HData", DATAO).
+    received: u64,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug)]
+enum Coming {
+    Header,
+    Data(Data),
+    Digest(Data),
+}
+
+/// Data of a read.
+#[derive(Clone, Copy, Debug)]
+struct Data {
+    command_id: u16,
+    /// First byte in the source.
+    at: u64,
+    left: u64,
+    is_last: bool,
+    is_success: bool,
+}
+
+impl NvmeSession {
+    pub(crate) fn new(
+        host: &str,
+        limits: Limits,
+        digests: Digests,
+        window: usize,
+        seat: Seat,
+    ) -> Self {
+        Self {
+            host: host.to_owned(),
+            limits,
+            digests,
+            window,
+            outgoing: Vec::new(),
+            asked: BTreeMap::new(),
+            unanswered: VecDeque::new(),
+            in_parts: None,
+            next_id: 0,
+            text: Vec::new(),
+            coming: Coming::Header,
+            sum: Crc32c::default(),
+            completed: VecDeque::new(),
+            last_word: None,
+            seat,
+        }
+    }
+
+    /// Returns the fault of a controller that breaks the rules, which is told so.
+    fn invalid(&mut self, error: PduError, header: &[u8]) -> Fault {
+        let mut word = Vec::new();
+        terminate(Side::Host, &error, header, &mut word);
+        self.last_word = Some(word);
+        Fault::Fatal(LoadError::Invalid {
+            host: self.host.clone(),
+            problem: error.problem.to_owned(),
+        })
+    }
+
+    fn on_pdu(&mut self, pdu: FromController, header: &[u8]) -> Result<(), Fault> {
+        match pdu {
+            FromController::Data(data) => self.on_data(&data, header),
+            FromController::Response(cqe) => self.on_response(&cqe, header),
+            FromController::Terminated(end) => {
+                let why = FatalStatus::meaning(end.status);
+                let cause = format!("the controller ended the connection: {why}");
+                Err(Fault::Broken(cause))
+            }
+            FromController::Handshake(_) | FromController::ReadyToTransfer(_) => Err(self.invalid(
+                out_of_sequence("a PDU that no read is answered with"),
+                header,
+            )),
+        }
+    }
+
+    fn on_data(&mut self, data: &DataHeader, header: &[u8]) -> Result<(), Fault> {
+        let Some(asked) = self.asked.get_mut(&data.command_id) else {
+            return Err(self.invalid(out_of_sequence("data without a command"), header));
+        };
+        let (piece, received) = (asked.piece, asked.received);
+        let end = received.saturating_add(data.len.into());
+        if u64::from(data.offset) != received || end > piece.len() {
+            let error = out_of_range("data before, behind or twice in those of their command");
+            return Err(self.invalid(error, header));
+        }
+        asked.received = end;
+        if data.is_last && end < piece.len() {
+            let error = out_of_sequence("the last data of a command, and some are missing");
+            return Err(self.invalid(error, header));
+        }
+        if received == 0 {
+            self.forget_unanswered(data.command_id);
+        }
+        self.in_parts = (!data.is_last).then_some((data.command_id, data.len.into()));
+        self.sum = Crc32c::default();
+        self.coming = Coming::Data(Data {
+            command_id: data.command_id,
+            at: piece.start.saturating_add(received),
+            left: data.len.into(),
+            is_last: data.is_last,
+            is_success: data.is_success,
+        });
+        Ok(())
+    }
+
+    fn on_response(&mut self, cqe: &Cqe, header: &[u8]) -> Result<(), Fault> {
+        let id = cqe.command_id.get();
+        let Some(Asked { piece, received }) = self.asked.get(&id).copied() else {
+            return Err(self.invalid(out_of_sequence("a response without a command"), header));
+        };
+        let status = cqe.status();
+        if !status.is_success() {
+            return Err(self.failed(piece, status));
+        }
+        if received < piece.len() {
+            let error = out_of_sequence("a read has succeeded, and data are missing");
+            return Err(self.invalid(error, header));
+        }
+        self.complete(id);
+        Ok(())
+    }
+
+    fn failed(&self, piece: Piece, status: Status) -> Fault {
+        match status.is_of_the_path() {
+            true => Fault::Broken(format!("a read: {status}")),
+            false => Fault::Fatal(LoadError::NvmeRead {
+                host: self.host.clone(),
+                at: piece.start,
+                status: status.to_string(),
+                remedy: remedy_of(status),
+            }),
+        }
+    }
+
+    fn forget_unanswered(&mut self, id: u16) {
+        // Controllers answer in about the order of the commands.
+        let index = self.unanswered.iter().position(|other| *other == id);
+        index.and_then(|index| self.unanswered.remove(index));
+    }
+
+    /// Returns the length of a response or of a header of data.
+    fn header_bytes(&self) -> usize {
+        match self.digests.header {
+            true => HEADER_BYTES + DIGEST_BYTES,
+            false => HEADER_BYTES,
+        }
+    }
+
+    fn complete(&mut self, id: u16) {
+        self.forget_unanswered(id);
+        let asked = self.asked.remove(&id);
+        self.completed.extend(asked.map(|asked| asked.piece));
+    }
+
+    /// Ends the data of a PDU.
+    fn end_data(&mut self, data: Data) -> Result<(), Fault> {
+        self.coming = Coming::Header;
+        if data.is_last && data.is_success {
+            self.complete(data.command_id);
+        }
+        Ok(())
+    }
+
+    fn on_header(&mut self) -> Result<(), Fault> {
+        match parse_from_controller(&self.text, self.digests) {
+            Ok(Parsed::More(_)) => Ok(()),
+            Ok(Parsed::Whole(pdu)) => {
+                let header = std::mem::take(&mut self.text);
+                self.on_pdu(pdu, &header)
+            }
+            Err(error) => {
+                let header = std::mem::take(&mut self.text);
+                match error.status {
+                    // Another connection may carry the bytes unchanged.
+                    FatalStatus::HeaderDigest => {
+                        let _ = self.invalid(error, &header);
+                        Err(Fault::Broken(error.problem.to_owned()))
+                    }
+                    _ => Err(self.invalid(error, &header)),
+                }
+            }
+        }
+    }
+
+    fn on_digest(&mut self, data: Data) -> Result<(), Fault> {
+        let Some(digest) = self.text.first_chunk::<DIGEST_BYTES>() else {
+            return Ok(());
+        };
+        let is_right = u32::from_le_bytes(*digest) == self.sum.value();
+        self.text.clear();
+        match is_right {
+            true => self.end_data(data),
+            // It is an error of the transfer, not of the connection (TCP Transport, "Data Digest"), but the bytes
+            // must be requested again, and here that is the work of another connection.
+            false => Err(Fault::Broken("the digest of data is wrong".to_owned())),
+        }
+    }
+}
+
+impl Session for NvmeSession {
+    fn accepts(&self, _: Piece) -> bool {
+        self.asked.len() < self.window
+    }
+
+    fn request(&mut self, piece: Piece) {
+        while self.asked.contains_key(&self.next_id) {
+            self.next_id = self.next_id.wrapping_add(1);
+        }
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        // A piece is at most `Limits::max_bytes` long.
+        let len = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+        let sqe = Sqe::read(self.limits.nsid, blocks_of(piece, &self.limits), len).named(id);
+        let capsule = Capsule {
+            sqe: &sqe,
+            data_bytes: 0,
+        };
+        capsule.write(self.digests, &mut self.outgoing);
+        self.asked.insert(id, Asked { piece, received: 0 });
+        self.unanswered.push_back(id);
+    }
+
+    fn outgoing(&mut self) -> &mut Vec<u8> {
+        &mut self.outgoing
+    }
+
+    fn next(&self) -> Next {
+        match self.coming {
+            Coming::Data(Data { at, left, .. }) => Next::Payload { at, len: left },
+            Coming::Digest(_) => Next::Header(DIGEST_BYTES.saturating_sub(self.text.len()).max(1)),
+            Coming::Header if self.asked.is_empty() => Next::Nothing,
+            Coming::Header => match parse_from_controller(&self.text, self.digests) {
+                Ok(Parsed::More(more)) => Next::Header(more),
+                // `on_text` has taken whole headers, and refused wrong ones.
+                Ok(Parsed::Whole(_)) | Err(_) => Next::Header(1),
+            },
+        }
+    }
+
+    /// The rest of a command whose data come in parts, or the data of the oldest command that was not answered.
+    fn foretold(&self) -> Option<Foretold> {
+        let header = self.header_bytes();
+        let (before, current) = match self.coming {
+            Coming::Header => (header.checked_sub(self.text.len())?, None),
+            Coming::Data(data) => (self.digests.data_bytes() + header, Some(data)),
+            Coming::Digest(data) => {
+                let digest = DIGEST_BYTES.checked_sub(self.text.len())?;
+                (digest + header, Some(data))
+            }
+        };
+        if let Some((id, part)) = self.in_parts
+            && let Some(Asked { piece, received }) = self.asked.get(&id).copied()
+            && received < piece.len()
+        {
+            return Some(Foretold {
+                gap: before,
+                at: piece.start.saturating_add(received),
+                len: part.min(piece.len() - received),
+            });
+        }
+        let next = self.asked.get(self.unanswered.front()?)?;
+        let is_whole = |asked: &&Asked| asked.received == asked.piece.len();
+        let succeeds = current.is_some_and(|data| data.is_last && data.is_success);
+        // Commands whose data have come, and whose response has not.
+        let responses = self.asked.values().filter(is_whole).count() - usize::from(succeeds);
+        Some(Foretold {
+            gap: before + responses * header,
+            at: next.piece.start,
+            len: next.piece.len(),
+        })
+    }
+
+    fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        self.text.extend_from_slice(bytes);
+        match self.coming {
+            Coming::Digest(data) => self.on_digest(data)?,
+            Coming::Header | Coming::Data(_) => self.on_header()?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn on_bytes(&mut self, len: u64) -> Result<(), Fault> {
+        let Coming::Data(mut data) = self.coming else {
+            return Ok(());
+        };
+        data.at = data.at.saturating_add(len);
+        data.left = data.left.saturating_sub(len);
+        if data.left > 0 {
+            self.coming = Coming::Data(data);
+            return Ok(());
+        }
+        match self.digests.data {
+            true => {
+                self.coming = Coming::Digest(data);
+                Ok(())
+            }
+            false => self.end_data(data),
+        }
+    }
+
+    fn checksum(&mut self) -> Option<&mut Crc32c> {
+        self.digests.data.then_some(&mut self.sum)
+    }
+
+    fn on_end(&mut self) -> Fault {
+        Fault::Broken("the controller closed the connection".to_owned())
+    }
+
+    fn completed(&mut self) -> Option<Piece> {
+        self.completed.pop_front()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.asked.len()
+    }
+
+    fn take_outstanding(&mut self) -> Vec<Piece> {
+        if !self.asked.is_empty() {
+            self.seat.end_association();
+        }
+        self.unanswered.clear();
+        let asked = std::mem::take(&mut self.asked);
+        asked.into_values().map(|asked| asked.piece).collect()
+    }
+
+    fn last_word(&mut self) -> Option<Vec<u8>> {
+        self.last_word.take()
+    }
+}
+
+impl Drop for NvmeSession {
+    fn drop(&mut self) {
+        if !self.asked.is_empty() {
+            self.seat.end_association();
+        }
+    }
+}
+
+/// Returns the blocks of a piece, which begins and ends at their borders.
+pub(crate) fn blocks_of(piece: Piece, limits: &Limits) -> Blocks {
+    let count = piece.len() >> limits.block_log2;
+    Blocks {
+        start: piece.start >> limits.block_log2,
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+    }
+}
+
+/// Returns the remedy for the status of a read.
+fn remedy_of(status: Status) -> &'static str {
+    match status {
+        it if it.is(Status::LBA_OUT_OF_RANGE) => {
+            "the namespace has shrunk since it was opened: load it again"
+        }
+        it if it.is(Status::INVALID_NAMESPACE) => {
+            "the namespace has vanished since it was opened: enable it there, and load it again"
+        }
+        _ => "the log of the controller says why; another --range avoids the place",
+    }
+}
+
+fn out_of_sequence(problem: &'static str) -> PduError {
+    PduError {
+        status: FatalStatus::Sequence,
+        offset: 0,
+        problem,
+    }
+}
+
+fn out_of_range(problem: &'static str) -> PduError {
+    PduError {
+        status: FatalStatus::OutOfRange,
+        // DATAO.
+        offset: 12,
+        problem,
+    }
+}
+
+#[cfg(test)]
+mod tests;

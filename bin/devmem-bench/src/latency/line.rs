@@ -24,7 +24,7 @@ impl Line for TcpStream {
 
 impl Line for Stream {
     fn finish(&mut self) -> io::Result<()> {
-        self.shutdown_write()
+        Ok(self.shutdown_write()?)
     }
 }
 
@@ -81,7 +81,7 @@ fn of_kernel(stream: TcpStream, wait: Wait) -> Result<Box<dyn Line>> {
 
 fn ours(stream: Stream, wait: Wait) -> Result<Box<dyn Line>> {
     stream.set_nodelay(true)?;
-    stream.set_nonblocking(wait == Wait::Spin)?;
+    stream.set_nonblocking(wait == Wait::Spin);
     Ok(Box::new(stream))
 }
 

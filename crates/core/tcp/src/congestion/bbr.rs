@@ -327,15 +327,12 @@ impl Bbr {
             return;
         }
         self.adapt_long_term(sample, ack);
+        self.search_above_the_bound(sample);
         match self.phase {
             Phase::Down | Phase::Cruise if self.is_time_to_probe(ack) => self.start_refill(ack),
             Phase::Down if self.is_drained(ack) => self.phase = Phase::Cruise,
             Phase::Refill if self.rounds.begins => self.start_up(sample, ack),
-            Phase::Up => {
-                if self.has_probed_enough(sample) {
-                    self.start_down(ack);
-                }
-            }
+            Phase::Up if self.full.now => self.start_down(ack),
             _ => {}
         }
     }
@@ -384,15 +381,13 @@ impl Bbr {
         room.is_none_or(|room| ack.in_flight <= room) && ack.in_flight <= self.fill(1.0, ack.mss)
     }
 
-    /// Returns whether a probe has found what there is.
-    fn has_probed_enough(&mut self, sample: &DeliverySample) -> bool {
+    /// Goes on with a probe that the bound held back, and not the path.
+    fn search_above_the_bound(&mut self, sample: &DeliverySample) {
         let bound = self.bounds.long_term;
-        if self.limited_by_window && bound.is_some_and(|bound| self.cwnd >= bound) {
-            // The bound held it back, not the path: the search goes on above.
+        let is_bound = self.limited_by_window && bound.is_some_and(|bound| self.cwnd >= bound);
+        if self.phase == Phase::Up && is_bound {
             self.full.search_above(sample.rate);
-            return false;
         }
-        self.full.now
     }
 
     fn start_down(&mut self, ack: &PathAck) {

@@ -38,6 +38,8 @@ pub enum GuestCommand {
     Rows(GuestRows),
     #[command(name = "__victim")]
     Victim(Victim),
+    #[command(name = "__pod")]
+    Pod(Pod),
     #[command(name = "__programs")]
     Programs(GuestPrograms),
 }
@@ -69,6 +71,15 @@ pub struct GuestRows {
 /// The receiver that gets killed.
 #[derive(Debug, Args)]
 pub struct Victim {
+    #[arg(long)]
+    pub bytes: u64,
+}
+
+/// The process of a pod, which receives into memory bound to a leased queue.
+#[derive(Debug, Args)]
+pub struct Pod {
+    #[arg(long)]
+    pub local: std::net::SocketAddr,
     #[arg(long)]
     pub bytes: u64,
 }

@@ -2,6 +2,7 @@
 
 mod helper;
 mod kernel;
+mod lease;
 mod link;
 mod load;
 mod store;
@@ -19,6 +20,7 @@ use tool::stock::StockServer;
 
 pub use helper::{DemoNvmeTarget, DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
 pub use kernel::{Ncdevmem, Restore};
+pub use lease::Lease;
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
 pub use load::{ChecksumKind, Load};
 pub use store::Store;
@@ -41,7 +43,7 @@ const TOP_NOTES: &str = "\
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
 SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with 1 if anything was left to do;
-`recv --keep-listening` without an open connection, `nic` and `wire` only end this way: with 0.
+`recv --keep-listening` without an open connection, `nic`, `wire` and `lease` only end this way: with 0.
 Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
@@ -58,6 +60,7 @@ pub enum Command {
     PacketdrillPath(PacketdrillPath),
     Lab(Box<lab::args::Lab>),
     Doctor(DoctorArgs),
+    Lease(Lease),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
 }
@@ -220,13 +223,10 @@ pub struct Recv {
     #[command(flatten)]
     pub link: LinkArgs,
     /// Print the changes to the NIC as commands on stdout, and change nothing
-    #[arg(long, requires = "interface")]
+    #[arg(long, requires = "interface", conflicts_with = "configured")]
     pub dry_run: bool,
-    /// Bind the queues of a NIC that is already set up, and change none of its settings
-    #[arg(long, requires = "interface", conflicts_with = "dry_run")]
-    pub no_setup: bool,
-    /// With --no-setup: first queue to bind [default: the last --queues queues of the NIC are bound]
-    #[arg(long, value_name = "N", requires = "no_setup")]
+    /// With --configured: first of the --queues queues to bind, unchecked [default: those that the agent has prepared]
+    #[arg(long, value_name = "N", requires = "configured")]
     pub first_queue: Option<u32>,
     /// Listen; recv always does, the option exists for compatibility with nc and ncdevmem
     #[arg(short = 'l', long)]
@@ -381,8 +381,9 @@ pub struct NicArgs {
     /// RX queues bound to device memory; connections are spread over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,
-    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; with the kernel's stack: a page]
-    #[arg(long, value_name = "SIZE")]
+    /// Size of one net_iov: a power of two from 4K to 2M [default: 64K; with the kernel's stack: a page, and other sizes need Linux
+    /// 7.3, mlx5_core or bnxt_en, and memory in pieces of that size, as of huge pages]
+    #[arg(long, alias = "niov-size", value_name = "SIZE")]
     pub niov: Option<Size>,
     /// Device memory to bind [default: 256M; with the kernel's stack: 64M, the default limit of udmabuf]
     #[arg(long, value_name = "SIZE")]

@@ -55,7 +55,7 @@ impl<'a> Client<'a> {
                 Ok(opened)
             }
             Backend::Kernel(name) => {
-                let nic = Netdev::kernel(&name)?;
+                let nic = link.open_kernel(&name)?;
                 kernel::check_support(&name, purpose)?;
                 Ok(Self {
                     nic,

@@ -106,20 +106,22 @@ fn address(
     })
 }
 
-/// Returns the queues to bind on a NIC that is already set up.
+/// Returns the queues from `first` on, of a NIC that an agent has set up.
 ///
 /// # Errors
 ///
 /// If the NIC does not have these queues.
-pub fn prepared_queues(nic: &Netdev, plan: &KernelPlan) -> Result<Vec<RxQueueId>, Failure> {
+pub fn named_queues(
+    nic: &Netdev,
+    plan: &KernelPlan,
+    first: u32,
+) -> Result<Vec<RxQueueId>, Failure> {
     let name = nic.interface().unwrap_or_default();
     let there = devmem_linux::netdev::Netdev::by_name(name)?.rx_queues()?;
     let there = u32::try_from(there.len()).unwrap_or(u32::MAX);
     let wanted = u32::from(plan.queues);
-    let first = plan.first_queue.or_else(|| there.checked_sub(wanted));
-    let last = first.and_then(|first| first.checked_add(wanted));
-    let queues = first.zip(last).filter(|(_, end)| *end <= there);
-    let queues = queues.and_then(|(first, end)| {
+    let end = first.checked_add(wanted).filter(|end| *end <= there);
+    let queues = end.and_then(|end| {
         let numbers = (first..end).map(|queue| u16::try_from(queue).map(RxQueueId));
         numbers.collect::<Result<Vec<_>, _>>().ok()
     });

@@ -26,7 +26,7 @@ use clap::Parser;
 use args::{Cli, Command, HelperCli, HelperCommand};
 use devmem_tcp::text::is_unprintable;
 use gvnic_server::plan::{GvnicPlan, WirePlan};
-use plan::{DemoPlan, ExchangePlan, LoadPlan, RecvPlan, SendPlan, StorePlan};
+use plan::{DemoPlan, ExchangePlan, LeasePlan, LoadPlan, RecvPlan, SendPlan, StorePlan};
 use tool::output::{Exit, Failure, tell};
 
 fn main() -> ExitCode {
@@ -79,6 +79,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::PacketdrillPath(args) => commands::packetdrill_path::run(&args),
         Command::Lab(args) => lab::run(*args),
         Command::Doctor(args) => tool::doctor::run(&args),
+        Command::Lease(args) => commands::lease::run(&LeasePlan::new(args)?),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),
     }

@@ -3,6 +3,7 @@
 mod demo;
 mod exchange;
 mod host;
+mod lease;
 mod link;
 mod load;
 mod recv;
@@ -25,6 +26,7 @@ use tool::size::Size;
 
 pub use demo::DemoPlan;
 pub use exchange::{ExchangePlan, FLOAT_BYTES, RingWires};
+pub use lease::{LeasePlan, PodPlan};
 pub use link::{LinkPlan, TapPlan};
 pub use load::{LoadJob, LoadPlan, LoadTarget};
 pub use recv::{Destination, KernelPlan, RecvPlan};

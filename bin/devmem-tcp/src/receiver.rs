@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct BoundNic {
     bound: BoundRx,
-    /// `None` if the NIC was already set up.
+    /// `None` if the queues were named.
     setup: Option<Setup>,
     memory: Dmabuf,
     nic: Netdev,
@@ -87,15 +87,21 @@ impl BoundNic {
         plan: &KernelPlan,
         receive: ReceivePlan,
     ) -> Result<Self, Failure> {
-        let (setup, queues) = if plan.no_setup {
-            (None, kernel::prepared_queues(&nic, plan)?)
-        } else {
-            let setup = receive.queues(plan.queues).apply()?;
-            for command in setup.changes() {
-                note(format_args!("set up until the end of the run: {command}"));
+        let (setup, queues) = match plan.first_queue {
+            Some(first) => (None, kernel::named_queues(&nic, plan, first)?),
+            None => {
+                let setup = receive.queues(plan.queues).apply()?;
+                for command in setup.changes() {
+                    note(format_args!("set up until the end of the run: {command}"));
+                }
+                for unseen in setup.unseen() {
+                    note(format_args!(
+                        "the agent must have set on the NIC, which cannot be checked from here: {unseen}"
+                    ));
+                }
+                let queues = setup.queues().to_vec();
+                (Some(setup), queues)
             }
-            let queues = setup.queues().to_vec();
-            (Some(setup), queues)
         };
         let bound = match plan.niov {
             Some(niov) => nic.bind_rx_with(&memory, &queues, BindOptions::new().niov_size(niov))?,

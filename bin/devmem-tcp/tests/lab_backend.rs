@@ -153,14 +153,14 @@ fn the_settings_of_a_prepared_nic_are_not_changed() {
     // The first receiver uses the last queue and keeps the NIC prepared.
     let name = &nic.name;
     let taken = run(&format!(
-        "recv --backend kernel --if {name} -l -p 5414 --no-setup"
+        "recv --backend kernel --if {name} -l -p 5413 --configured"
     ));
     taken.failed_with(1, "is used by dma-buf");
     let queue = nic.queues().saturating_sub(2);
     let other = recv(
         &nic,
         5414,
-        &format!("--no-setup --first-queue {queue} --mem-size 8M"),
+        &format!("--configured --first-queue {queue} --mem-size 8M"),
     );
     assert_eq!(settings(name), settings_then);
     for receiver in [other, prepared] {

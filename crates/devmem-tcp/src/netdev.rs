@@ -16,6 +16,7 @@ use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::connecting::Connecting;
 use crate::error::{BindError, Error};
+use crate::kernel::SetUpBy;
 use crate::listener::Listener;
 use crate::plan::ReceivePlan;
 use crate::queue_stats::QueueStats;
@@ -73,7 +74,33 @@ impl Netdev {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
     pub fn kernel(name: &str) -> Result<Self, Error> {
-        let nic = Nic::Kernel(kernel::Nic::by_name(name)?);
+        Self::of_kernel(name, SetUpBy::Us)
+    }
+
+    /// Opens the kernel's interface `name` as [`kernel`](Self::kernel) does, for a program that may not change its settings, as in a
+    /// pod: an agent of the machine has set it up. Nothing is written to it, and nothing is restored.
+    ///
+    /// [`plan_receive`](Self::plan_receive) and [`ReceivePlan::apply`] then find the queues that the agent has prepared, and check what
+    /// can be seen: on a NIC, header split, RSS table and flow rules; on a netkit (`devmem-tcp lease` makes one), that queues are leased
+    /// to it. [`Setup::unseen`](crate::Setup::unseen) returns what cannot. To bind memory to them needs CAP_NET_ADMIN in the user
+    /// namespace of the pod, and Linux 7.2.
+    ///
+    /// ```
+    /// # use devmem_tcp::Netdev;
+    /// let pod = Netdev::configured("lo")?;
+    /// // No agent has set up the loopback interface; the error lists what is missing.
+    /// assert!(pod.plan_receive("127.0.0.1:5201".parse()?).apply().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
+    pub fn configured(name: &str) -> Result<Self, Error> {
+        Self::of_kernel(name, SetUpBy::Agent)
+    }
+
+    fn of_kernel(name: &str, set_up_by: SetUpBy) -> Result<Self, Error> {
+        let nic = Nic::Kernel(kernel::Nic::by_name(name, set_up_by)?);
         Ok(Self { nic })
     }
 

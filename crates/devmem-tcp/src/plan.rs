@@ -58,7 +58,8 @@ impl ReceivePlan {
         self.nic.commands(&self.flows, self.queues)
     }
 
-    /// Applies the settings. Dropping the returned value restores the previous ones.
+    /// Applies the settings. Dropping the returned value restores the previous ones. On an interface that an agent has
+    /// [configured](crate::Netdev::configured) it writes nothing: it finds the agent's queues and checks what it can see.
     ///
     /// For an interface of the kernel, each setting is written to a state file before it is made, and read back afterwards.
     /// If the process is killed, `devmem-tcp restore` restores the previous settings from that file.
@@ -116,6 +117,12 @@ impl Setup {
     /// Returns the changes made to an interface of the kernel, as commands. Empty for a user-space NIC.
     pub fn changes(&self) -> Vec<String> {
         self.settings.changes()
+    }
+
+    /// Returns what the agent of a [configured](crate::Netdev::configured) interface must have set where it cannot be checked from
+    /// here: the settings of the NIC that a pod's queues are leased from. Empty for all other NICs.
+    pub fn unseen(&self) -> Vec<String> {
+        self.settings.unseen()
     }
 
     /// Returns which of these settings have changed since, by another program or a device reset. Always empty for a

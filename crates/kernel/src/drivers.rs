@@ -70,6 +70,7 @@ pub const KNOWN_DRIVERS: &[KnownDriver] = &[
             "refused with XDP, HTB offload, or port or RX timestamping",
             "restarting one queue interrupts all queues",
             "with several physical functions, all bound queues must use the same one",
+            "net_iovs larger than a page since Linux 7.3",
         ],
     },
     KnownDriver {
@@ -82,6 +83,7 @@ pub const KNOWN_DRIVERS: &[KnownDriver] = &[
             "needs recent firmware (about 230) and a physical function",
             "refuses an explicit tcp-data-split off: use auto",
             "a ring change re-opens the NIC",
+            "net_iovs larger than a page since Linux 7.3",
         ],
     },
     KnownDriver {
@@ -114,7 +116,7 @@ pub const KNOWN_DRIVERS: &[KnownDriver] = &[
         rx: Support::LeasedSince("7.2"),
         tx: Support::LeasedSince("7.2"),
         split_needs: None,
-        quirks: &["the NIC that leases the queue must be set up outside of the container"],
+        quirks: &["queues are leased from a NIC, which its agent sets up outside of the container"],
     },
     unsupported(
         "bnge",

@@ -21,6 +21,8 @@ pub enum Operation {
     BindRx,
     /// Binding device memory for sending.
     BindTx,
+    /// Leasing an RX queue to a netkit.
+    Lease,
     /// Receiving.
     Recv,
     /// Sending from device memory.
@@ -40,6 +42,7 @@ impl fmt::Display for Operation {
         f.write_str(match self {
             Self::BindRx => "bind-rx",
             Self::BindTx => "bind-tx",
+            Self::Lease => "lease",
             Self::Recv => "recv",
             Self::Send => "send",
             Self::Dontneed => "dontneed",
@@ -102,7 +105,7 @@ pub enum CauseKind {
     SplitOff,
     /// Small packets are not split.
     HdsThreshold,
-    /// The dma-buf's pieces are not page-aligned.
+    /// The dma-buf's pieces do not begin and end at multiples of a page, or of the size of a net_iov.
     DmabufGeometry,
     /// The descriptor is not an open dma-buf.
     NotADmabuf,

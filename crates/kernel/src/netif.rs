@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod bridge;
 mod macvtap;
+mod netkit;
+mod route;
 mod rtnetlink;
 mod watch;
 
@@ -18,6 +20,7 @@ use self::rtnetlink::{
 };
 use crate::netlink::{NetlinkError, NetlinkSocket, Request};
 pub use macvtap::{MacvtapMode, NewMacvtap};
+pub use netkit::{NewNetkit, netkits};
 pub use rtnetlink::TunKind;
 pub use watch::{InterfaceWatch, Presence, Sighting};
 

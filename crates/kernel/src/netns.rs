@@ -130,6 +130,12 @@ pub fn start_in_new(command: &mut Command) {
     sys::child::before_exec(command, Task::EnterNamespace(IdMaps::of_caller()));
 }
 
+/// Makes `command` start in a new network namespace inside a new user namespace, in which it is root, whatever the caller's privilege:
+/// as a container without rights on the machine. Otherwise as [`start_in_new`].
+pub fn start_in_new_user(command: &mut Command) {
+    sys::child::before_exec(command, Task::EnterUserNamespace(IdMaps::of_caller()));
+}
+
 /// An open network namespace. It exists at least as long as this value.
 #[derive(Debug)]
 pub struct NetNs {

@@ -48,6 +48,7 @@ fn request(name: &str) -> SetupRequest {
         interface: name.to_owned(),
         queues: QueueChoice::Count(1),
         flows: vec![Flow::to(local)],
+        leases: Vec::new(),
         state_folder: None,
     }
 }

@@ -24,6 +24,7 @@ pub fn apply(
         interface: interface.to_owned(),
         queues: QueueChoice::These(queues),
         flows: flow.into_iter().collect(),
+        leases: Vec::new(),
         state_folder: None,
     })?;
     for warning in plan.warnings() {

@@ -11,6 +11,7 @@ use devmem_linux::netdev::Netdev;
 use super::devmem::bound::{Bound, DmabufKind, MEMORY_BYTES, Steering, bind, memory, require_rx};
 use super::devmem::receiving::{Habit, RxReport, Stream, receive, rx};
 use super::devmem::sending::tx;
+use super::lease_rows;
 use super::nic::{NIC, require_feature, without_gro};
 use super::row::{Context, Row, Seen, program};
 use super::traffic::{self, Family, STUCK, Way, pair};
@@ -43,6 +44,14 @@ pub const ROWS: &[Row] = &[
     ("devmem rx, killed in mid-transfer", kill),
     ("refusals while bound", refusals),
     ("devmem rx, guest's netem loses 5 %", netem),
+    ("lease: bound in a pod", lease_rows::bound_in_a_pod),
+    (
+        "lease: bound in a user namespace",
+        lease_rows::in_a_user_namespace,
+    ),
+    ("lease: two pods", lease_rows::two_pods),
+    ("lease: agent killed", lease_rows::agent_killed),
+    ("lease: pod removed", lease_rows::pod_removed),
 ];
 
 pub const LOSS_ROWS: &[Row] = &[

@@ -8,6 +8,7 @@ pub mod devmem_rows;
 mod exchange;
 mod exchange_rows;
 pub mod host;
+pub mod lease_rows;
 mod load_rows;
 mod loading;
 mod long_rows;

@@ -19,6 +19,10 @@ pub struct LinkArgs {
     /// Interface of the kernel, for --backend kernel and auto
     #[arg(long = "if", id = "interface", value_name = "NAME")]
     pub interface: Option<String>,
+    /// Write nothing to the interface of --if, which an agent has set up, as in a pod: find the queues that it has prepared, and check
+    /// what can be seen (see `devmem-tcp lease`)
+    #[arg(long, alias = "no-setup", requires = "interface")]
+    pub configured: bool,
     /// Link of the user backend: tap:NAME, packet:NAME for an Ethernet interface of this machine (with a MAC address
     /// beside its own, or with packet:NAME,ports=A-B these TCP ports of its address), macvtap:NAME for a macvtap interface over
     /// it (macvtap:NAME,mode=M: bridge, private, vepa, passthru), or unix:PATH to an emulated NIC (see `devmem-tcp nic`)

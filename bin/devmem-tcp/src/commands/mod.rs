@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod demo;
 pub mod exchange;
+pub mod lease;
 pub mod load;
 pub mod nvme_target;
 pub mod packetdrill_path;

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{Netdev, choice::Purpose};
+use devmem_tcp::choice::Purpose;
 
 use crate::backend::{self, Backend};
 use crate::kernel;
@@ -80,7 +80,7 @@ fn nothing_to_change(plan: &RecvPlan) -> Failure {
 /// Receives with the kernel's stack, on a NIC that supports device memory.
 fn on_kernel(name: &str, plan: &RecvPlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
-    let nic = Netdev::kernel(name)?;
+    let nic = plan.link.open_kernel(name)?;
     let local = kernel::local(&nic, &plan.link, plan.port)?;
     if plan.kernel.dry_run {
         return kernel::dry_run(&nic, local, plan.kernel.queues);

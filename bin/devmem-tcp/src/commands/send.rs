@@ -141,7 +141,7 @@ impl End {
                     }
                 }
                 Backend::Kernel(name) => {
-                    let nic = Netdev::kernel(&name)?;
+                    let nic = plan.link.open_kernel(&name)?;
                     kernel::check_support(&name, Purpose::Send)?;
                     Self {
                         backend: "kernel",

@@ -29,6 +29,8 @@ pub struct LinkPlan {
     pub backend: BackendChoice,
     /// The kernel's interface.
     pub interface: Option<String>,
+    /// An agent has set that interface up: nothing is written to it.
+    pub configured: bool,
     /// Our address on that interface; by default its first.
     pub address: Option<IpAddr>,
     /// Link and addresses for the user backend.
@@ -61,6 +63,7 @@ impl LinkPlan {
         let LinkArgs {
             backend,
             interface,
+            configured,
             link,
             addr,
             peer_addr,
@@ -104,6 +107,7 @@ impl LinkPlan {
         Ok(Self {
             backend,
             interface: interface.clone(),
+            configured: *configured,
             address,
             tap: TapPlan {
                 link,
@@ -115,6 +119,20 @@ impl LinkPlan {
                 shards: *shards,
                 tcp: tcp_options(tcp)?,
             },
+        })
+    }
+}
+
+impl LinkPlan {
+    /// Opens the interface `name` of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// There is no such interface.
+    pub fn open_kernel(&self, name: &str) -> Result<Netdev, Failure> {
+        Ok(match self.configured {
+            true => Netdev::configured(name)?,
+            false => Netdev::kernel(name)?,
         })
     }
 }

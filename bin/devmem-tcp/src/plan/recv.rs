@@ -63,9 +63,7 @@ pub struct KernelPlan {
     pub memory: Option<MemoryKind>,
     /// Print the planned changes, and exit.
     pub dry_run: bool,
-    /// Change nothing: the NIC is already set up.
-    pub no_setup: bool,
-    /// The first queue to bind in that case.
+    /// The first queue to bind, on an interface that an agent has set up; by default the agent's.
     pub first_queue: Option<u32>,
     /// A given option that only our NIC supports, if any.
     pub users_alone: Option<&'static str>,
@@ -84,7 +82,6 @@ impl KernelPlan {
             mem_bytes: to_usize("--mem-size", mem_size)?,
             memory: nic.memory,
             dry_run: false,
-            no_setup: false,
             first_queue: None,
             users_alone,
         })
@@ -130,7 +127,6 @@ impl RecvPlan {
         let args::Recv {
             link,
             dry_run,
-            no_setup,
             first_queue,
             listen: _,
             port,
@@ -157,7 +153,6 @@ impl RecvPlan {
         }
         let kernel = KernelPlan {
             dry_run,
-            no_setup,
             first_queue,
             ..KernelPlan::new(&nic, users_alone)?
         };

@@ -28,7 +28,7 @@ fn the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_fe
         assert!(dry_run.stdout.is_empty());
         for line in [
             "recv --backend kernel --if k0 -l",
-            "recv --backend kernel --if k0 -l --no-setup",
+            "recv --backend kernel --if k0 -l --configured",
             "send --backend kernel --if k0 192.0.2.2",
         ] {
             let refused = run(line);
@@ -43,6 +43,10 @@ fn the_kernel_backend_on_an_unsupported_interface_is_refused_with_the_missing_fe
             );
         }
         run("recv --backend kernel --if nosuch0").failed_with(1, "there is no interface nosuch0");
+        // Nor can its queues be leased, whatever the kernel.
+        let lease = run("lease k0 --pod netns=pid:1,addr=10.99.0.9,port=5201 --dry-run");
+        lease.failed_with(3, "k0 (veth) cannot be prepared: ");
+        assert!(lease.stdout.is_empty());
     });
 }
 

@@ -165,9 +165,11 @@ fn errors_of_the_argument_parser_end_with_2() {
         "send 10.77.0.1 -v 7",
         "send 10.77.0.1 --bytes 1K -i file",
         "recv --dry-run",
-        "recv --no-setup",
+        "recv --configured",
         "recv --if lo --first-queue 1",
-        "recv --if lo --dry-run --no-setup",
+        "recv --if lo --dry-run --configured",
+        "lease eth1",
+        "lease eth1 --pod netns=pod,addr=10.0.0.9",
     ] {
         assert_eq!(run(line).code, Some(2), "{line}");
     }
@@ -175,7 +177,9 @@ fn errors_of_the_argument_parser_end_with_2() {
 
 #[test]
 fn help_has_examples_and_the_meaning_of_the_exit_codes() {
-    for command in ["demo", "recv", "send", "wire", "nic", "doctor", "restore"] {
+    for command in [
+        "demo", "recv", "send", "wire", "nic", "doctor", "lease", "restore",
+    ] {
         let help = run(&format!("{command} --help"));
         assert_eq!(help.code, Some(0));
         let text = String::from_utf8(help.stdout).unwrap();

@@ -23,7 +23,7 @@ pub const CMD_BIND_RX: u8 = 13;
 pub const CMD_NAPI_SET: u8 = 14;
 /// `NETDEV_CMD_BIND_TX`: attaches a dma-buf to a netdev for sending.
 pub const CMD_BIND_TX: u8 = 15;
-/// `NETDEV_CMD_QUEUE_CREATE`.
+/// `NETDEV_CMD_QUEUE_CREATE` (Linux 7.1): makes a queue of a virtual netdev, leased from one of a NIC.
 pub const CMD_QUEUE_CREATE: u8 = 16;
 
 /// `NETDEV_A_DMABUF_IFINDEX` (u32).
@@ -51,8 +51,16 @@ pub const A_QUEUE_DMABUF: u16 = 5;
 pub const A_QUEUE_IO_URING: u16 = 6;
 /// `NETDEV_A_QUEUE_XSK` (nested): the queue's AF_XDP socket.
 pub const A_QUEUE_XSK: u16 = 7;
-/// `NETDEV_A_QUEUE_LEASE` (nested): the queue that this queue is leased to.
+/// `NETDEV_A_QUEUE_LEASE` (nested: `A_LEASE_*`): in a request to make a queue, the one that it is leased from; in the reply about a
+/// queue of a NIC, the one that it is leased to.
 pub const A_QUEUE_LEASE: u16 = 8;
+
+/// `NETDEV_A_LEASE_IFINDEX` (u32): the netdev at the other end of a lease.
+pub const A_LEASE_IFINDEX: u16 = 1;
+/// `NETDEV_A_LEASE_QUEUE` (nested: [`A_QUEUE_ID`] and [`A_QUEUE_TYPE`]): its queue.
+pub const A_LEASE_QUEUE: u16 = 2;
+/// `NETDEV_A_LEASE_NETNS_ID` (s32): its network namespace, as this one numbers it; absent if it is this one.
+pub const A_LEASE_NETNS_ID: u16 = 3;
 
 /// `NETDEV_QUEUE_TYPE_RX`.
 pub const QUEUE_TYPE_RX: u32 = 0;

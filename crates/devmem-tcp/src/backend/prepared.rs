@@ -31,6 +31,13 @@ impl Prepared {
             .unwrap_or_default()
     }
 
+    /// Returns what an agent must have set where it cannot be seen.
+    pub(crate) fn unseen(&self) -> Vec<String> {
+        self.of_kernel()
+            .map(kernel::Prepared::unseen)
+            .unwrap_or_default()
+    }
+
     /// Returns the settings that have changed since.
     pub(crate) fn drifts(&self) -> Vec<Drift> {
         self.of_kernel()

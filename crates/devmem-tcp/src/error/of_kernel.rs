@@ -123,13 +123,20 @@ const DOCTOR: &str = "`devmem-tcp doctor` lists what the interface supports and 
 impl From<PlanError> for Error {
     fn from(error: PlanError) -> Self {
         let (kind, errno) = plan_verdict(&error);
-        Self::new(kind, errno, error.to_string()).with_remedy(DOCTOR)
+        let remedy = match &error {
+            PlanError::NotConfigured { commands, .. } if !commands.is_empty() => {
+                format!("the agent must set:\n{}", commands.join("\n"))
+            }
+            _ => DOCTOR.to_owned(),
+        };
+        Self::new(kind, errno, error.to_string()).with_remedy(remedy)
     }
 }
 
 fn plan_verdict(error: &PlanError) -> (ErrorKind, Errno) {
     match error {
         PlanError::Unsupported { .. } => (ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+        PlanError::NotConfigured { .. } => (ErrorKind::NotSetUp, Errno::EINVAL),
         PlanError::Read(error) => {
             let errno = error.errno().unwrap_or(Errno::EIO);
             (ErrorKind::of_errno(errno), errno)
@@ -156,6 +163,11 @@ impl From<ApplyError> for Error {
                 (ErrorKind::InUse, Errno::EBUSY)
             }
             StepError::Flow(error) => plan_verdict(error),
+            StepError::Lease(refused) => (
+                ErrorKind::of_cause(refused.cause.kind, refused.errno),
+                refused.errno,
+            ),
+            StepError::NetkitExists { .. } => (ErrorKind::InUse, Errno::EEXIST),
             _ => (ErrorKind::Other, Errno::EIO),
         };
         let interface = error.interface.clone();

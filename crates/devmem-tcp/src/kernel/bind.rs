@@ -11,6 +11,7 @@ use steer::RxQueueId;
 
 use super::exporters::dmabuf_of;
 use super::nic::Nic;
+use super::niov_size;
 use super::prepared::Prepared;
 use crate::error::{BindError, Error, Forked, Remedy};
 use crate::net_iov_count::NetIovCount;
@@ -43,8 +44,7 @@ impl Nic {
             .collect();
         let page = rustix::param::page_size();
         // The default is not sent: kernels before 7.3 do not know the attribute.
-        let wanted = size.map(NiovSize::bytes).filter(|bytes| *bytes != page);
-        let wanted = wanted.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        let wanted = size.filter(|size| size.bytes() != page);
         let size = match size {
             Some(size) => size,
             None => NiovSize::new(page).unwrap_or_default(),
@@ -52,6 +52,10 @@ impl Nic {
         let mut netdev = self
             .netdev()
             .map_err(|error| Error::no_family(self.name(), "bind-rx", &error))?;
+        if let Some(wanted) = wanted {
+            niov_size::check(&mut netdev, memory, wanted)?;
+        }
+        let wanted = wanted.map(|size| u32::try_from(size.bytes()).unwrap_or(u32::MAX));
         let claim = RxClaim::take(memory, size, holder(self, &queues));
         // What the kernel has against the queues comes before our refusal of the memory, as in user space.
         let claim = claim.map_err(|in_use| match netdev.refusal_of_queues(&queues) {

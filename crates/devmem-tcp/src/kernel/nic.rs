@@ -13,6 +13,7 @@ use nic::LinkState;
 
 use super::ledger::{Leaving, Ledger};
 use super::prepared::Prepared;
+use super::setup::SetUpBy;
 use crate::error::{Error, Forked};
 use crate::home::Home;
 use crate::queue_stats::QueueStats;
@@ -22,6 +23,7 @@ use crate::queue_stats::QueueStats;
 pub(crate) struct Nic {
     name: String,
     index: IfIndex,
+    set_up_by: SetUpBy,
     home: Home,
     known: Mutex<Known>,
 }
@@ -46,13 +48,14 @@ pub(super) struct Known {
 }
 
 impl Nic {
-    /// Finds the interface `name`.
-    pub(crate) fn by_name(name: &str) -> Result<Arc<Self>, Error> {
+    /// Finds the interface `name`, which `set_up_by` sets up for device memory.
+    pub(crate) fn by_name(name: &str, set_up_by: SetUpBy) -> Result<Arc<Self>, Error> {
         let found = netif::Interface::by_name(name);
         let found = found.map_err(|error| Error::no_interface(name, error))?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),
+            set_up_by,
             home: Home::here(),
             known: Mutex::default(),
         }))
@@ -66,6 +69,11 @@ impl Nic {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns who sets the interface up for device memory.
+    pub(super) fn set_up_by(&self) -> SetUpBy {
+        self.set_up_by
     }
 
     /// Returns whether both are the same interface, so that bindings of one can be used with sockets of the other.

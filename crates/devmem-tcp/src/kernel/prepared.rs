@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_linux::netdev::KernelRxQueueId;
-use devmem_linux::nic_setup::NicSetup;
+use devmem_linux::nic_setup::{Configured, NicSetup};
 
 use crate::error::Forked;
 use crate::home::Home;
@@ -15,7 +15,9 @@ use crate::restore::{Drift, RestoreReport};
 pub(crate) struct Prepared {
     home: Home,
     queues: Vec<KernelRxQueueId>,
-    /// `None` after restoring.
+    /// What an agent must have set where it cannot be seen.
+    unseen: Vec<String>,
+    /// `None` after restoring, and for settings of an agent.
     setup: Mutex<Option<NicSetup>>,
 }
 
@@ -24,8 +26,24 @@ impl Prepared {
         Arc::new(Self {
             home: Home::here(),
             queues: setup.queues().to_vec(),
+            unseen: Vec::new(),
             setup: Mutex::new(Some(setup)),
         })
+    }
+
+    /// Settings of an agent, which this process neither changes nor restores.
+    pub(super) fn by_agent(found: &Configured) -> Arc<Self> {
+        Arc::new(Self {
+            home: Home::here(),
+            queues: found.queues().to_vec(),
+            unseen: found.unseen().to_vec(),
+            setup: Mutex::new(None),
+        })
+    }
+
+    /// Returns what an agent must have set where it cannot be seen from here.
+    pub(crate) fn unseen(&self) -> Vec<String> {
+        self.unseen.clone()
     }
 
     /// Fails in a child of fork(2).

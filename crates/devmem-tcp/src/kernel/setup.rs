@@ -1,9 +1,9 @@
-//! Settings of a kernel interface for a receiver.
+//! Settings of a kernel interface for a receiver: made by us, or by an agent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupPlan, SetupRequest};
+use devmem_linux::nic_setup::{Configured, Flow, NicSetup, QueueChoice, SetupPlan, SetupRequest};
 use steer::RxQueueId;
 
 use super::nic::Nic;
@@ -11,6 +11,23 @@ use super::prepared::Prepared;
 use crate::error::Error;
 use crate::flows::Flows;
 use crate::restore::Drift;
+
+/// Who sets an interface up for device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetUpBy {
+    /// This process, which restores the previous settings.
+    Us,
+    /// An agent of the machine. This process writes nothing to the interface, and checks what it can see.
+    Agent,
+}
+
+/// What a receiver needs of an interface.
+enum Plan {
+    /// Settings to make.
+    Ours(Box<SetupPlan>),
+    /// Queues that an agent has prepared.
+    Agents(Configured),
+}
 
 impl Nic {
     /// Returns a setting of one of our set-ups that has changed since.
@@ -25,27 +42,31 @@ impl Nic {
             .find_map(|setup| setup.drifts().into_iter().next())
     }
 
-    /// Returns the planned changes as commands. Changes nothing.
+    /// Returns the planned changes as commands; none for an interface that an agent sets up. Changes nothing.
     pub(crate) fn commands(&self, flows: &Flows, queues: u16) -> Result<Vec<String>, Error> {
-        Ok(plan(self, flows, queues)?.commands())
+        Ok(match plan(self, flows, queues)? {
+            Plan::Ours(plan) => plan.commands(),
+            Plan::Agents(_) => Vec::new(),
+        })
     }
 
-    /// Applies the settings. Returns them and the chosen queues.
+    /// Applies the settings, or finds those of an agent. Returns them and the queues.
     pub(crate) fn prepare(
         &self,
         flows: &Flows,
         queues: u16,
     ) -> Result<(Arc<Prepared>, Vec<RxQueueId>), Error> {
-        let applied = plan(self, flows, queues)?.apply();
-        let setup = applied.map_err(Error::from)?;
-        let ids = setup.queues().iter().map(|queue| {
+        let prepared = match plan(self, flows, queues)? {
+            Plan::Ours(plan) => Prepared::new(plan.apply().map_err(Error::from)?),
+            Plan::Agents(found) => Prepared::by_agent(&found),
+        };
+        let ids = prepared.queues().iter().map(|queue| {
             // No NIC has more queues than a u16 can count.
             u16::try_from(queue.0).map(RxQueueId)
         });
         let Ok(ids) = ids.collect::<Result<Vec<_>, _>>() else {
             return Err(Error::no_such_queues(queues, u16::MAX));
         };
-        let prepared = Prepared::new(setup);
         let known = &mut self.known().prepared;
         known.retain(|other| other.strong_count() > 0);
         known.push(Arc::downgrade(&prepared));
@@ -53,7 +74,7 @@ impl Nic {
     }
 }
 
-fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, Error> {
+fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<Plan, Error> {
     let Flows { local, peers } = flows;
     let to_local = Flow::to(*local);
     let from = |peer: &SocketAddr| Flow {
@@ -68,7 +89,11 @@ fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<SetupPlan, Error> {
             true => vec![to_local],
             false => peers.iter().map(from).collect(),
         },
+        leases: Vec::new(),
         state_folder: None,
     };
-    NicSetup::plan(&request).map_err(Error::from)
+    Ok(match nic.set_up_by() {
+        SetUpBy::Us => Plan::Ours(Box::new(NicSetup::plan(&request)?)),
+        SetUpBy::Agent => Plan::Agents(Configured::find(&request)?),
+    })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use devmem_tcp::{BindError, BoundRx, BoundTx, Netdev, Setup};
+use devmem_tcp::{BindError, BindOptions, BoundRx, BoundTx, Netdev, NiovSize, Setup};
 use devmem_uapi::Errno;
 use netmem::Dmabuf;
 
@@ -17,6 +17,7 @@ pub(crate) struct KernelNic {
     bindings: Mutex<BTreeMap<u32, KernelBinding>>,
     setup: Option<Setup>,
     netdev: Netdev,
+    options: BindOptions,
 }
 
 /// A binding, which ends when it is dropped.
@@ -35,12 +36,24 @@ struct NicSettings {
     /// Local address and port to receive on; `None` changes no setting of the interface.
     receive: Option<SocketAddr>,
     queues: u16,
+    set_up_by: SetUpBy,
+    /// Size of the net_iovs; `None` for a page.
+    niov: Option<NiovSize>,
+}
+
+/// Who sets the interface up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SetUpBy {
+    Us,
+    Agent,
 }
 
 fn parse(text: &str) -> Result<NicSettings, Failure> {
     let mut settings = NicSettings {
         receive: None,
         queues: 1,
+        set_up_by: SetUpBy::Us,
+        niov: None,
     };
     let parts = text.split(',').map(str::trim);
     for part in parts.filter(|part| !part.is_empty()) {
@@ -56,9 +69,20 @@ fn parse(text: &str) -> Result<NicSettings, Failure> {
                 let number = number.parse();
                 settings.queues = number.map_err(|_| invalid("write queues=1"))?;
             }
+            Some(("configured", "yes")) => settings.set_up_by = SetUpBy::Agent,
+            Some(("niov", bytes)) => {
+                let size = bytes
+                    .parse()
+                    .ok()
+                    .and_then(|bytes| NiovSize::new(bytes).ok());
+                let size = size.ok_or_else(|| {
+                    invalid("a net_iov has a power of two of bytes from 4096 to 2097152")
+                });
+                settings.niov = Some(size?);
+            }
             _ => {
                 return Err(invalid(
-                    "there are the settings receive=ADDRESS:PORT and queues=N",
+                    "there are the settings receive=ADDRESS:PORT, queues=N, niov=BYTES and configured=yes",
                 ));
             }
         }
@@ -68,8 +92,17 @@ fn parse(text: &str) -> Result<NicSettings, Failure> {
 
 /// Opens an interface, makes the settings for receiving, and returns its number.
 pub(crate) fn open(interface: &str, settings: &str) -> Result<usize, Failure> {
-    let NicSettings { receive, queues } = parse(settings)?;
-    let netdev = Netdev::kernel(interface).map_err(|error| Failure::of_open(&error))?;
+    let NicSettings {
+        receive,
+        queues,
+        set_up_by,
+        niov,
+    } = parse(settings)?;
+    let netdev = match set_up_by {
+        SetUpBy::Us => Netdev::kernel(interface),
+        SetUpBy::Agent => Netdev::configured(interface),
+    };
+    let netdev = netdev.map_err(|error| Failure::of_open(&error))?;
     let plan = receive.map(|local| netdev.plan_receive(local).queues(queues));
     let setup = plan.map(devmem_tcp::ReceivePlan::apply).transpose();
     let setup = setup.map_err(|error| Failure::of(error.errno(), &error))?;
@@ -77,6 +110,7 @@ pub(crate) fn open(interface: &str, settings: &str) -> Result<usize, Failure> {
         bindings: Mutex::default(),
         setup,
         netdev,
+        options: niov.map_or_else(BindOptions::new, |size| BindOptions::new().niov_size(size)),
     }))
 }
 
@@ -106,7 +140,9 @@ impl KernelNic {
                 "the interface is not set up for receiving; open it with receive=ADDRESS:PORT in SETTINGS",
             )
         })?;
-        let bound = self.netdev.bind_rx(memory, setup.queues());
+        let bound = self
+            .netdev
+            .bind_rx_with(memory, setup.queues(), self.options);
         let bound = bound.map_err(|error| match &error {
             BindError::InUse(in_use) => Failure::of_in_use(in_use),
             error => Failure::of_bind(error.errno(), error, error.remedy()),
@@ -146,8 +182,20 @@ mod tests {
         let read = parse("receive=10.77.0.2:5201, queues=2").expect("valid");
         assert_eq!(read.receive, "10.77.0.2:5201".parse().ok());
         assert_eq!(read.queues, 2);
+        assert_eq!((read.set_up_by, read.niov), (SetUpBy::Us, None));
+        let read = parse("receive=10.77.0.2:5201,configured=yes,niov=16384").expect("valid");
+        let size = read.niov.map(NiovSize::bytes);
+        assert_eq!((read.set_up_by, size), (SetUpBy::Agent, Some(16384)));
         assert_eq!(parse("").expect("valid").receive, None);
-        for text in ["receive=10.77.0.2", "queues=-1", "queues", "mtu=1500"] {
+        for text in [
+            "receive=10.77.0.2",
+            "queues=-1",
+            "queues",
+            "mtu=1500",
+            "niov=16383",
+            "niov=4194304",
+            "configured",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -101,6 +101,11 @@ impl Setup {
         Ok(self.setup.with(py, |setup| setup.changes())?)
     }
 
+    /// What the agent of an interface opened with `configured` must have set where it cannot be checked from here.
+    fn unseen(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.setup.with(py, |setup| setup.unseen())?)
+    }
+
     /// Gives up the settings: they are undone when no binding needs them.
     fn close(&self, py: Python<'_>) {
         self.setup.close(py);

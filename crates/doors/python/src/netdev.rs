@@ -142,10 +142,15 @@ impl Netdev {
         Ok(Open(Self::new(nic, Time::Real)))
     }
 
-    /// Opens an interface of the kernel, as "eth1".
+    /// Opens an interface of the kernel, as "eth1". With `configured`, nothing is written to it: an agent has set it up, as for a pod.
     #[staticmethod]
-    fn kernel(py: Python<'_>, name: &str) -> PyResult<Open<Self>> {
-        let nic = released(py, || devmem_tcp::Netdev::kernel(name).map_err(Error::from))?;
+    #[pyo3(signature = (name, configured=false))]
+    fn kernel(py: Python<'_>, name: &str, configured: bool) -> PyResult<Open<Self>> {
+        let open = match configured {
+            true => devmem_tcp::Netdev::configured,
+            false => devmem_tcp::Netdev::kernel,
+        };
+        let nic = released(py, || open(name).map_err(Error::from))?;
         Ok(Open(Self::new(nic, Time::Real)))
     }
 

@@ -30,6 +30,13 @@ def test_the_text_is_that_of_the_library_and_the_remedy_says_what_to_type():
     assert error.remedy == "`ip link` lists those of this network namespace"
 
 
+def test_an_interface_that_no_agent_has_set_up_is_not_written_to():
+    plan = Netdev.kernel("lo", configured=True).plan_receive(("127.0.0.1", 5201))
+    with pytest.raises(DevmemError) as raised:
+        plan.apply()
+    assert "lo is not set up for device memory: " in str(raised.value)
+
+
 def test_remedies_name_calls_of_python_and_are_the_last_lines_of_the_text():
     with pytest.raises(devmem_tcp.InvalidInputError) as raised:
         Netdev.user("mem:no-address")

@@ -3,6 +3,7 @@
 //! [`Doctor::examine`] gathers facts and changes nothing. Where possible it probes the kernel with a request that cannot
 //! succeed, rather than guess from versions.
 
+mod lease;
 mod machine;
 mod nic;
 
@@ -10,6 +11,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub use lease::{Leased, Lessor};
 pub use machine::KernelFacts;
 pub use nic::{NicFacts, NicVerdict};
 

@@ -3,6 +3,7 @@
 use devmem_uapi::IfIndex;
 use serde::Serialize;
 
+use super::lease::{self, Leased};
 use super::{Check, CheckState};
 use crate::drivers::{KnownDriver, known_driver};
 use crate::ethtool::{Channels, DataSplit, DriverInfo, Ethtool, EthtoolError, NTUPLE, Rings};
@@ -38,6 +39,8 @@ pub struct NicFacts {
     pub rx_queues: usize,
     /// The RX queues in use, and their users.
     pub taken: Vec<(KernelRxQueueId, QueueUser)>,
+    /// The queues of a netkit that are leased from a NIC.
+    pub leased: Vec<Leased>,
     /// All checks.
     pub checks: Vec<Check>,
     /// The overall result.
@@ -68,9 +71,18 @@ impl NicFacts {
         if let Ok(mut ethtool) = ethtool {
             driver = ethtool.driver().ok();
             known = driver.as_ref().and_then(|info| known_driver(&info.driver));
-            checks.push(spare_queues(name, &queues, ethtool.channels().ok()));
-            checks.extend(settings(name, &mut ethtool, known));
+            match lease::is_lessee(known) {
+                true => checks.push(lease::check(&queues)),
+                false => {
+                    checks.push(spare_queues(name, &queues, ethtool.channels().ok()));
+                    checks.extend(settings(name, &mut ethtool, known));
+                }
+            }
         }
+        let leased = match lease::is_lessee(known) {
+            true => lease::of_netkit(index, &queues),
+            false => Vec::new(),
+        };
         checks.push(xdp(name, index));
         drop_vain_remedies(&mut checks);
         let taken = queues.iter().filter_map(|(id, user)| Some((*id, (*user)?)));
@@ -79,6 +91,7 @@ impl NicFacts {
             index,
             rx_queues: queues.len(),
             taken: taken.collect(),
+            leased,
             verdict: verdict(&checks),
             driver,
             known,

@@ -12,6 +12,7 @@ pub fn cause(operation: Operation, errno: Errno, facts: &Facts) -> Cause {
     let known = match operation {
         Operation::BindRx => bind_rx(errno, facts),
         Operation::BindTx => bind_tx(errno, facts),
+        Operation::Lease => lease(errno, facts),
         Operation::Recv => recv(errno),
         Operation::Send => send(errno, facts),
         Operation::Dontneed => dontneed(errno),
@@ -46,15 +47,22 @@ fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
         )
         .hint("bind the queues of each physical function separately"),
         Errno::EOPNOTSUPP if says(facts, "rx_page_size") => Cause::new(
-            CauseKind::DmabufGeometry,
+            CauseKind::DriverCannot,
             format!("{interface} supports only net_iovs of one page"),
         )
-        .hint("bind without a size: every driver supports one page"),
+        .hint("bind without a size: every driver supports one page; larger ones need mlx5_core or bnxt_en"),
+        // Linux 7.3 looks for the DMA device of a leased queue at the netkit, and finds none at the NIC.
+        Errno::EOPNOTSUPP if is_leased(facts) => queue_taken(errno, facts),
         Errno::EOPNOTSUPP => driver_cannot(facts, "bind device memory to RX queues"),
         // After the driver has restarted the queue, the kernel checks that a page pool uses the memory (linux
         // net/core/page_pool_user.c page_pool_check_memory_provider).
         Errno::ENODATA => driver_cannot(facts, "receive into device memory: it ignores the memory"),
         Errno::EEXIST | Errno::EBUSY => queue_taken(errno, facts),
+        Errno::ERANGE if points_at(facts, NIOV_SIZE) => Cause::new(
+            CauseKind::DmabufGeometry,
+            "a net_iov must be a page or more",
+        )
+        .hint("`getconf PAGESIZE` prints the size of a page"),
         Errno::ERANGE => Cause::new(
             CauseKind::QueueFixed,
             format!("this driver cannot restart {}", queues(facts)),
@@ -83,14 +91,8 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
     {
         return bad_queue(facts, past_the_end);
     }
-    if pointed == "rx-page-size" {
-        return Cause::new(
-            CauseKind::DmabufGeometry,
-            "net_iovs of that size are not accepted",
-        )
-        .hint(
-            "the size must be a power of two of at least a page, every piece of the dma-buf a multiple of it; needs Linux 7.3",
-        );
+    if let Some(cause) = niov_size_invalid(facts).or_else(|| pieces_invalid(facts)) {
+        return cause;
     }
     let split = says(facts, "tcp-data-split");
     let threshold = says(facts, "hds-thresh");
@@ -117,6 +119,46 @@ fn bind_rx_invalid(facts: &Facts) -> Cause {
     .hint("make the dma-buf's offset and size multiples of the page size")
 }
 
+/// Attribute of a binding with the size of its net_iovs (Linux 7.3).
+const NIOV_SIZE: &str = "rx-page-size";
+
+/// Why the requested size of net_iovs is refused, if it is.
+fn niov_size_invalid(facts: &Facts) -> Option<Cause> {
+    let of_size = points_at(facts, NIOV_SIZE) || says(facts, NIOV_SIZE);
+    of_size.then(|| match says(facts, "power of 2") {
+        true => Cause::new(
+            CauseKind::DmabufGeometry,
+            "the size of a net_iov must be a power of two",
+        ),
+        // An attribute that the kernel does not know.
+        false => Cause::new(
+            CauseKind::KernelTooOld,
+            "this kernel supports only net_iovs of one page: other sizes need Linux 7.3",
+        )
+        .hint("bind without a size"),
+    })
+}
+
+/// What the exporters give, for a dma-buf whose pieces do not fit net_iovs.
+const PIECES: &str = "each piece of a dma-buf must begin and end at a multiple of the net_iov size: a udmabuf of ordinary pages has \
+     pieces of a page, one of huge pages (sysctl vm.nr_hugepages=512) of 2 MiB; the dma-heap `system` gives any mixture of 4 KiB, \
+     64 KiB and 1 MiB, a CMA heap one piece, a GPU the pages of its driver\n\
+     take a size that divides them all, or bind without a size";
+
+/// Why the pieces of the dma-buf are refused, if the kernel says that they are: in the words of Linux 7.3 about each piece, or of
+/// earlier ones about pages.
+fn pieces_invalid(facts: &Facts) -> Option<Cause> {
+    let words = facts.kernel.as_deref()?;
+    let is_refused = ["not aligned to niov size", "PAGE_SIZE aligned"];
+    is_refused.iter().any(|text| words.contains(text)).then(|| {
+        Cause::new(
+            CauseKind::DmabufGeometry,
+            format!("the pieces of the dma-buf do not fit net_iovs of this size: {words}"),
+        )
+        .hint(PIECES)
+    })
+}
+
 fn bad_queue(facts: &Facts, past_the_end: Option<&KernelRxQueueId>) -> Cause {
     let interface = interface(facts);
     if facts.queues.is_empty() {
@@ -141,6 +183,12 @@ fn bad_queue(facts: &Facts, past_the_end: Option<&KernelRxQueueId>) -> Cause {
     }
 }
 
+/// Returns whether one of the requested queues is leased to another netdev.
+fn is_leased(facts: &Facts) -> bool {
+    let mut users = facts.taken.iter().map(|(_, user)| user);
+    users.any(|user| matches!(user, QueueUser::Lease(_)))
+}
+
 fn queue_taken(errno: Errno, facts: &Facts) -> Cause {
     let interface = interface(facts);
     if let Some((queue, user)) = facts.taken.first() {
@@ -150,7 +198,9 @@ fn queue_taken(errno: Errno, facts: &Facts) -> Cause {
             }
             QueueUser::IoUring => "the queue is free when the io_uring is closed",
             QueueUser::Xsk => "the queue is free when the AF_XDP socket is closed",
-            QueueUser::Lease => "the queue is free when the netdev that leases it is removed",
+            QueueUser::Lease(_) => {
+                "only that netdev can bind memory to it, in its network namespace; the queue is free when the netdev is removed"
+            }
         };
         return Cause::new(
             CauseKind::QueueTaken,
@@ -188,6 +238,43 @@ fn bind_tx(errno: Errno, facts: &Facts) -> Option<Cause> {
             "the descriptor is not a dma-buf, or its size or pieces are not whole pages",
         )
         .hint("make the dma-buf's offset and size multiples of the page size"),
+        _ => return bind(errno, facts),
+    };
+    Some(cause)
+}
+
+fn lease(errno: Errno, facts: &Facts) -> Option<Cause> {
+    let interface = interface(facts);
+    let netkit = facts.other_interface.as_deref().unwrap_or("the netkit");
+    let words = facts.kernel.as_deref();
+    let cause = match errno {
+        Errno::EPERM | Errno::EACCES => Cause::new(
+            CauseKind::NotPermitted,
+            "needs CAP_NET_ADMIN in the initial user namespace",
+        )
+        .hint("the agent of the node makes the lease, not the pod: run it as root of the machine"),
+        Errno::ENODEV => Cause::new(
+            CauseKind::NoDevice,
+            format!("{interface} or {netkit} does not exist"),
+        ),
+        Errno::EBUSY | Errno::EEXIST => queue_taken(errno, facts),
+        Errno::ERANGE => bad_queue(facts, facts.queues.first()),
+        Errno::EOPNOTSUPP if says(facts, "different devices") => Cause::new(
+            CauseKind::QueuesOfDifferentDevices,
+            format!("{netkit} has queues of another NIC already"),
+        )
+        .hint("one netkit takes queues of one NIC: make another netkit"),
+        Errno::EOPNOTSUPP if words.is_none() => Cause::new(
+            CauseKind::KernelTooOld,
+            "this kernel cannot lease queues: it needs Linux 7.1, and 7.2 to bind device memory to them",
+        ),
+        // The netkit's answer: the primary end has no queues to lease, and there are as many as it was made with.
+        _ if says(facts, "unable to create") => Cause::new(
+            CauseKind::BadQueue,
+            format!("{netkit} has no room for one more queue"),
+        )
+        .hint("lease to the peer of a netkit that was made with one RX queue more than are leased (numrxqueues)"),
+        Errno::EOPNOTSUPP | Errno::EINVAL => driver_cannot(facts, "lease a queue"),
         _ => return bind(errno, facts),
     };
     Some(cause)
@@ -444,6 +531,10 @@ fn anywhere(errno: Errno) -> Option<Cause> {
         _ => return None,
     };
     Some(cause)
+}
+
+fn points_at(facts: &Facts, attribute: &str) -> bool {
+    facts.attribute.as_deref() == Some(attribute)
 }
 
 fn says(facts: &Facts, words: &str) -> bool {

@@ -3,6 +3,7 @@
 use devmem_uapi::{DmabufId, Errno};
 
 use super::*;
+use crate::queue_id::LeaseEnd;
 
 fn facts() -> Facts {
     Facts {
@@ -74,7 +75,7 @@ fn every_refusal_of_bind_rx_has_its_cause() {
             K::XdpAttached,
         ),
         (Errno::EBUSY, taken(QueueUser::Xsk), K::QueueTaken),
-        (Errno::EBUSY, taken(QueueUser::Lease), K::QueueTaken),
+        (Errno::EBUSY, taken(QueueUser::Lease(None)), K::QueueTaken),
         (Errno::ERANGE, facts(), K::QueueFixed),
         (Errno::ENOENT, facts(), K::KernelTooOld),
         (Errno::ENOMEM, facts(), K::NoResources),
@@ -86,6 +87,124 @@ fn every_refusal_of_bind_rx_has_its_cause() {
             "{errno} {facts:?}"
         );
     }
+}
+
+#[test]
+fn a_leased_queue_is_taken_whatever_the_errno() {
+    let facts = Facts {
+        taken: vec![(KernelRxQueueId(15), QueueUser::Lease(None))],
+        ..kernel("Device doesn't support DMA")
+    };
+    for errno in [Errno::EBUSY, Errno::EOPNOTSUPP] {
+        let cause = cause(Operation::BindRx, errno, &facts);
+        assert_eq!(cause.kind, CauseKind::QueueTaken, "{cause}");
+        assert!(cause.message.contains("a lease to"), "{cause}");
+    }
+}
+
+#[test]
+fn refusals_of_a_net_iov_size_are_told_apart() {
+    use CauseKind as K;
+    let pointed = |words: Option<&str>| Facts {
+        kernel: words.map(str::to_owned),
+        attribute: Some("rx-page-size".to_owned()),
+        // Off, as when nothing was set up: the kernel looks at the size first.
+        data_split: Some(DataSplit::Disabled),
+        ..facts()
+    };
+    let old = "dma-buf SG length must be PAGE_SIZE aligned";
+    let new = "dmabuf sg entry (addr=0x1000, len=4096) not aligned to niov size 16384";
+    let off = |words: &str| Facts {
+        data_split: Some(DataSplit::Disabled),
+        ..kernel(words)
+    };
+    let cases = [
+        // Linux before 7.3 does not know the attribute.
+        (
+            Errno::EINVAL,
+            pointed(Some("Unknown attribute type")),
+            K::KernelTooOld,
+        ),
+        (Errno::EINVAL, pointed(None), K::KernelTooOld),
+        (
+            Errno::EINVAL,
+            kernel("rx-page-size must be a power of 2"),
+            K::DmabufGeometry,
+        ),
+        (
+            Errno::ERANGE,
+            pointed(Some("integer out of range")),
+            K::DmabufGeometry,
+        ),
+        (
+            Errno::EOPNOTSUPP,
+            kernel("device does not support: rx_page_size"),
+            K::DriverCannot,
+        ),
+        (Errno::EINVAL, off(old), K::DmabufGeometry),
+        (Errno::EINVAL, off(new), K::DmabufGeometry),
+    ];
+    for (errno, facts, expected) in cases {
+        let cause = cause(Operation::BindRx, errno, &facts);
+        assert_eq!(cause.kind, expected, "{errno} {facts:?}: {cause}");
+    }
+    let cause = cause(Operation::BindRx, Errno::EINVAL, &kernel(new));
+    assert!(cause.message.contains("addr=0x1000, len=4096"), "{cause}");
+    let hint = cause.hint.unwrap();
+    assert!(
+        hint.contains("2 MiB") && hint.contains("a size that divides"),
+        "{hint}"
+    );
+}
+
+#[test]
+fn every_refusal_of_a_lease_has_its_cause() {
+    use CauseKind as K;
+    let leased = LeaseEnd {
+        ifindex: 8,
+        queue: KernelRxQueueId(1),
+        netns: Some(0),
+    };
+    let taken = Facts {
+        taken: vec![(KernelRxQueueId(15), QueueUser::Lease(Some(leased)))],
+        ..kernel("Lease device queue is already leased")
+    };
+    let cases = [
+        (Errno::EPERM, facts(), K::NotPermitted),
+        (Errno::ENODEV, facts(), K::NoDevice),
+        (Errno::EOPNOTSUPP, facts(), K::KernelTooOld),
+        (
+            Errno::EOPNOTSUPP,
+            kernel("Leasing multiple queues from different devices not supported"),
+            K::QueuesOfDifferentDevices,
+        ),
+        (
+            Errno::EOPNOTSUPP,
+            kernel("Device is unable to create a new queue"),
+            K::BadQueue,
+        ),
+        (
+            Errno::EINVAL,
+            kernel("Lease device does not support queue management operations"),
+            K::DriverCannot,
+        ),
+        (Errno::ERANGE, facts(), K::BadQueue),
+        (Errno::EBUSY, taken.clone(), K::QueueTaken),
+        (
+            Errno::EBUSY,
+            kernel("Lease device queue in use by memory provider"),
+            K::QueueTaken,
+        ),
+    ];
+    for (errno, facts, expected) in cases {
+        let cause = cause(Operation::Lease, errno, &facts);
+        assert_eq!(cause.kind, expected, "{errno} {facts:?}: {cause}");
+    }
+    let cause = cause(Operation::Lease, Errno::EBUSY, &taken);
+    assert_eq!(
+        cause.message,
+        "queue 15 of eth1 is used by a lease to queue 1 of interface 8 in network namespace 0"
+    );
 }
 
 #[test]
@@ -257,6 +376,7 @@ fn any_errno_without_facts_has_a_cause_with_a_message() {
     let operations = [
         Operation::BindRx,
         Operation::BindTx,
+        Operation::Lease,
         Operation::Recv,
         Operation::Send,
         Operation::Dontneed,

@@ -274,6 +274,25 @@ impl Netdev {
     }
 }
 
+impl Netdev {
+    /// Probes whether this kernel knows net_iovs of another size than a page (Linux 7.3), with a request that cannot succeed: for
+    /// net_iovs of one byte. Whether the driver supports such net_iovs is known only when memory is bound.
+    pub fn probe_niov_size(&mut self) -> DriverSupport {
+        let request = |socket: &GenericSocket, index: u32| {
+            bind_request(socket, uapi::CMD_BIND_RX, index, NEVER_OPEN)
+                .u32(uapi::A_DMABUF_RX_PAGE_SIZE, 1)
+        };
+        let tried = self.bind("try bind-rx", request).err();
+        match &tried {
+            Some(error) if error.errno == rustix::io::Errno::INVAL => DriverSupport::No {
+                reason: "only net_iovs of one page: other sizes need Linux 7.3".to_owned(),
+            },
+            // The policy of the attribute, so the kernel has it.
+            _ => judge(&tried, |error| error.errno == rustix::io::Errno::RANGE),
+        }
+    }
+}
+
 /// Derives the driver's support from the answer to a request that cannot succeed.
 fn judge(
     refused: &Option<NetlinkError>,

@@ -2,16 +2,20 @@
 //!
 //! A [`Netdev`] is one interface. [`Netdev::bind_rx`] and [`Netdev::bind_tx`] return a [`BoundRx`] and a
 //! [`BoundTx`], each with a netlink socket that *is* the binding: closing it, also by a crash, unbinds.
+//!
+//! A queue of a NIC can be leased to the netkit of a pod ([`Netdev::lease_queue`]): there it is bound by the netkit's number of it.
 
 mod bind;
+mod lease;
 mod queue;
 mod refusal;
 mod stats;
 
 use devmem_uapi::{IfIndex, netdev as uapi};
 
-pub use crate::queue_id::{KernelRxQueueId, QueueUser};
+pub use crate::queue_id::{KernelRxQueueId, LeaseEnd, QueueUser};
 pub use bind::{BindError, BoundRx, BoundTx, DriverSupport};
+pub use lease::LeaseError;
 pub use queue::{QueueInfo, QueueKind};
 pub use stats::{PagePool, PagePoolStats, QueueStats};
 
@@ -28,6 +32,16 @@ const DMABUF_NAMES: Names = Names(&[
 const QUEUE_NAMES: Names = Names(&[
     (uapi::A_QUEUE_ID, "id", Names::NONE),
     (uapi::A_QUEUE_IFINDEX, "ifindex", Names::NONE),
+    (uapi::A_QUEUE_TYPE, "type", Names::NONE),
+    (uapi::A_QUEUE_LEASE, "lease", LEASE_NAMES),
+]);
+const LEASE_NAMES: Names = Names(&[
+    (uapi::A_LEASE_IFINDEX, "ifindex", Names::NONE),
+    (uapi::A_LEASE_QUEUE, "queue", LEASED_NAMES),
+    (uapi::A_LEASE_NETNS_ID, "netns-id", Names::NONE),
+]);
+const LEASED_NAMES: Names = Names(&[
+    (uapi::A_QUEUE_ID, "id", Names::NONE),
     (uapi::A_QUEUE_TYPE, "type", Names::NONE),
 ]);
 const IFINDEX_NAMES: Names = Names(&[(1, "ifindex", Names::NONE)]);

@@ -3,7 +3,7 @@
 use devmem_uapi::{DmabufId, netdev as uapi};
 use serde::Serialize;
 
-use super::{KernelRxQueueId, Netdev, QUEUE_NAMES};
+use super::{KernelRxQueueId, Netdev, QUEUE_NAMES, lease};
 use crate::netlink::NetlinkError;
 use crate::netlink::attr::Attributes;
 use crate::queue_id::QueueUser;
@@ -52,7 +52,10 @@ pub struct QueueInfo {
 impl QueueInfo {
     /// Reads a reply; `None` if it is not about a queue.
     pub(crate) fn parse(reply: Attributes<'_>) -> Option<Self> {
-        let user = if let Some(dmabuf) = reply.find(uapi::A_QUEUE_DMABUF) {
+        let user = if let Some(lease) = reply.nested(uapi::A_QUEUE_LEASE) {
+            // First, because what is bound to a leased queue was bound through the other netdev.
+            Some(QueueUser::Lease(lease::parse_end(lease)))
+        } else if let Some(dmabuf) = reply.find(uapi::A_QUEUE_DMABUF) {
             // A u32 (linux net/core/devmem.c mp_dmabuf_devmem_nl_fill). Should a later kernel encode it differently, the
             // queue is bound nevertheless.
             Some(QueueUser::Dmabuf(DmabufId(dmabuf.u32().unwrap_or(0))))
@@ -60,8 +63,6 @@ impl QueueInfo {
             Some(QueueUser::IoUring)
         } else if reply.has(uapi::A_QUEUE_XSK) {
             Some(QueueUser::Xsk)
-        } else if reply.has(uapi::A_QUEUE_LEASE) {
-            Some(QueueUser::Lease)
         } else {
             None
         };
@@ -122,6 +123,7 @@ impl Netdev {
 mod tests {
     use super::*;
     use crate::netlink::Request;
+    use crate::queue_id::LeaseEnd;
 
     fn queue() -> Request {
         Request::new(0, 0, &[])
@@ -133,7 +135,20 @@ mod tests {
 
     #[test]
     fn a_queue_reports_the_user_of_its_memory() {
-        let cases: [(Request, Option<QueueUser>); 5] = [
+        let end = |r: Request| {
+            r.u32(uapi::A_LEASE_IFINDEX, 8)
+                .nested(uapi::A_LEASE_QUEUE, |queue| {
+                    queue
+                        .u32(uapi::A_QUEUE_ID, 1)
+                        .u32(uapi::A_QUEUE_TYPE, uapi::QUEUE_TYPE_RX)
+                })
+        };
+        let leased_to = |netns| LeaseEnd {
+            ifindex: 8,
+            queue: KernelRxQueueId(1),
+            netns,
+        };
+        let cases: [(Request, Option<QueueUser>); 8] = [
             (queue(), None),
             (
                 queue().u32(uapi::A_QUEUE_DMABUF, 3),
@@ -149,7 +164,25 @@ mod tests {
             ),
             (
                 queue().nested(uapi::A_QUEUE_LEASE, |r| r.u32(1, 9)),
-                Some(QueueUser::Lease),
+                Some(QueueUser::Lease(None)),
+            ),
+            (
+                queue().nested(uapi::A_QUEUE_LEASE, end),
+                Some(QueueUser::Lease(Some(leased_to(None)))),
+            ),
+            (
+                queue().nested(uapi::A_QUEUE_LEASE, |r| {
+                    let other = 3_i32.to_ne_bytes();
+                    end(r).attribute(uapi::A_LEASE_NETNS_ID, &other)
+                }),
+                Some(QueueUser::Lease(Some(leased_to(Some(3))))),
+            ),
+            // Memory that the lessee has bound.
+            (
+                queue()
+                    .u32(uapi::A_QUEUE_DMABUF, 3)
+                    .nested(uapi::A_QUEUE_LEASE, end),
+                Some(QueueUser::Lease(Some(leased_to(None)))),
             ),
         ];
         for (reply, user) in cases {

@@ -56,7 +56,7 @@ fn refusal_by_settings(facts: &Facts) -> Option<Errno> {
     };
     Some(match facts.queues.iter().find_map(user_of)? {
         QueueUser::Dmabuf(_) | QueueUser::IoUring => Errno::EXIST,
-        QueueUser::Xsk | QueueUser::Lease => Errno::BUSY,
+        QueueUser::Xsk | QueueUser::Lease(_) => Errno::BUSY,
     })
 }
 
@@ -83,7 +83,7 @@ mod tests {
         // Each is worse than those before it.
         let mut facts = good();
         facts.taken = vec![
-            (first, QueueUser::Lease),
+            (first, QueueUser::Lease(None)),
             (second, QueueUser::Dmabuf(DmabufId(1))),
         ];
         assert_eq!(refusal_by_settings(&facts), Some(Errno::BUSY));

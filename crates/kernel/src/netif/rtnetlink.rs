@@ -8,6 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::InterfaceFacts;
 use super::macvtap::{MACVTAP, NewMacvtap};
+use super::netkit::{NETKIT, NewNetkit};
 use super::watch::{Presence, Sighting};
 use crate::netlink::attr::Attributes;
 use crate::netlink::{F_DUMP, Names, NetlinkMessage, Request};
@@ -19,6 +20,7 @@ pub(super) const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 /// `NLM_F_CREATE` and `NLM_F_EXCL`: create the object; fail if it exists.
 const F_CREATE_EXCL: u16 = 0x400 | 0x200;
@@ -49,6 +51,12 @@ const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 /// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
 const VETH_INFO_PEER: u16 = 1;
+/// `IFLA_NUM_RX_QUEUES`.
+const IFLA_NUM_RX_QUEUES: u16 = 32;
+/// `IFLA_NETKIT_PEER_INFO`: an `ifinfomsg` and the peer's attributes; `IFLA_NETKIT_MODE`, and its value `NETKIT_L3`.
+const IFLA_NETKIT_PEER_INFO: u16 = 1;
+const IFLA_NETKIT_MODE: u16 = 5;
+const NETKIT_L3: u32 = 1;
 /// `IFLA_MACVLAN_MODE`.
 const IFLA_MACVLAN_MODE: u16 = 1;
 /// Offset of `rx_dropped` in `struct rtnl_link_stats64`: its seventh field.
@@ -60,6 +68,11 @@ const IFA_F_NODAD: u8 = 0x02;
 /// Route attributes.
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+/// `RT_TABLE_MAIN`, `RTPROT_STATIC`, `RT_SCOPE_LINK` and `RTN_UNICAST` (linux include/uapi/linux/rtnetlink.h).
+const TABLE_MAIN: u8 = 254;
+const PROTOCOL_STATIC: u8 = 4;
+const SCOPE_LINK: u8 = 253;
+const UNICAST: u8 = 1;
 /// Flags of interfaces (linux include/uapi/linux/if.h).
 pub(super) const IFF_UP: u32 = 0x1;
 const IFF_LOWER_UP: u32 = 0x1_0000;
@@ -104,7 +117,7 @@ const ADDRESS_NAMES: Names = Names(&[
 type LinkBody = [u32; 4];
 /// `struct ifaddrmsg`: family, prefix, flags and scope, of one byte each; index.
 type AddressBody = [u32; 2];
-/// `struct rtmsg`: family, prefix of the destination, and ten bytes that are not used here.
+/// `struct rtmsg`: family, prefixes of destination and source, TOS, table, protocol, scope, type, and four bytes of flags.
 type RouteBody = [u8; 12];
 
 /// A message about an interface.
@@ -272,6 +285,33 @@ pub(super) fn create_macvtap(lower: u32, new: &NewMacvtap<'_>) -> Request {
         })
 }
 
+/// Returns a request that creates a netkit pair. Both ends have room for the queues: kernels differ in whose attribute they read.
+pub(super) fn create_netkit(new: &NewNetkit<'_>) -> Request {
+    let NewNetkit {
+        name,
+        peer,
+        rx_queues,
+    } = *new;
+    link_request(RTM_NEWLINK, F_CREATE_EXCL, LinkBody::default())
+        .text(IFLA_IFNAME, name)
+        .u32(IFLA_NUM_RX_QUEUES, rx_queues)
+        .nested(IFLA_LINKINFO, |info| {
+            let info = info.attribute(IFLA_INFO_KIND, NETKIT.as_bytes());
+            info.nested(IFLA_INFO_DATA, |data| {
+                let data = data.u32(IFLA_NETKIT_MODE, NETKIT_L3);
+                data.nested_after(
+                    IFLA_NETKIT_PEER_INFO,
+                    LinkBody::default().as_bytes(),
+                    |of_peer| {
+                        of_peer
+                            .text(IFLA_IFNAME, peer)
+                            .u32(IFLA_NUM_RX_QUEUES, rx_queues)
+                    },
+                )
+            })
+        })
+}
+
 fn link_request(kind: u16, flags: u16, body: LinkBody) -> Request {
     Request::new(kind, flags, body.as_bytes()).named(LINK_NAMES)
 }
@@ -317,6 +357,23 @@ pub(super) fn address(reply: &NetlinkMessage<'_>) -> Option<(u32, IpAddr)> {
         _ => <[u8; 16]>::try_from(bytes).ok()?.into(),
     };
     Some((index, address))
+}
+
+/// Returns a request that adds a route without a router through the interface `index`.
+pub(super) fn create_route(index: u32, destination: IpAddr, prefix: u8) -> Request {
+    let (family, bytes) = match destination {
+        IpAddr::V4(v4) => (AF_INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (AF_INET6, v6.octets().to_vec()),
+    };
+    let mut body = RouteBody::default();
+    (body[0], body[1]) = (family, prefix);
+    (body[4], body[5], body[6], body[7]) = (TABLE_MAIN, PROTOCOL_STATIC, SCOPE_LINK, UNICAST);
+    let request = Request::new(RTM_NEWROUTE, F_CREATE_EXCL, &body);
+    // A default route has no destination.
+    let request = request.with((prefix > 0).then_some(bytes), |request, bytes| {
+        request.attribute(RTA_DST, &bytes)
+    });
+    request.u32(RTA_OIF, index)
 }
 
 pub(super) fn get_route(destination: IpAddr) -> Request {

@@ -9,9 +9,10 @@ use super::plan::{SetupPlan, Step, rules_for};
 use super::restore::RestoreReport;
 use super::state::StateError;
 use super::undo::Undo;
-use super::{Drift, Flow, NicSetup, PlanError};
+use super::{Drift, Flow, LeasedQueue, NicSetup, PlanError};
 use crate::ethtool::{DataSplit, EthtoolError, NTUPLE, Rings, RingsChange, RuleAction, TcpFlow};
-use crate::netdev::KernelRxQueueId;
+use crate::netdev::{KernelRxQueueId, LeaseError};
+use crate::netif::NewNetkit;
 
 /// Why a NIC could not be set up. The changes made before the error were undone; see `restored`.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,15 @@ pub enum StepError {
     /// The flow cannot be steered.
     #[error(transparent)]
     Flow(#[from] PlanError),
+    /// There is a netkit of this name already.
+    #[error("there is a netkit {name} already")]
+    NetkitExists {
+        /// Its name.
+        name: String,
+    },
+    /// The kernel did not lease a queue.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     /// None of the flow rules was accepted.
     #[error("none of {tried} flow rules was accepted{}", last_words(.last))]
     NoRule {
@@ -84,6 +94,7 @@ impl SetupPlan {
             state,
             queues,
             context: None,
+            leases: Vec::new(),
             undo: Vec::new(),
         };
         match setup.take(steps) {
@@ -117,7 +128,16 @@ impl NicSetup {
             } => self.split(before, thresh_before),
             Step::RssAway { before, table } => self.rss_away(before, table),
             Step::Context { table } => self.make_context(table),
-            Step::Steer { rules, queue } => self.add_rule(&rules, queue),
+            Step::Steer {
+                rules,
+                spread,
+                queue,
+            } => self.add_rule(&rules, self.context.filter(|_| spread), queue),
+            Step::Lease {
+                netkit,
+                peer,
+                queues,
+            } => self.lease(netkit, peer, queues),
         }
     }
 
@@ -131,7 +151,7 @@ impl NicSetup {
         let steered = self.undo.iter().filter(|u| matches!(u, Undo::Rule { .. }));
         let turn = steered.count() % self.queues.len().max(1);
         let queue = self.queues.get(turn).copied();
-        self.add_rule(&rules, queue.unwrap_or(KernelRxQueueId(0)))
+        self.add_rule(&rules, self.context, queue.unwrap_or(KernelRxQueueId(0)))
     }
 
     fn switch_on(&mut self, name: String) -> Result<(), StepError> {
@@ -186,6 +206,8 @@ impl NicSetup {
 
     /// Creates an RSS context. Without contexts each flow is steered to one queue, which also works.
     fn make_context(&mut self, table: Vec<u32>) -> Result<(), StepError> {
+        // That of an earlier tenant.
+        self.context = None;
         let others = self.nic.rss_contexts().unwrap_or_default();
         let change = |context| Undo::Context {
             context,
@@ -203,11 +225,14 @@ impl NicSetup {
         }
     }
 
-    /// Adds the narrowest rule that the NIC can match, to the RSS context if the NIC supports that.
-    fn add_rule(&mut self, rules: &[TcpFlow], queue: KernelRxQueueId) -> Result<(), StepError> {
-        let spread = self
-            .context
-            .map(|context| RuleAction::Context { context, base: 0 });
+    /// Adds the narrowest rule that the NIC can match, to the RSS context if there is one and the NIC supports that.
+    fn add_rule(
+        &mut self,
+        rules: &[TcpFlow],
+        context: Option<u32>,
+        queue: KernelRxQueueId,
+    ) -> Result<(), StepError> {
+        let spread = context.map(|context| RuleAction::Context { context, base: 0 });
         let actions = spread.into_iter().chain([RuleAction::Queue(queue)]);
         let mut last = None;
         let mut tried = 0;
@@ -236,6 +261,54 @@ impl NicSetup {
             }
         }
         Err(StepError::NoRule { tried, last })
+    }
+
+    /// Makes a netkit pair and leases the queues to its peer.
+    fn lease(
+        &mut self,
+        name: String,
+        peer: String,
+        queues: Vec<KernelRxQueueId>,
+    ) -> Result<(), StepError> {
+        // One that is not ours would be removed at the end.
+        if self.nic.netkits()?.iter().any(|(_, found)| *found == name) {
+            return Err(StepError::NetkitExists { name });
+        }
+        // Its own queue, and the leased ones.
+        let rx_queues = u32::try_from(queues.len())
+            .unwrap_or(u32::MAX)
+            .saturating_add(1);
+        let change = |index| Undo::Netkit {
+            name: name.clone(),
+            peer: peer.clone(),
+            index,
+            queues: queues.clone(),
+        };
+        self.write_down(change(None))?;
+        let new = NewNetkit {
+            name: &name,
+            peer: &peer,
+            rx_queues,
+        };
+        let index = match self.nic.make_netkit(&new) {
+            Ok(index) => index,
+            // Another interface has the name.
+            Err(refused) if refused.errno() == Some(Errno::EEXIST) => {
+                self.strike_out()?;
+                return Err(refused.into());
+            }
+            Err(refused) => return Err(refused.into()),
+        };
+        self.complete(change(Some(index)))?;
+        for queue in &queues {
+            let leased = self.nic.lease(*queue, &peer)?;
+            self.leases.push(LeasedQueue {
+                netkit: name.clone(),
+                queue: *queue,
+                leased,
+            });
+        }
+        Ok(())
     }
 
     /// Writes a change to the state file, before it is made.
@@ -320,6 +393,19 @@ impl NicSetup {
                 (!there).then(|| {
                     drift(format!(
                         "flow rule {number} of {name} is missing, as after a device reset"
+                    ))
+                })
+            }
+            Undo::Netkit {
+                name: netkit,
+                index,
+                ..
+            } => {
+                let netkits = self.nic.netkits()?;
+                let there = netkits.iter().any(|(found, _)| Some(*found) == *index);
+                (!there).then(|| {
+                    drift(format!(
+                        "netkit {netkit}, which had queues of {name}, is gone, as with its pod"
                     ))
                 })
             }

@@ -6,8 +6,8 @@ use crate::ethtool::{
     Ethtool, EthtoolError, Feature, InstalledRule, Rings, RingsChange, RssContext, RuleAction,
     TcpFlow,
 };
-use crate::netdev::{KernelRxQueueId, Netdev, QueueUser};
-use crate::netif;
+use crate::netdev::{KernelRxQueueId, LeaseError, Netdev, QueueUser};
+use crate::netif::{self, Interface, NewNetkit};
 
 /// A NIC's settings. The methods are those of [`Ethtool`] and [`Netdev`].
 pub(super) trait NicControl {
@@ -29,6 +29,15 @@ pub(super) trait NicControl {
     fn rules(&mut self) -> Result<Vec<InstalledRule>, EthtoolError>;
     fn insert_rule(&mut self, flow: &TcpFlow, action: RuleAction) -> Result<u32, EthtoolError>;
     fn delete_rule(&mut self, location: u32) -> Result<(), EthtoolError>;
+    /// Returns whether this kernel can lease queues.
+    fn can_lease(&mut self) -> bool;
+    /// Lists the netkits of this network namespace, by index and name.
+    fn netkits(&mut self) -> Result<Vec<(u32, String)>, EthtoolError>;
+    /// Makes a netkit pair and returns the index of its primary end.
+    fn make_netkit(&mut self, new: &NewNetkit<'_>) -> Result<u32, EthtoolError>;
+    fn remove_netkit(&mut self, index: u32) -> Result<(), EthtoolError>;
+    /// Leases a queue to the netkit `peer`, and returns the netkit's number of it.
+    fn lease(&mut self, queue: KernelRxQueueId, peer: &str) -> Result<KernelRxQueueId, LeaseError>;
 }
 
 /// The NIC of a kernel interface.
@@ -125,5 +134,32 @@ impl NicControl for KernelNic {
 
     fn delete_rule(&mut self, location: u32) -> Result<(), EthtoolError> {
         self.ethtool.delete_rule(location)
+    }
+
+    fn can_lease(&mut self) -> bool {
+        self.netdev.can_lease()
+    }
+
+    fn netkits(&mut self) -> Result<Vec<(u32, String)>, EthtoolError> {
+        Ok(netif::netkits()?)
+    }
+
+    fn make_netkit(&mut self, new: &NewNetkit<'_>) -> Result<u32, EthtoolError> {
+        let (primary, _peer) = Interface::create_netkit(new)?;
+        Ok(primary.index())
+    }
+
+    fn remove_netkit(&mut self, index: u32) -> Result<(), EthtoolError> {
+        let all = netif::netkits()?;
+        let found = all.iter().find(|(found, _)| *found == index);
+        // It may have ended with its pod.
+        if let Some((_, name)) = found {
+            Interface::by_name(name)?.delete()?;
+        }
+        Ok(())
+    }
+
+    fn lease(&mut self, queue: KernelRxQueueId, peer: &str) -> Result<KernelRxQueueId, LeaseError> {
+        self.netdev.lease_queue_to(queue, peer)
     }
 }

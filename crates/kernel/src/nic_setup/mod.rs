@@ -5,7 +5,10 @@
 //! [`restore`](NicSetup::restore) is called. Each change is written to a state file before it is made, so that
 //! [`restore_from_state_file`] can restore the settings after a crash.
 //!
-//! The order is RSS table, features, header split, RSS context, flow rules; settings are restored in reverse order. A driver
+//! An agent also leases the queues to the netkits of pods ([`SetupRequest::leases`]). In the pod, or wherever an agent has set the NIC
+//! up, [`Configured::find`] finds its queues and checks what can be seen, and writes nothing.
+//!
+//! The order is RSS table, features, header split, RSS context, flow rules, leases; settings are restored in reverse order. A driver
 //! that re-opens the NIC to change header split may forget the RSS table: it is set again afterwards, and restored last.
 
 mod apply;
@@ -40,6 +43,7 @@ pub(crate) use fuzz::{fuzz_state_file, fuzz_table};
 pub use apply::{ApplyError, StepError};
 pub use leftover::{Leftover, Standing};
 pub use plan::{PlanError, SetupPlan, Step};
+pub use reading::Configured;
 pub use restore::{RestoreReport, restore_from_state_file};
 pub use state::{StateError, state_files};
 pub use state_fault::StateFault;
@@ -91,9 +95,36 @@ pub struct SetupRequest {
     pub queues: QueueChoice,
     /// The flows to steer to them.
     pub flows: Vec<Flow>,
+    /// Leases of the queues to pods; none to bind them here. Each takes as many as it names, the first one the first of them, and has
+    /// flows of its own.
+    pub leases: Vec<NewLease>,
     /// Folder of the state file; by default /run/devmem-tcp for root, else
     /// `$XDG_RUNTIME_DIR/devmem-tcp`.
     pub state_folder: Option<PathBuf>,
+}
+
+/// A netkit pair to be made for a pod, whose peer gets queues of a set-up. It is removed when the settings are restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLease {
+    /// Name of the primary end, which stays.
+    pub netkit: String,
+    /// Name of the peer, which is to be moved to the network namespace of the pod.
+    pub peer: String,
+    /// Number of queues.
+    pub queues: u32,
+    /// The flows to steer to them.
+    pub flows: Vec<Flow>,
+}
+
+/// A queue of the NIC that was leased, and the number that the netkit has for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedQueue {
+    /// Name of the netkit's primary end.
+    pub netkit: String,
+    /// The queue of the NIC.
+    pub queue: KernelRxQueueId,
+    /// The netkit's number of it.
+    pub leased: KernelRxQueueId,
 }
 
 /// A NIC that is set up. Dropping it restores the previous settings; close bindings of its queues first.
@@ -103,6 +134,7 @@ pub struct NicSetup {
     queues: Vec<KernelRxQueueId>,
     /// The RSS context that spreads over the queues, if there are several.
     context: Option<u32>,
+    leases: Vec<LeasedQueue>,
     undo: Vec<Undo>,
 }
 
@@ -125,6 +157,11 @@ impl NicSetup {
     /// Returns the queues to bind.
     pub fn queues(&self) -> &[KernelRxQueueId] {
         &self.queues
+    }
+
+    /// Returns the leases; none without [`SetupRequest::leases`].
+    pub fn leases(&self) -> &[LeasedQueue] {
+        &self.leases
     }
 
     /// Returns the interface's name.
@@ -161,6 +198,7 @@ impl fmt::Debug for NicSetup {
             state,
             queues,
             context,
+            leases,
             undo,
         } = self;
         f.debug_struct("NicSetup")
@@ -168,6 +206,7 @@ impl fmt::Debug for NicSetup {
             .field("state_file", &state.path())
             .field("queues", queues)
             .field("context", context)
+            .field("leases", leases)
             .field("undo", undo)
             .finish()
     }

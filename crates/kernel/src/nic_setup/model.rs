@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use devmem_uapi::{Errno, IfIndex};
 
 use super::control::NicControl;
+use crate::errors::{Facts, Operation, cause};
 use crate::ethtool::{
     DataSplit, EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RingsChange, RssContext,
     RuleAction, TcpFlow,
 };
-use crate::netdev::{KernelRxQueueId, QueueUser};
+use crate::netdev::{KernelRxQueueId, LeaseError, QueueUser};
+use crate::netif::NewNetkit;
 
 /// The settings, which restoring must bring back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub(super) struct Settings {
     pub(super) table_is_drivers: bool,
     pub(super) contexts: Vec<RssContext>,
     pub(super) rules: Vec<InstalledRule>,
+    /// By index and name.
+    pub(super) netkits: Vec<(u32, String)>,
 }
 
 /// Behaviour of a driver.
@@ -43,6 +47,8 @@ pub(super) struct Ways {
     pub(super) can_match: fn(&TcpFlow) -> bool,
     /// The kernel accepts requests to switch a feature, without effect.
     pub(super) features_stuck: bool,
+    /// The kernel can lease queues.
+    pub(super) can_lease: bool,
 }
 
 /// When this handle stops working, as after a crash of its process.
@@ -97,6 +103,7 @@ impl Model {
                 table_is_drivers: true,
                 contexts: Vec::new(),
                 rules: Vec::new(),
+                netkits: Vec::new(),
             },
             ways: Ways {
                 driver: "bnxt_en",
@@ -108,6 +115,7 @@ impl Model {
                 feature_resets_thresh: None,
                 can_match: |_| true,
                 features_stuck: false,
+                can_lease: true,
             },
             queues: (0..queues).map(|id| (KernelRxQueueId(id), None)).collect(),
             xdp: false,
@@ -368,6 +376,62 @@ impl NicControl for Model {
             match nic.settings.rules.len() < before {
                 true => Ok(()),
                 false => Err(Errno::ENOENT),
+            }
+        })
+    }
+
+    fn can_lease(&mut self) -> bool {
+        self.nic().ways.can_lease
+    }
+
+    fn netkits(&mut self) -> Result<Vec<(u32, String)>, EthtoolError> {
+        self.read(|nic| Ok(nic.settings.netkits.clone()))
+    }
+
+    fn make_netkit(&mut self, new: &NewNetkit<'_>) -> Result<u32, EthtoolError> {
+        self.change(|nic| {
+            let netkits = &mut nic.settings.netkits;
+            if netkits.iter().any(|(_, name)| name == new.name) {
+                return Err(Errno::EEXIST);
+            }
+            let index = 100 + u32::try_from(netkits.len()).unwrap();
+            netkits.push((index, new.name.to_owned()));
+            Ok(index)
+        })
+    }
+
+    fn remove_netkit(&mut self, index: u32) -> Result<(), EthtoolError> {
+        self.change(|nic| {
+            nic.settings.netkits.retain(|(found, _)| *found != index);
+            for (_, user) in &mut nic.queues {
+                user.take_if(|user| matches!(user, QueueUser::Lease(_)));
+            }
+            Ok(())
+        })
+    }
+
+    fn lease(&mut self, queue: KernelRxQueueId, peer: &str) -> Result<KernelRxQueueId, LeaseError> {
+        let leased = self.change(|nic| {
+            let are_leased = |user: &Option<QueueUser>| matches!(user, Some(QueueUser::Lease(_)));
+            let before = nic.queues.iter().filter(|(_, user)| are_leased(user));
+            let number = 1 + u32::try_from(before.count()).unwrap();
+            let found = nic.queues.iter_mut().find(|(id, _)| *id == queue);
+            match found {
+                Some((_, user @ None)) => *user = Some(QueueUser::Lease(None)),
+                Some((_, Some(_))) => return Err(Errno::EBUSY),
+                None => return Err(Errno::ERANGE),
+            }
+            Ok(KernelRxQueueId(number))
+        });
+        leased.map_err(|refused| {
+            let errno = refused.errno().unwrap_or(Errno::EIO);
+            LeaseError {
+                interface: "model0".to_owned(),
+                queue,
+                to: peer.to_owned(),
+                errno,
+                kernel: None,
+                cause: Box::new(cause(Operation::Lease, errno, &Facts::default())),
             }
         })
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::control::{KernelNic, NicControl};
 use super::reading::Reading;
 use super::state::{StateError, StateFile};
-use super::undo::table_words;
+use super::undo::{netkit_words, table_words};
 use super::{Flow, NicSetup, SetupRequest};
 use crate::ethtool::{DataSplit, EthtoolError, TcpFlow};
 use crate::netdev::{KernelRxQueueId, QueueUser};
@@ -61,6 +61,16 @@ pub enum PlanError {
         /// The reason.
         why: &'static str,
     },
+    /// An agent should have set the interface up, and has not.
+    #[error("{interface} is not set up for device memory: {}", missing.join("; "), interface = Printable(.interface))]
+    NotConfigured {
+        /// The interface.
+        interface: String,
+        /// What is missing or wrong, each in a few words.
+        missing: Vec<String>,
+        /// The commands for the agent, if they are known.
+        commands: Vec<String>,
+    },
     /// The state file cannot be used: another process has set the interface up, or a crashed one left it changed.
     #[error(transparent)]
     State(#[from] StateError),
@@ -105,8 +115,19 @@ pub enum Step {
     Steer {
         /// The rules to try, narrow ones first.
         rules: Vec<TcpFlow>,
-        /// The queue, if there is no context.
+        /// Whether an RSS context spreads it, if the driver supports contexts.
+        spread: bool,
+        /// The queue, if none does.
         queue: KernelRxQueueId,
+    },
+    /// Make a netkit pair, and lease the queues to its peer.
+    Lease {
+        /// Name of its primary end.
+        netkit: String,
+        /// Name of its peer.
+        peer: String,
+        /// The queues.
+        queues: Vec<KernelRxQueueId>,
     },
 }
 
@@ -150,6 +171,9 @@ impl NicSetup {
     }
 }
 
+/// Why a kernel cannot lease queues.
+const NO_LEASES: &str = "this kernel cannot lease its queues, which needs Linux 7.1, and 7.2 to bind device memory to them";
+
 /// Plans as [`NicSetup::plan`] does, for any [`NicControl`].
 pub(super) fn plan_for(
     mut nic: Box<dyn NicControl + Send>,
@@ -165,8 +189,15 @@ pub(super) fn plan_for(
     };
     let reading = Reading::of(nic.as_mut())?;
     reading.refuse_what_is_missing(nic.name())?;
+    if !request.leases.is_empty() && !nic.can_lease() {
+        return Err(PlanError::Unsupported {
+            interface: nic.name().to_owned(),
+            driver: nic.driver().unwrap_or_else(|| "no driver".to_owned()),
+            missing: vec![NO_LEASES.to_owned()],
+        });
+    }
     let queues = reading.choose_queues(nic.name(), &request.queues)?;
-    let steps = reading.steps(&queues, &request.flows)?;
+    let steps = reading.steps(&queues, &request.flows, &request.leases)?;
     Ok(SetupPlan {
         warnings: reading.warnings(nic.name(), &queues),
         nic,
@@ -218,7 +249,7 @@ impl SetupPlan {
 
 impl Step {
     /// Returns the change as a command; `None` if nothing changes.
-    fn command(&self, interface: &str) -> Option<String> {
+    pub(super) fn command(&self, interface: &str) -> Option<String> {
         Some(match self {
             Self::Feature { name } => format!("ethtool -K {interface} {name} on"),
             Self::Split {
@@ -231,10 +262,15 @@ impl Step {
             Self::Context { table } => {
                 format!("ethtool -X {interface} context new {}", table_words(table))
             }
-            Self::Steer { rules, queue } => {
+            Self::Steer { rules, queue, .. } => {
                 let narrowest = rules.first().map_or_else(String::new, TcpFlow::to_string);
                 format!("ethtool -N {interface} {narrowest} action {queue}")
             }
+            Self::Lease {
+                netkit,
+                peer,
+                queues,
+            } => netkit_words(interface, netkit, peer, queues),
         })
     }
 }

@@ -1,11 +1,17 @@
 //! The current settings of a NIC: missing features, unused queues, and the changes to make.
 
+mod configured;
+
 use super::control::NicControl;
 use super::plan::{PlanError, Step, rules_for};
-use super::{Flow, QueueChoice};
+use super::{Flow, NewLease, QueueChoice};
 use crate::drivers::known_driver;
 use crate::ethtool::{EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RssContext, RuleAction};
 use crate::netdev::{KernelRxQueueId, QueueUser};
+
+pub use configured::Configured;
+#[cfg(test)]
+pub(super) use configured::find_for;
 
 /// The current settings of a NIC; `None` for those that the driver does not support.
 pub(super) struct Reading {
@@ -149,7 +155,17 @@ impl Reading {
         &self,
         queues: &[KernelRxQueueId],
         flows: &[Flow],
+        leases: &[NewLease],
     ) -> Result<Vec<Step>, PlanError> {
+        let mut steps = self.settings(queues);
+        for tenant in tenants(queues, flows, leases) {
+            self.add_tenant(&tenant, &mut steps)?;
+        }
+        Ok(steps)
+    }
+
+    /// Returns the steps for the settings of the whole NIC.
+    fn settings(&self, queues: &[KernelRxQueueId]) -> Vec<Step> {
         let mut steps = Vec::new();
         // The table is recorded first, even if it needs no change, so that it is restored last: a ring change makes some
         // drivers forget it.
@@ -175,8 +191,19 @@ impl Reading {
                 thresh_before: rings.hds_thresh,
             });
         }
+        steps
+    }
+
+    /// Adds the steps for the flows of a tenant, and for its lease.
+    fn add_tenant(&self, tenant: &Tenant<'_>, steps: &mut Vec<Step>) -> Result<(), PlanError> {
+        let Tenant {
+            queues,
+            flows,
+            lease,
+        } = *tenant;
         let entries = self.rss.as_ref().map_or(0, |rss| rss.table.len());
-        if queues.len() > 1 && entries > 0 && !flows.is_empty() {
+        let spread = queues.len() > 1 && entries > 0 && !flows.is_empty();
+        if spread {
             steps.push(Step::Context {
                 table: queues.iter().map(|q| q.0).cycle().take(entries).collect(),
             });
@@ -184,10 +211,16 @@ impl Reading {
         for (flow, queue) in flows.iter().zip(queues.iter().cycle()) {
             steps.push(Step::Steer {
                 rules: rules_for(flow)?,
+                spread,
                 queue: *queue,
             });
         }
-        Ok(steps)
+        steps.extend(lease.map(|NewLease { netkit, peer, .. }| Step::Lease {
+            netkit: netkit.clone(),
+            peer: peer.clone(),
+            queues: queues.to_vec(),
+        }));
+        Ok(())
     }
 
     /// Replaces the entries for `queues` by the other queues of the table, in turn. Other entries stay.
@@ -241,4 +274,40 @@ impl Reading {
         }
         warnings
     }
+}
+
+/// Some of the queues, and the flows to them: for this process, or leased to a pod.
+#[derive(Clone, Copy)]
+struct Tenant<'a> {
+    queues: &'a [KernelRxQueueId],
+    flows: &'a [Flow],
+    lease: Option<&'a NewLease>,
+}
+
+/// Divides the queues: among the leases in their order, or all to this process.
+fn tenants<'a>(
+    queues: &'a [KernelRxQueueId],
+    flows: &'a [Flow],
+    leases: &'a [NewLease],
+) -> Vec<Tenant<'a>> {
+    if leases.is_empty() {
+        return vec![Tenant {
+            queues,
+            flows,
+            lease: None,
+        }];
+    }
+    let mut rest = queues;
+    let mut tenants = Vec::new();
+    for lease in leases {
+        let count = usize::try_from(lease.queues).unwrap_or(usize::MAX);
+        let (queues, others) = rest.split_at(count.min(rest.len()));
+        rest = others;
+        tenants.push(Tenant {
+            queues,
+            flows: &lease.flows,
+            lease: Some(lease),
+        });
+    }
+    tenants
 }

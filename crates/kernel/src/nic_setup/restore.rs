@@ -184,6 +184,7 @@ fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<UndoResult, Etht
     match change {
         Undo::Rule { .. } => remove_rule(nic, change),
         Undo::Context { .. } => remove_context(nic, change),
+        Undo::Netkit { name, index, .. } => remove_netkit(nic, name, *index),
         Undo::RssTable { before, set } => restore_table(nic, before, set),
         Undo::Rings {
             split_before,
@@ -268,6 +269,24 @@ fn remove_context(nic: &mut dyn NicControl, change: &Undo) -> Result<UndoResult,
     }
 }
 
+/// Removes a netkit, which ends the leases and the bindings of its queues.
+fn remove_netkit(
+    nic: &mut dyn NicControl,
+    name: &str,
+    index: Option<u32>,
+) -> Result<UndoResult, EthtoolError> {
+    let netkits = nic.netkits()?;
+    let found = match index {
+        Some(index) => netkits.iter().find(|(found, _)| *found == index),
+        // The crash was while it was made. There was none of this name before, so if there is one, it is ours.
+        None => netkits.iter().find(|(_, found)| found == name),
+    };
+    if let Some((index, _)) = found {
+        nic.remove_netkit(*index)?;
+    }
+    Ok(UndoResult::Restored)
+}
+
 fn restore_table(
     nic: &mut dyn NicControl,
     before: &[u32],
@@ -345,7 +364,7 @@ fn is_back(nic: &mut dyn NicControl, change: &Undo) -> Result<bool, EthtoolError
         }
         Undo::RssTable { before, .. } => nic.rss()?.table == *before,
         // These cannot come back by themselves.
-        Undo::Context { .. } | Undo::Rule { .. } => true,
+        Undo::Context { .. } | Undo::Rule { .. } | Undo::Netkit { .. } => true,
     })
 }
 
@@ -372,5 +391,6 @@ fn describe(interface: &str, change: &Undo) -> String {
             context.map_or_else(|| "of ours".to_owned(), |c| c.to_string())
         ),
         Undo::Rule { flow, .. } => format!("no rule for {flow} on {interface}"),
+        Undo::Netkit { name, .. } => format!("no netkit {name} with queues of {interface}"),
     }
 }

@@ -1,5 +1,7 @@
 //! Set-up and restore of a model NIC: every quirk of a driver, every failure, a crash at every point.
 
+mod lease;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -48,6 +50,7 @@ fn request(folder: &Folder, queues: u32) -> SetupRequest {
         interface: "model0".to_owned(),
         queues: QueueChoice::Count(queues),
         flows: vec![flow()],
+        leases: Vec::new(),
         state_folder: Some(folder.0.clone()),
     }
 }

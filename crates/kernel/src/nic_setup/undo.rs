@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ethtool::{DataSplit, RuleAction, TcpFlow};
+use crate::netdev::KernelRxQueueId;
 
 /// A change, with the old and the new value. It is written to the state file before it is made, and completed afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,15 @@ pub(super) enum Undo {
         flow: TcpFlow,
         action: RuleAction,
     },
+    /// A netkit pair was made, and queues leased to its peer. There was no netkit of this name before.
+    Netkit {
+        name: String,
+        peer: String,
+        /// Index of the primary end; `None` while it is being made.
+        index: Option<u32>,
+        /// The queues, which are free again when the netkit is removed.
+        queues: Vec<KernelRxQueueId>,
+    },
 }
 
 impl Undo {
@@ -69,8 +79,27 @@ impl Undo {
                 let place = location.map_or_else(String::new, |at| format!(" loc {at}"));
                 format!("ethtool -N {interface} {flow} {action}{place}")
             }
+            Self::Netkit {
+                name, peer, queues, ..
+            } => netkit_words(interface, name, peer, queues),
         }
     }
+}
+
+/// Returns the commands that make a netkit pair and lease queues to it, in one line. No tool of iproute2 makes leases.
+pub(super) fn netkit_words(
+    interface: &str,
+    name: &str,
+    peer: &str,
+    queues: &[KernelRxQueueId],
+) -> String {
+    let count = queues.len() + 1;
+    let numbers: Vec<_> = queues.iter().map(ToString::to_string).collect();
+    format!(
+        "ip link add {name} numrxqueues {count} type netkit mode l3 peer name {peer} numrxqueues {count}   \
+         # then queue-create for {peer}: leases of queue {} of {interface}",
+        numbers.join(", ")
+    )
 }
 
 /// Largest queue number that is written as a list of weights: more than any NIC has. Limits the length of the list, because

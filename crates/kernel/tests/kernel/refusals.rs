@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use crate::common::{in_kernel, in_kernel_as_root, veth_pair};
+use devmem_linux::errors::CauseKind;
 use devmem_linux::ethtool::{ChannelsChange, Ethtool};
-use devmem_linux::netdev::{Netdev, QueueKind};
-use devmem_linux::netif::{self, Interface};
+use devmem_linux::netdev::{DriverSupport, KernelRxQueueId, Netdev, QueueKind};
+use devmem_linux::netif::{self, Interface, NewNetkit};
 
 /// Prints a refusal, for comparisons of two versions of this crate, and returns it.
 fn refusal<T, E: Display>(result: Result<T, E>) -> String {
@@ -124,5 +125,74 @@ fn ethtool_requests_keep_message_and_attribute() {
         refusal(veth.rss());
         refusal(veth.rss_contexts());
         refusal(veth.set_rss_table(0, &[0, 1]));
+    });
+}
+
+/// Features of newer kernels: without them, the refusal names the Linux that has them.
+#[test]
+fn what_this_kernel_is_too_old_for_is_named_with_the_linux_that_has_it() {
+    const TEST: &str =
+        "refusals::what_this_kernel_is_too_old_for_is_named_with_the_linux_that_has_it";
+    in_kernel_as_root(TEST, || {
+        veth_pair("v0", "v1", 2);
+        let mut veth = Netdev::by_name("v0").unwrap();
+        let sized = veth.probe_niov_size();
+        println!("net_iovs of other sizes: {sized:?}");
+        if let DriverSupport::No { reason } = &sized {
+            assert!(reason.contains("Linux 7.3"), "{reason}");
+            let nothing = std::fs::File::open("/dev/null").unwrap();
+            let queues = [KernelRxQueueId(1)];
+            let refused = veth.bind_rx_sized(nothing.as_fd(), &queues, Some(16384));
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.cause.kind, CauseKind::KernelTooOld, "{refused}");
+            assert!(refused.to_string().contains("Linux 7.3"), "{refused}");
+        }
+        assert!(!matches!(sized, DriverSupport::Unknown { .. }), "{sized:?}");
+        let refused = veth.lease_queue_to(KernelRxQueueId(1), "v1").unwrap_err();
+        println!("refusal: {refused}");
+        if !veth.can_lease() {
+            assert_eq!(refused.cause.kind, CauseKind::KernelTooOld, "{refused}");
+            assert!(refused.to_string().contains("Linux 7.1"), "{refused}");
+        }
+        // A netkit can be made and removed since Linux 6.7.
+        let new = NewNetkit {
+            name: "nk0",
+            peer: "nk0p",
+            rx_queues: 2,
+        };
+        match Interface::create_netkit(&new) {
+            Ok((primary, _peer)) => {
+                let netkits = netif::netkits().unwrap().into_iter();
+                let mut names: Vec<_> = netkits.map(|(_, name)| name).collect();
+                names.sort_unstable();
+                assert_eq!(names, ["nk0", "nk0p"]);
+                let again = refusal(Interface::create_netkit(&new));
+                assert!(again.contains("EEXIST"), "{again}");
+                primary.delete().unwrap();
+                assert_eq!(netif::netkits().unwrap(), []);
+            }
+            Err(error) => println!("SKIP netkit: {error}"),
+        }
+    });
+}
+
+#[test]
+fn a_route_without_a_router_leads_through_its_interface() {
+    const TEST: &str = "refusals::a_route_without_a_router_leads_through_its_interface";
+    in_kernel(TEST, || {
+        veth_pair("v0", "v1", 1);
+        let mut veth = Interface::by_name("v0").unwrap();
+        let pod = IpAddr::from([10, 99, 0, 9]);
+        let far: IpAddr = "fd99::9".parse().unwrap();
+        veth.set_up().unwrap();
+        Interface::by_name("v1").unwrap().set_up().unwrap();
+        for (address, prefix) in [(pod, 32), (far, 128)] {
+            veth.add_route(address, prefix).unwrap();
+            veth.add_route(address, prefix).unwrap();
+            assert_eq!(netif::route_interface(address).as_deref(), Ok("v0"));
+        }
+        let anywhere = IpAddr::from([192, 0, 2, 1]);
+        veth.add_default_route(anywhere).unwrap();
+        assert_eq!(netif::route_interface(anywhere).as_deref(), Ok("v0"));
     });
 }

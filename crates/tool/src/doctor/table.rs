@@ -148,6 +148,9 @@ impl Table {
                 "in use"
             ));
         }
+        for leased in &nic.leased {
+            self.line(format_args!("  {:STATE_WIDTH$}{leased}", "leased"));
+        }
         let Some(known) = nic.known else { return };
         if let Support::Since(kernel) | Support::LeasedSince(kernel) = known.rx {
             self.line(format_args!(

@@ -45,6 +45,7 @@ fn nic(name: &str, driver: Option<&str>, checks: Vec<Check>, verdict: NicVerdict
         known: driver.and_then(known_driver),
         rx_queues: 4,
         taken: Vec::new(),
+        leased: Vec::new(),
         checks,
         verdict,
     }

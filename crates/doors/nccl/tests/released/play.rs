@@ -11,12 +11,11 @@ use devmem_linux::test_util::{built_library, skip};
 use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
 
 /// Environment variable: the folder with the libraries.
-const LIBRARIES: &str = "DEVMEM_TEST_NCCL";
+pub const LIBRARIES: &str = "DEVMEM_TEST_NCCL";
 
 /// Environment variables of a rank, and of a cable.
 pub const CASE: &str = "NCCL_RELEASED_CASE";
 pub const FOLDER: &str = "NCCL_RELEASED_FOLDER";
-pub const LIBRARY: &str = "NCCL_RELEASED_LIBRARY";
 pub const RANK: &str = "NCCL_RELEASED_RANK";
 pub const RANKS: &str = "NCCL_RELEASED_RANKS";
 const IMPAIRMENT: &str = "NCCL_RELEASED_IMPAIR";
@@ -61,7 +60,7 @@ pub enum Wire {
 /// A case, and the settings of its ranks: `NAME=VALUE`, separated by spaces.
 pub struct Play {
     case: &'static str,
-    library: PathBuf,
+    version: &'static str,
     ranks: usize,
     wire: Wire,
     settings: String,
@@ -85,24 +84,6 @@ impl Drop for Running {
     }
 }
 
-/// Returns the library of a release. If it is not here, the test is skipped.
-pub fn released(test: &str, version: &str) -> Option<PathBuf> {
-    let Some(folder) = std::env::var_os(LIBRARIES) else {
-        skip(
-            test,
-            "nccl",
-            &format!("{LIBRARIES} names no folder with releases of NCCL"),
-        );
-        return None;
-    };
-    let library = Path::new(&folder).join(version).join("libnccl.so.2");
-    if !library.exists() {
-        skip(test, "nccl", &format!("there is no {}", library.display()));
-        return None;
-    }
-    Some(library)
-}
-
 /// Returns a setting that the test gave to this process.
 pub fn given(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("the test sets {name}"))
@@ -115,11 +96,11 @@ fn variables(settings: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 impl Play {
-    pub fn new(case: &'static str, library: PathBuf, ranks: usize, settings: &str) -> Self {
+    pub fn of(case: &'static str, version: &'static str, ranks: usize, settings: &str) -> Self {
         let (wire, settings) = (Wire::Loopback, settings.to_owned());
         Self {
             case,
-            library,
+            version,
             ranks,
             wire,
             settings,
@@ -130,12 +111,20 @@ impl Play {
         Self { wire, ..self }
     }
 
-    /// Runs all ranks to their end; `differs` has settings of some of them.
-    pub fn run(&self, differs: fn(usize) -> &'static str) -> Vec<Ended> {
+    /// Runs all ranks to their end; `differs` has settings of some of them. If the library is not here, or cannot run here, skips the test.
+    pub fn run(&self, test: &str, differs: fn(usize) -> &'static str) -> Option<Vec<Ended>> {
+        let skip = |reason: &str| skip(test, "nccl", &format!("NCCL {}: {reason}", self.version));
+        let library = std::env::var_os(LIBRARIES).map(PathBuf::from);
+        let library = library.map(|folder| folder.join(self.version).join("libnccl.so.2"));
+        let Some(library) = library.filter(|library| library.exists()) else {
+            skip("its library is not there");
+            return None;
+        };
         let folder = tempfile::tempdir().expect("a temporary folder");
         let folder = folder.path();
         let plugin = built_library("libnccl_net_devmem.so");
         symlink(plugin, folder.join("libnccl-net-devmem.so")).expect("the folder is writable");
+        symlink(library, folder.join("libnccl.so.2")).expect("the folder is writable");
         let _cable = match self.wire {
             Wire::Cable(impairment) => Some(start_cable(folder, impairment)),
             _ => None,
@@ -157,14 +146,21 @@ impl Play {
                 said: read(&folder.join(format!("said.{rank}"))),
                 log: read(&folder.join(format!("log.{rank}"))),
             });
-        ends.collect()
+        let ended: Vec<_> = ends.collect();
+        match ended
+            .iter()
+            .find(|rank| rank.status.code() == Some(UNSUITED))
+        {
+            Some(unsuited) => skip(unsuited.said.trim()),
+            None => return Some(ended),
+        }
+        None
     }
 
     fn start(&self, rank: usize, folder: &Path, differs: &str) -> Child {
         let said = std::fs::File::create(folder.join(format!("said.{rank}")));
         let said = said.expect("the folder is writable");
         let mut command = this_program(self.case, folder);
-        command.env(LIBRARY, &self.library);
         command
             .env(RANK, rank.to_string())
             .env(RANKS, self.ranks.to_string());
@@ -183,20 +179,9 @@ impl Play {
         command.spawn().expect("this program can be started")
     }
 
-    /// Runs all ranks, which must succeed over this plugin. Returns their logs; none if the library is not one that runs here.
+    /// Runs all ranks, which must succeed over this plugin. Returns their logs; none if the test is skipped.
     pub fn succeed(&self, test: &str) -> Vec<String> {
-        let ended = self.run(|_| "");
-        if let Some(unsuited) = ended
-            .iter()
-            .find(|rank| rank.status.code() == Some(UNSUITED))
-        {
-            skip(
-                test,
-                "nccl",
-                &format!("{}: {}", self.library.display(), unsuited.said.trim()),
-            );
-            return Vec::new();
-        }
+        let ended = self.run(test, |_| "").unwrap_or_default();
         let is_right =
             |rank: &Ended| rank.status.success() && rank.log.contains("Using network Devmem");
         assert!(ended.iter().all(is_right), "{}", self.told(&ended));
@@ -206,10 +191,8 @@ impl Play {
     /// Returns what a failure shows.
     pub fn told(&self, ended: &[Ended]) -> String {
         let mut text = format!(
-            "{} with {} over {:?}",
-            self.case,
-            self.library.display(),
-            self.wire
+            "{} with NCCL {} over {:?}",
+            self.case, self.version, self.wire
         );
         for (rank, Ended { status, said, log }) in ended.iter().enumerate() {
             let log = log

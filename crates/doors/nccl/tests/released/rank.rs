@@ -5,7 +5,7 @@ use std::process;
 
 use crate::device::allocations;
 use crate::library::{Collective, Comm, Nccl, UniqueId};
-use crate::play::{FOLDER, LIBRARY, RANK, RANKS, UNSUITED, given, wait_for};
+use crate::play::{FOLDER, RANK, RANKS, UNSUITED, given, wait_for};
 
 /// Bytes of the messages, separated by commas.
 const SIZES: &str = "NCCL_RELEASED_SIZES";
@@ -38,7 +38,8 @@ pub fn play(case: &str) {
         told(panic);
         process::abort();
     }));
-    let nccl = Nccl::load(given(LIBRARY).as_ref()).unwrap_or_else(|reason| {
+    let folder = PathBuf::from(given(FOLDER));
+    let nccl = Nccl::load(&folder.join("libnccl.so.2")).unwrap_or_else(|reason| {
         println!("{reason}");
         process::exit(UNSUITED);
     });
@@ -46,7 +47,7 @@ pub fn play(case: &str) {
         nccl,
         number: number(RANK),
         ranks: number(RANKS),
-        folder: given(FOLDER).into(),
+        folder,
     };
     match case {
         "start" => rank.start(),
@@ -75,7 +76,7 @@ impl Rank {
 
     fn comm(&self, name: &str) -> Comm<'_> {
         let comm = Comm::new(&self.nccl, self.id(name), self.number, self.ranks);
-        comm.unwrap_or_else(|code| panic!("init: {code}: {}", self.nccl.last_error()))
+        comm.unwrap_or_else(|code| panic!("init: code {code}"))
     }
 
     /// Makes a communicator with all its connections, and leaves it: nothing of it is left.

@@ -160,8 +160,10 @@ class Netdev(_Closing):
         a "unix:" link.
         """
     @staticmethod
-    def kernel(name: str) -> Netdev:
-        """Opens an interface of the kernel, as "eth1"."""
+    def kernel(name: str, configured: bool = False) -> Netdev:
+        """Opens an interface of the kernel, as "eth1". With `configured`, nothing is written to it: an agent has set it up, as for a pod
+        (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen.
+        """
     @staticmethod
     def pair(impair: str = "none") -> tuple[Netdev, Netdev]:
         """Opens two NICs, 10.77.0.1 and 10.77.0.2, on a wire in memory and in virtual time, for tests without a network.
@@ -227,6 +229,8 @@ class Setup(_Closing):
         """The queues to bind memory to."""
     def changes(self) -> list[str]:
         """The changes that were made to an interface of the kernel, as commands."""
+    def unseen(self) -> list[str]:
+        """What the agent of an interface opened with `configured` must have set where it cannot be checked from here."""
     def close(self) -> None:
         """Gives up the settings: they are undone when no binding needs them."""
 

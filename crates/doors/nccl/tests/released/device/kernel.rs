@@ -166,7 +166,7 @@ impl Block {
     fn collect(&self, batch: Address, kind: u32, items: &mut Vec<Item>) {
         let bytes = match kind {
             P2P => P2P_BYTES,
-            COLLECTIVE => self.layout.collective_bytes,
+            COLLECTIVE => self.layout.collective[0],
             kind => panic!("work of kind {kind} has registered buffers"),
         };
         let (from, mask) = match self.arguments.u8(ARGUMENTS_STORAGE) {

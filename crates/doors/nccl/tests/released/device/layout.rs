@@ -1,49 +1,31 @@
 //! What NCCL's kernels are given: the offsets of fields in bytes, on x86-64, and other numbers. Facts of src/include/device.h and collectives.h,
 //! measured in the debug information of the released libraries.
 
-/// What differs between versions: the bits that the number of a function has in a batch; bytes and fields of a collective's work, and of what a
-/// kernel and a proxy tell each other of a step.
+/// What differs between versions.
 #[derive(Debug)]
 pub struct Layout {
+    /// Bits that the number of a function has in a batch.
     pub function_bits: u32,
-    pub collective_bytes: usize,
-    pub receive: usize,
-    pub send: usize,
-    pub counts: usize,
-    pub grains: usize,
-    pub fifo_bytes: usize,
-    pub fifo_offset: usize,
-    pub fifo_size: usize,
+    /// Work of a collective: bytes; where it receives, and from where it sends; counts; grains.
+    pub collective: [usize; 5],
+    /// What a kernel and a proxy tell each other of a step: bytes, offset of the step, bytes in it.
+    pub fifo: [usize; 3],
 }
 
-const V22907: Layout = Layout {
-    function_bits: 15,
-    collective_bytes: 96,
-    receive: 8,
-    send: 16,
-    counts: 56,
-    grains: 80,
-    fifo_bytes: 24,
-    fifo_offset: 4,
-    fifo_size: 8,
-};
-const V23007: Layout = Layout {
-    collective_bytes: 128,
-    receive: 24,
-    send: 32,
-    counts: 80,
-    grains: 104,
-    ..V22907
-};
-const V23203: Layout = Layout {
-    function_bits: 11,
-    fifo_bytes: 32,
-    fifo_offset: 8,
-    fifo_size: 16,
-    ..V22907
-};
+const fn layout(function_bits: u32, collective: [usize; 5], fifo: [usize; 3]) -> Layout {
+    Layout {
+        function_bits,
+        collective,
+        fifo,
+    }
+}
+
 /// The versions whose kernels are played, as `ncclGetVersion` says them.
-pub const LAYOUTS: [(i32, Layout); 3] = [(22907, V22907), (23007, V23007), (23203, V23203)];
+pub const LAYOUTS: [(i32, Layout); 3] = [
+    (22907, layout(15, [96, 8, 16, 56, 80], [24, 4, 8])),
+    (23007, layout(15, [128, 24, 32, 80, 104], [24, 4, 8])),
+    (23203, layout(11, [96, 8, 16, 56, 80], [32, 8, 16])),
+];
 
 /// Steps that a connection has room for.
 pub const STEPS: u64 = 8;

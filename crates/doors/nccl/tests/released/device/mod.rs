@@ -10,3 +10,4 @@ mod streams;
 pub use kernel::Version;
 pub use layout::{FLOAT, LAYOUTS, PLAYED, ROWS};
 pub use runtime::{STREAMS, VERSION, allocations, functions};
+pub use streams::{is_done, wait};

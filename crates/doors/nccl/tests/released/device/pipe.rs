@@ -175,16 +175,13 @@ impl<'a> End<'a> {
         }
         let slot = (self.step % STEPS) as usize;
         let buffer = self.connection.u64(CONNECTION_BUFFER);
-        let layout = self.block.layout;
-        let entry = self
-            .connection
-            .to(CONNECTION_FIFO)
-            .plus(slot * layout.fifo_bytes);
+        let [bytes, offset, size] = self.block.layout.fifo;
+        let entry = self.connection.to(CONNECTION_FIFO).plus(slot * bytes);
         if room != 0 {
-            entry.set(layout.fifo_size, len as u64);
+            entry.set(size, len as u64);
         }
         match entry.u32(FIFO_MODE) {
-            1 => Ok(buffer + entry.u32(layout.fifo_offset)),
+            1 => Ok(buffer + entry.u32(offset)),
             _ => Ok(buffer + slot * self.connection.u32(CONNECTION_STEP_BYTES)),
         }
     }

@@ -27,6 +27,7 @@ struct Part {
 
 impl Part {
     fn of(block: &Block, work: Address, width: usize) -> Self {
+        let [_, _, _, counts, grains] = block.layout.collective;
         let channels = work.u32(COLLECTIVE_CHANNELS);
         assert_eq!(
             channels as u32 & COLLECTIVE_REGISTERED,
@@ -34,14 +35,14 @@ impl Part {
             "no buffer is registered"
         );
         let (first, last) = (channels & 0xff, channels >> 8 & 0xff);
-        let [low, each, high] = [0, 8, 16].map(|at| work.u64(block.layout.counts + at));
+        let [low, each, high] = [0, 8, 16].map(|at| work.u64(counts + at));
         let between = (last - first).saturating_sub(1) * each;
         let (begin, count, place) = match block.number {
             number if number == first => (0, low, 0),
             number if number == last => (low + between, high, 2),
             number => (low + (number - first - 1) * each, each, 1),
         };
-        let grains = work.u64(block.layout.grains) >> (21 * place) & 0x1f_ffff;
+        let grains = work.u64(grains) >> (21 * place) & 0x1f_ffff;
         Self {
             begin,
             count,
@@ -67,8 +68,9 @@ pub fn collective(block: &Block, function: Function, item: &Item) -> Result<(), 
         _ => (4, (2, 2)),
     };
     let mut ring = Ring::open(block, width, slices, steps);
-    ring.send = work.u64(block.layout.send);
-    ring.receive = work.u64(block.layout.receive);
+    let [_, receive, send, ..] = block.layout.collective;
+    ring.send = work.u64(send);
+    ring.receive = work.u64(receive);
     let part = Part::of(block, work, width);
     match function {
         Function::AllReduce => ring.all_reduce(part, block.channel.u32(CHANNEL_INDEX)),

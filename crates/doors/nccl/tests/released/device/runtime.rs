@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use super::kernel::{Kernel, Version};
-use super::streams::{Event, Handles, Stream, Work};
+use super::streams::{Event, Handles, Stream, Work, is_done, lock, wait};
 
 pub static STREAMS: Handles<Stream> = Handles::new();
 static EVENTS: Handles<Event> = Handles::new();
@@ -97,25 +97,23 @@ extern "C" fn error_text(_code: c_int) -> *const c_char {
 fn allocate(out: *mut usize, len: usize) -> c_int {
     let mut memory = vec![0_u128; len.div_ceil(16).max(1)];
     let address = memory.as_mut_ptr().expose_provenance();
-    let mut all = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    all.insert(address, memory);
+    lock(&MEMORY).insert(address, memory);
     put!(out, address);
     0
 }
 
 fn free(address: usize) -> c_int {
-    let mut all = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_freed = address == 0 || all.remove(&address).is_some();
+    let is_freed = address == 0 || lock(&MEMORY).remove(&address).is_some();
     if is_freed { 0 } else { INVALID_VALUE }
 }
 
 /// Returns how many allocations are left.
 pub fn allocations() -> usize {
-    MEMORY.lock().unwrap_or_else(PoisonError::into_inner).len()
+    lock(&MEMORY).len()
 }
 
 fn is_allocated(address: usize) -> bool {
-    let all = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = lock(&MEMORY);
     let before = all.range(..=address).next_back();
     before.is_some_and(|(start, memory)| address < start + memory.len() * 16)
 }
@@ -150,17 +148,6 @@ fn attribute(number: c_int) -> c_int {
 struct Launch {
     _sizes: [c_uint; 7],
     stream: usize,
-}
-
-fn event(number: usize, look: impl FnOnce(Arc<Event>) -> c_int) -> c_int {
-    EVENTS.get(number).map_or(INVALID_HANDLE, look)
-}
-
-fn record(number: usize, stream: usize) -> c_int {
-    event(number, |event| {
-        let time = event.record();
-        submit(stream, Box::new(move || event.reach(time)))
-    })
 }
 
 functions! {
@@ -211,24 +198,30 @@ functions! {
         if STREAMS.remove(stream).is_some() { 0 } else { INVALID_HANDLE }
     }
     cudaStreamSynchronize(stream: usize) {
-        STREAMS.get(stream).map_or(INVALID_HANDLE, |stream| { stream.finish(); 0 })
+        wait(STREAMS.get(stream).map(|stream| stream.end()));
+        0
     }
     // Nothing captures a graph.
     cudaStreamGetCaptureInfo_v2(_stream: usize, out: *mut c_int) { put!(out, 0); 0 }
-    cudaStreamWaitEvent(stream: usize, number: usize) {
-        event(number, |event| {
-            let time = event.recorded();
-            submit(stream, Box::new(move || event.wait(time)))
-        })
+    cudaStreamWaitEvent(stream: usize, event: usize) {
+        let point = EVENTS.get(event).and_then(|event| lock(&event).clone());
+        submit(stream, Box::new(move || wait(point)))
     }
 
     cudaEventCreateWithFlags(out: *mut usize) { put!(out, EVENTS.create()); 0 }
     cudaEventDestroy(event: usize) {
         if EVENTS.remove(event).is_some() { 0 } else { INVALID_HANDLE }
     }
-    cudaEventRecord(event: usize, stream: usize) { record(event, stream) }
-    cudaEventQuery(number: usize) {
-        event(number, |event| if event.is_reached() { 0 } else { NOT_READY })
+    cudaEventRecord(event: usize, stream: usize) {
+        let (Some(event), Some(stream)) = (EVENTS.get(event), STREAMS.get(stream)) else {
+            return INVALID_HANDLE;
+        };
+        *lock(&event) = Some(stream.end());
+        0
+    }
+    cudaEventQuery(event: usize) {
+        let point = EVENTS.get(event).and_then(|event| lock(&event).clone());
+        if is_done(point) { 0 } else { NOT_READY }
     }
 
     cudaGetFuncBySymbol(out: *mut usize, symbol: usize) { put!(out, symbol); 0 }

@@ -1,92 +1,80 @@
-//! Streams and events, as threads.
+//! Streams, as threads, and events.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// What a stream does next.
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that does work in order.
+/// Work that a thread does in order.
 pub struct Stream {
-    work: Sender<Work>,
-    pending: Arc<AtomicUsize>,
+    next: Mutex<Sender<Work>>,
+    done: Arc<Done>,
+    submitted: AtomicU64,
+}
+
+/// How much work is done.
+#[derive(Default)]
+pub struct Done(Mutex<u64>, Condvar);
+
+/// A point in a stream, once it is recorded: this much work is to be done.
+pub type Event = Mutex<Option<(Arc<Done>, u64)>>;
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic ends the process.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for Stream {
     fn default() -> Self {
-        let (work, next) = channel::<Work>();
-        let pending = Arc::new(AtomicUsize::new(0));
-        let left = Arc::clone(&pending);
+        let (next, work): (_, Receiver<Work>) = channel();
+        let done = Arc::new(Done::default());
+        let reached = Arc::clone(&done);
         // Ends when the stream is dropped, and its work is done.
         thread::spawn(move || {
-            for work in next {
+            for work in work {
                 work();
-                left.fetch_sub(1, Ordering::Release);
+                *lock(&reached.0) += 1;
+                reached.1.notify_all();
             }
         });
-        Self { work, pending }
+        let (next, submitted) = (Mutex::new(next), AtomicU64::new(0));
+        Self {
+            next,
+            done,
+            submitted,
+        }
     }
 }
 
 impl Stream {
     pub fn submit(&self, work: Work) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        self.work.send(work).expect("its thread runs");
+        let next = lock(&self.next);
+        self.submitted.fetch_add(1, Ordering::Relaxed);
+        next.send(work).expect("its thread runs");
     }
 
-    pub fn is_idle(&self) -> bool {
-        self.pending.load(Ordering::Acquire) == 0
-    }
-
-    /// Waits until all work is done.
-    pub fn finish(&self) {
-        let (done, end) = channel();
-        self.submit(Box::new(move || done.send(()).expect("somebody waits")));
-        end.recv().expect("its thread runs");
+    /// Returns the point behind all work.
+    pub fn end(&self) -> (Arc<Done>, u64) {
+        let _next = lock(&self.next);
+        (
+            Arc::clone(&self.done),
+            self.submitted.load(Ordering::Relaxed),
+        )
     }
 }
 
-/// A point in a stream that another one waits for: how often it was recorded, and the last of these that was reached.
-#[derive(Default)]
-pub struct Event {
-    times: Mutex<(u64, u64)>,
-    reached: Condvar,
+/// Whether work up to a point is done. An event that was not recorded is none.
+pub fn is_done(point: Option<(Arc<Done>, u64)>) -> bool {
+    point.is_none_or(|(done, count)| *lock(&done.0) >= count)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic ends the process.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Event {
-    /// Returns what is to be reached.
-    pub fn record(&self) -> u64 {
-        let mut times = lock(&self.times);
-        times.0 += 1;
-        times.0
-    }
-
-    pub fn recorded(&self) -> u64 {
-        lock(&self.times).0
-    }
-
-    pub fn reach(&self, time: u64) {
-        let mut times = lock(&self.times);
-        times.1 = times.1.max(time);
-        self.reached.notify_all();
-    }
-
-    pub fn is_reached(&self) -> bool {
-        let times = lock(&self.times);
-        times.1 >= times.0
-    }
-
-    pub fn wait(&self, time: u64) {
-        let times = lock(&self.times);
-        let waited = self.reached.wait_while(times, |times| times.1 < time);
+pub fn wait(point: Option<(Arc<Done>, u64)>) {
+    if let Some((Done(done, more), count)) = point.as_ref().map(|(done, count)| (&**done, count)) {
+        let waited = more.wait_while(lock(done), |done| *done < *count);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }

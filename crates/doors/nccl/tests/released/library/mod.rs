@@ -6,14 +6,16 @@
 
 mod redirect;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::path::Path;
-use std::ptr::{null_mut, with_exposed_provenance};
+use std::ptr::with_exposed_provenance;
 use std::time::{Duration, Instant};
 
 use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
 
-use crate::device::{FLOAT, LAYOUTS, PLAYED, ROWS, STREAMS, VERSION, Version, functions};
+use crate::device::{
+    FLOAT, LAYOUTS, PLAYED, ROWS, STREAMS, VERSION, Version, functions, is_done, wait,
+};
 use redirect::{DRIVER_LOADER, Symbol};
 
 /// A result that is not success.
@@ -25,12 +27,10 @@ pub type Code = c_int;
 pub struct UniqueId(pub [u8; 128]);
 
 /// ncclSum, ncclUint8.
-const SUM: c_int = 0;
-const BYTES: c_int = 1;
+const SUM: usize = 0;
+const BYTES: usize = 1;
 
 const NAP: Duration = Duration::from_micros(100);
-/// A collective that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The table of device functions, and the function that tells where the library was loaded.
 const TABLE: &str = "ncclDevFuncRowToId";
@@ -38,18 +38,6 @@ const BASE: &str = "ncclGetVersion";
 
 /// The loaded library.
 pub struct Nccl(unix::Library);
-
-/// Calls a function of the library by its name.
-macro_rules! call {
-    ($nccl:expr, $name:literal, ($($type:ty),*), ($($argument:expr),*)) => {{
-        let name = concat!($name, "\0").as_bytes();
-        // SAFETY: the function has this type, by nccl.h.
-        let function = unsafe { $nccl.0.get::<unsafe extern "C" fn($($type),*) -> c_int>(name) };
-        let function = function.expect("NCCL has this function");
-        // SAFETY: pointers lead to variables or buffers that live until NCCL does not use them any more.
-        judge(unsafe { function($($argument),*) })
-    }};
-}
 
 fn judge(code: c_int) -> Result<(), Code> {
     if code == 0 { Ok(()) } else { Err(code) }
@@ -87,29 +75,31 @@ impl Nccl {
         Ok(nccl)
     }
 
-    pub fn version(&self) -> c_int {
-        let mut version = 0;
-        call!(self, "ncclGetVersion", (*mut c_int), (&raw mut version)).expect("ncclGetVersion");
+    /// Calls a function of nccl.h. Integers and pointers are words, and a function takes no note of more than it has parameters, on x86-64.
+    fn call(&self, name: &str, arguments: &[usize]) -> Result<(), Code> {
+        type W = usize;
+        type Function = unsafe extern "C" fn(W, W, W, W, W, W, W, W) -> c_int;
+        // SAFETY: as the comment above says.
+        let function = unsafe { self.0.get::<Function>(name.as_bytes()) };
+        let function = function.unwrap_or_else(|_| panic!("NCCL has no {name}"));
+        let mut all = [0; 8];
+        all[..arguments.len()].copy_from_slice(arguments);
+        let [a, b, c, d, e, f, g, h] = all;
+        // SAFETY: pointers lead to variables or buffers that live until NCCL does not use them any more.
+        judge(unsafe { function(a, b, c, d, e, f, g, h) })
+    }
+
+    fn version(&self) -> c_int {
+        let mut version: c_int = 0;
+        let out = (&raw mut version).expose_provenance();
+        self.call("ncclGetVersion", &[out]).expect("ncclGetVersion");
         version
     }
 
     pub fn unique_id(&self) -> Result<UniqueId, Code> {
         let mut id = UniqueId([0; 128]);
-        call!(self, "ncclGetUniqueId", (*mut UniqueId), (&raw mut id))?;
+        self.call("ncclGetUniqueId", &[(&raw mut id).expose_provenance()])?;
         Ok(id)
-    }
-
-    /// Returns what NCCL said last of an error.
-    pub fn last_error(&self) -> String {
-        type Function = unsafe extern "C" fn(*mut c_void) -> *const c_char;
-        // SAFETY: the function has this type, by nccl.h.
-        let function = unsafe { self.0.get::<Function>(b"ncclGetLastError\0") };
-        let function = function.expect("NCCL has this function");
-        // SAFETY: no communicator is needed.
-        let text = unsafe { function(null_mut()) };
-        // SAFETY: a terminated string of NCCL.
-        let text = unsafe { CStr::from_ptr(text) };
-        text.to_string_lossy().into_owned()
     }
 }
 
@@ -132,7 +122,7 @@ pub enum Collective {
 /// A rank's place in a communicator.
 pub struct Comm<'a> {
     nccl: &'a Nccl,
-    comm: *mut c_void,
+    comm: usize,
     stream: usize,
     pub rank: usize,
     pub ranks: usize,
@@ -141,13 +131,13 @@ pub struct Comm<'a> {
 impl<'a> Comm<'a> {
     /// Meets the other ranks.
     pub fn new(nccl: &'a Nccl, id: UniqueId, rank: usize, ranks: usize) -> Result<Self, Code> {
-        let mut comm = null_mut();
-        call!(
-            nccl,
-            "ncclCommInitRank",
-            (*mut *mut c_void, c_int, UniqueId, c_int),
-            (&raw mut comm, ranks as c_int, id, rank as c_int)
-        )?;
+        type Function = unsafe extern "C" fn(*mut usize, c_int, UniqueId, c_int) -> c_int;
+        // SAFETY: the function has this type, by nccl.h.
+        let function = unsafe { nccl.0.get::<Function>(b"ncclCommInitRank") };
+        let function = function.expect("NCCL has this function");
+        let mut comm = 0;
+        // SAFETY: there is room for the communicator.
+        judge(unsafe { function(&raw mut comm, ranks as c_int, id, rank as c_int) })?;
         let stream = STREAMS.create();
         Ok(Self {
             nccl,
@@ -174,12 +164,7 @@ impl<'a> Comm<'a> {
             Collective::ReduceScatter => send.len() == receive.len() * self.ranks,
             _ => send.len() == receive.len(),
         };
-        assert!(
-            fits,
-            "{collective:?}: {} and {} bytes",
-            send.len(),
-            receive.len()
-        );
+        assert!(fits, "{collective:?}");
         let begun = self.begin(collective, send, receive);
         // The buffers are in use until the stream has come to its end.
         self.finish()?;
@@ -187,80 +172,43 @@ impl<'a> Comm<'a> {
     }
 
     fn begin(&self, collective: Collective, send: &[u8], receive: &mut [u8]) -> Result<(), Code> {
+        let (nccl, comm, stream) = (self.nccl, self.comm, self.stream);
         let count = send.len().min(receive.len()) / 4;
-        macro_rules! collective {
-            ($name:literal $(, $argument:expr => $type:ty)*) => {
-                call!(
-                    self.nccl,
-                    $name,
-                    (*const u8, *mut u8, usize, c_int, $($type,)* *mut c_void, usize),
-                    (send.as_ptr(), receive.as_mut_ptr(), count, FLOAT as c_int, $($argument,)* self.comm, self.stream)
-                )
-            };
-        }
+        let from = send.as_ptr().expose_provenance();
+        let to = receive.as_mut_ptr().expose_provenance();
+        let last: &[usize] = &[comm, stream];
+        let call =
+            |name, own: &[usize]| nccl.call(name, &[&[from, to, count, FLOAT], own, last].concat());
         match collective {
-            Collective::AllReduce => collective!("ncclAllReduce", SUM => c_int),
-            Collective::AllGather => collective!("ncclAllGather"),
-            Collective::ReduceScatter => collective!("ncclReduceScatter", SUM => c_int),
-            Collective::Broadcast { root } => collective!("ncclBroadcast", root as c_int => c_int),
-            Collective::Reduce { root } => {
-                collective!("ncclReduce", SUM => c_int, root as c_int => c_int)
+            Collective::AllReduce => call("ncclAllReduce", &[SUM]),
+            Collective::AllGather => call("ncclAllGather", &[]),
+            Collective::ReduceScatter => call("ncclReduceScatter", &[SUM]),
+            Collective::Broadcast { root } => call("ncclBroadcast", &[root]),
+            Collective::Reduce { root } => call("ncclReduce", &[SUM, root]),
+            Collective::AllToAll => {
+                nccl.call("ncclGroupStart", &[])?;
+                let part = send.len() / self.ranks;
+                for peer in 0..self.ranks {
+                    let [from, to] = [from, to].map(|buffer| buffer + peer * part);
+                    nccl.call("ncclSend", &[from, part, BYTES, peer, comm, stream])?;
+                    nccl.call("ncclRecv", &[to, part, BYTES, peer, comm, stream])?;
+                }
+                nccl.call("ncclGroupEnd", &[])
             }
-            Collective::AllToAll => self.begin_all_to_all(send, receive),
         }
-    }
-
-    fn begin_all_to_all(&self, send: &[u8], receive: &mut [u8]) -> Result<(), Code> {
-        macro_rules! message {
-            ($name:literal, $buffer:expr, $pointer:ty, $peer:expr) => {
-                call!(
-                    self.nccl,
-                    $name,
-                    ($pointer, usize, c_int, c_int, *mut c_void, usize),
-                    (
-                        $buffer,
-                        send.len() / self.ranks,
-                        BYTES,
-                        $peer as c_int,
-                        self.comm,
-                        self.stream
-                    )
-                )
-            };
-        }
-        call!(self.nccl, "ncclGroupStart", (), ())?;
-        let part = (send.len() / self.ranks).max(1);
-        for (peer, (from, to)) in send.chunks(part).zip(receive.chunks_mut(part)).enumerate() {
-            message!("ncclSend", from.as_ptr(), *const u8, peer)?;
-            message!("ncclRecv", to.as_mut_ptr(), *mut u8, peer)?;
-        }
-        call!(self.nccl, "ncclGroupEnd", (), ())
     }
 
     /// Waits until the stream has come to its end, or NCCL reports an error: then its kernels are ended.
     fn finish(&self) -> Result<(), Code> {
-        let stream = STREAMS
-            .get(self.stream)
-            .expect("made with this communicator");
-        let begun = Instant::now();
-        while !stream.is_idle() {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "rank {}: a collective hangs",
-                self.rank
-            );
-            let mut code = 0;
-            let arguments = (self.comm, &raw mut code);
-            call!(
-                self.nccl,
-                "ncclCommGetAsyncError",
-                (*mut c_void, *mut c_int),
-                (arguments.0, arguments.1)
-            )?;
+        let end = STREAMS.get(self.stream).map(|stream| stream.end());
+        while !is_done(end.clone()) {
+            let mut code: Code = 0;
+            let out = (&raw mut code).expose_provenance();
+            self.nccl.call("ncclCommGetAsyncError", &[self.comm, out])?;
             if code != 0 {
                 let noticed = Instant::now();
-                call!(self.nccl, "ncclCommAbort", (*mut c_void), (self.comm)).expect("abort");
-                stream.finish();
+                self.nccl.call("ncclCommAbort", &[self.comm])?;
+                wait(end);
                 println!("aborted in {:?} after code {code}", noticed.elapsed());
                 return Err(code);
             }
@@ -272,6 +220,6 @@ impl<'a> Comm<'a> {
     /// Leaves the communicator, which was not aborted.
     pub fn destroy(self) -> Result<(), Code> {
         STREAMS.remove(self.stream);
-        call!(self.nccl, "ncclCommDestroy", (*mut c_void), (self.comm))
+        self.nccl.call("ncclCommDestroy", &[self.comm])
     }
 }

@@ -60,7 +60,12 @@ pub fn run(mut data: &[u8]) {
 fn record([kind, fields @ ..]: [u8; 8]) -> Vec<u8> {
     let number = |at: usize| NUMBERS[usize::from(fields[at]) % NUMBERS.len()];
     let kind = u16::from(kind % 12);
-    let (stream, entries) = (u16::from(fields[0] % 4), u32::from(fields[1] % 5));
+    let stream = match fields[0] {
+        // The peer's memory.
+        0x80.. => u16::MAX,
+        number => u16::from(number % 4),
+    };
+    let entries = u32::from(fields[1] % 5);
     let bytes = number(2);
     let tail = match kind {
         4 | 7 => u32::from(fields[3]),
@@ -87,7 +92,10 @@ fn record([kind, fields @ ..]: [u8; 8]) -> Vec<u8> {
                 out.extend_from_slice(&field.to_le_bytes());
             }
         }
-        if stream == 0 {
+        if kind == 5 && stream == u16::MAX {
+            out.resize(out.len() + 8 * entries as usize, fields[2]);
+        }
+        if kind == 5 && stream == 0 {
             out.resize(out.len() + bytes.min(8192) as usize, 1);
         }
     }

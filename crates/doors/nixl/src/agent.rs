@@ -1,20 +1,24 @@
 //! An agent: its memory, its peers, and the connections in both directions. Nothing here waits, and one lock is around it.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use zerocopy::byteorder::little_endian::U64;
 
 use crate::connections::{Connections, Identity};
 use crate::data::Placed;
 use crate::dial::Dial;
-use crate::ffi::addresses;
+use crate::ffi::addresses::of_this_machine;
+use crate::ffi::process::Token;
 use crate::ffi::region::Region;
 use crate::inbox::{Inbox, Notification};
 use crate::info::{AgentInfo, RegionInfo, boot, random};
 use crate::initiator::Job;
 use crate::own::OwnTransfers;
-use crate::record::{Entry, MAX_INLINE_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
+use crate::record::{Caller, Entry, MAX_INLINE_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
 use crate::regions::Regions;
-use crate::settings::{Require, Settings};
+use crate::settings::{Require, Settings, Way};
 use crate::socket::{Listening, Readiness};
 use crate::status::{Failure, Status};
 use crate::transfer::{Op, Span, Transfer};
@@ -51,6 +55,9 @@ pub struct Range {
 pub(crate) struct Agent {
     name: Arc<str>,
     info: AgentInfo,
+    way: Way,
+    /// At an address that others were told.
+    _token: Token,
     inline_bytes: u64,
     connections: Connections,
     regions: Regions,
@@ -61,6 +68,7 @@ pub(crate) struct Agent {
     counts: Counts,
     last_remote: u64,
     last_posting: u64,
+    sources: Vec<U64>,
     entries: Vec<Entry>,
     placed: Vec<Placed>,
 }
@@ -73,6 +81,7 @@ macro_rules! context {
             inbox: &mut $agent.inbox,
             counts: &mut $agent.counts,
             inline_bytes: $agent.inline_bytes,
+            sources: &mut $agent.sources,
             entries: &mut $agent.entries,
             placed: &mut $agent.placed,
         }
@@ -92,31 +101,32 @@ impl Agent {
             );
             return Err(Failure::new(Status::InvalidParam, text));
         }
-        let listening = Listening::new(&settings).map_err(|error| {
-            let text = format!(
-                "cannot listen for other agents: {error}; check the parameters address (of this machine?) and port (in use?)"
-            );
-            Failure::new(Status::Backend, text)
-        })?;
-        let addresses = match settings.addresses.is_empty() {
-            true => addresses::of_this_machine()
-                .map_err(|error| Failure::system("getifaddrs", error))?,
-            false => settings.addresses.clone(),
-        };
-        if addresses.is_empty() {
-            let text = "no interface of this machine is up and has an address; bring one up (ip link set lo up), or name one in the parameter address";
-            return Err(Failure::new(Status::Backend, text));
+        let mut listening = listen(&settings)?;
+        let addresses = addresses(&settings)?;
+        let cookie = random()?;
+        let token = Token::new(cookie);
+        if settings.way != Way::Sockets {
+            let added = listening.add_unix(cookie);
+            added.map_err(|error| Failure::system("listening on a UNIX socket", error))?;
         }
         let info = AgentInfo {
-            cookie: random()?,
+            cookie,
             boot: boot(),
+            token: match settings.way {
+                Way::Sockets => 0,
+                Way::Auto | Way::Unix => token.address(),
+            },
             port: listening.port(),
             addresses,
         };
         let name: Arc<str> = name.into();
         let identity = Identity {
             name: Arc::clone(&name),
-            cookie: info.cookie,
+            cookie,
+            caller: Caller {
+                token: token.address().into(),
+                cookie: cookie.into(),
+            },
         };
         let inline_bytes = match settings.require {
             Require::Any => MAX_INLINE_BYTES as u64,
@@ -127,6 +137,8 @@ impl Agent {
             own: OwnTransfers::new(Arc::clone(&name)),
             name,
             info,
+            way: settings.way,
+            _token: token,
             inline_bytes,
             connections: Connections::new(identity, settings, readiness, listening)?,
             regions: Regions::default(),
@@ -136,6 +148,7 @@ impl Agent {
             counts: Counts::default(),
             last_remote: 0,
             last_posting: 0,
+            sources: Vec::new(),
             entries: Vec::new(),
             placed: Vec::new(),
         })
@@ -147,6 +160,17 @@ impl Agent {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns where peers may connect, for people.
+    pub(crate) fn addresses(&self) -> String {
+        let all = self.info.targets(self.info.boot, self.way);
+        let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+        all.join(", ")
+    }
+
+    pub(crate) fn way(&self) -> &'static str {
+        self.way.name()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -258,6 +282,7 @@ impl Agent {
                 len: local.len,
                 key,
                 remote_offset,
+                remote_address: remote.address,
             });
         }
         Transfer::new(op, peer.into(), regions, spans)
@@ -372,7 +397,7 @@ impl Agent {
             return Ok(());
         }
         let peer = self.peers.get(name).ok_or_else(|| unknown(name))?;
-        let dial = Dial::new(Arc::clone(&peer.name), &peer.info, self.info.boot);
+        let dial = Dial::new(Arc::clone(&peer.name), &peer.info, self.info.boot, self.way);
         self.connections.call(dial);
         Ok(())
     }
@@ -394,6 +419,28 @@ impl Agent {
         let mut context = context!(self);
         self.connections.turn(&mut context) || copied > 0
     }
+}
+
+fn listen(settings: &Settings) -> Result<Listening, Failure> {
+    Listening::new(settings).map_err(|error| {
+        let text = format!(
+            "cannot listen for other agents: {error}; check the parameters address (of this machine?) and port (in use?)"
+        );
+        Failure::new(Status::Backend, text)
+    })
+}
+
+/// Returns the addresses that peers are told.
+fn addresses(settings: &Settings) -> Result<Vec<IpAddr>, Failure> {
+    let addresses = match settings.addresses.is_empty() {
+        true => of_this_machine().map_err(|error| Failure::system("getifaddrs", error))?,
+        false => settings.addresses.clone(),
+    };
+    if addresses.is_empty() {
+        let text = "no interface of this machine is up and has an address; bring one up (ip link set lo up), or name one in the parameter address";
+        return Err(Failure::new(Status::Backend, text));
+    }
+    Ok(addresses)
 }
 
 fn unknown(peer: &str) -> Failure {

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use zerocopy::FromBytes;
+
 use crate::broken::Broken;
 use crate::control::Control;
 use crate::data::DataStream;
-use crate::record::{Fault, Record, VERSION, Violation};
+use crate::ffi::process::can_read;
+use crate::near::NearMemory;
+use crate::record::{Caller, Fault, Record, VERSION, Violation};
 use crate::settings::MAX_CONNECTIONS;
 use crate::socket::{Ready, Socket};
 use crate::wires::Wires;
@@ -25,7 +29,12 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) enum Hello {
     /// A peer, which will make that many connections for payload.
-    Peer { name: Arc<str>, streams: u16 },
+    Peer {
+        name: Arc<str>,
+        streams: u16,
+        /// The memory of its process, if it can be read.
+        near: Option<NearMemory>,
+    },
     /// A connection for payload of a session.
     Data { session: u64, stream: u16 },
 }
@@ -75,14 +84,23 @@ impl Arrival {
         let streams = u16::try_from(streams)
             .ok()
             .filter(|streams| (1..=MAX_CONNECTIONS).contains(streams));
-        let name = std::str::from_utf8(self.control.behind(behind));
-        match (streams, name) {
+        let behind = self.control.behind(behind);
+        let (caller, name) = Caller::read_from_prefix(behind).map_err(|_| Violation::Record)?;
+        match (streams, std::str::from_utf8(name)) {
             (Some(streams), Ok(name)) => Ok(Some(Hello::Peer {
                 name: name.into(),
                 streams,
+                near: self.near(&caller),
             })),
             _ => Err(Violation::Record.into()),
         }
+    }
+
+    /// Returns the memory of the peer's process. Which process that is says the kernel: a peer must not choose whose memory is read.
+    fn near(&self, caller: &Caller) -> Option<NearMemory> {
+        let process = self.control.socket.process()?;
+        let is_readable = can_read(process, caller.token.get(), caller.cookie.get());
+        is_readable.then(|| NearMemory::new(process))
     }
 
     /// Tells the peer why it is sent away.
@@ -108,6 +126,7 @@ pub(crate) struct Gathering {
     control: Control,
     data: Vec<Option<Socket>>,
     until: Instant,
+    near: Option<NearMemory>,
 }
 
 impl Gathering {
@@ -117,6 +136,7 @@ impl Gathering {
         session: u64,
         streams: u16,
         control: Control,
+        near: Option<NearMemory>,
         now: Instant,
     ) -> Self {
         let data = (0..streams).map(|_| None).collect();
@@ -126,8 +146,10 @@ impl Gathering {
             control,
             data,
             until: now + PATIENCE,
+            near,
         };
-        it.control.queue(Record::Welcome { session });
+        let is_near = it.near.is_some();
+        it.control.queue(Record::Welcome { session, is_near });
         it
     }
 
@@ -181,6 +203,7 @@ impl Gathering {
             Wires {
                 control: self.control,
                 data,
+                near: self.near,
             },
         )
     }

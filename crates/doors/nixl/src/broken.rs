@@ -18,6 +18,8 @@ pub(crate) enum Broken {
         "memory was deregistered or freed with a transfer going on; wait for transfers, or release them, before"
     )]
     Memory,
+    #[error("cannot copy from the memory of its process: {0}")]
+    Uncopied(io::Error),
     #[error("it broke the protocol: {0}; use the same release on both sides")]
     Protocol(#[from] Violation),
     #[error("{}", told(.0))]
@@ -34,6 +36,9 @@ fn told(fault: &Fault) -> &'static str {
         }
         Fault::Region => {
             "it says that a range is not registered there; load its metadata after it has registered memory"
+        }
+        Fault::Memory => {
+            "it could not copy from the memory of this process, which was freed with a transfer going on"
         }
         Fault::Protocol => {
             "it says that this side broke the protocol; use the same release on both sides"
@@ -58,7 +63,10 @@ impl Broken {
             Self::Told(Fault::Stranger) => Status::RemoteDisconnect,
             Self::Told(Fault::Version) => Status::Mismatch,
             Self::Told(Fault::Region) => Status::NotAllowed,
-            Self::Memory | Self::Protocol(_) | Self::Told(Fault::Protocol) => Status::Backend,
+            Self::Memory
+            | Self::Uncopied(_)
+            | Self::Protocol(_)
+            | Self::Told(Fault::Protocol | Fault::Memory) => Status::Backend,
         }
     }
 
@@ -66,6 +74,7 @@ impl Broken {
     pub(crate) fn fault(&self) -> Option<Fault> {
         match self {
             Self::Protocol(violation) => Some(violation.fault()),
+            Self::Uncopied(_) => Some(Fault::Memory),
             _ => None,
         }
     }

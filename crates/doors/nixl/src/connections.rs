@@ -10,15 +10,15 @@ use crate::arrivals::{Arrival, Gathering, Hello};
 use crate::broken::Broken;
 use crate::dial::{Dial, Dialing};
 use crate::info::random;
-use crate::initiator::{Initiator, Job};
+use crate::initiator::{Connected, Initiator, Job};
 use crate::log::{info, warn};
-use crate::record::Record;
+use crate::record::{Caller, Record};
 use crate::settings::Settings;
 use crate::socket::{Listening, Readiness, Ready, Socket};
 use crate::status::{Failure, Status};
 use crate::target::Target;
 use crate::transfer::Transfer;
-use crate::wires::{Context, Wires};
+use crate::wires::Context;
 
 /// Connections that have not said what they are, or whose peer is not complete.
 const MAX_ARRIVALS: usize = 1024;
@@ -53,7 +53,7 @@ enum Turned {
     Moved(bool),
     Hello(Hello),
     Gathered,
-    Connected(Wires),
+    Connected(Connected),
 }
 
 /// Who this agent is to others.
@@ -61,6 +61,7 @@ enum Turned {
 pub(crate) struct Identity {
     pub(crate) name: Arc<str>,
     pub(crate) cookie: u64,
+    pub(crate) caller: Caller,
 }
 
 /// All connections.
@@ -256,17 +257,18 @@ impl Connections {
                     number: number(index),
                     settings: &self.settings,
                     agent: &self.identity.name,
+                    caller: self.identity.caller,
                     now,
                 };
                 dial.turn(&with)
-                    .map(|wires| wires.map_or(Turned::Moved(false), Turned::Connected))
+                    .map(|it| it.map_or(Turned::Moved(false), Turned::Connected))
             }
         };
         match turned {
             Ok(Turned::Moved(worked)) => return worked,
             Ok(Turned::Hello(hello)) => self.on_hello(index, hello, now),
             Ok(Turned::Gathered) => self.on_gathered(index),
-            Ok(Turned::Connected(wires)) => self.on_connected(index, wires),
+            Ok(Turned::Connected(connected)) => self.on_connected(index, connected),
             Err(broken) => self.on_broken(index, broken),
         }
         true
@@ -285,8 +287,16 @@ impl Connections {
             return;
         };
         match (hello, random()) {
-            (Hello::Peer { name, streams }, Ok(session)) => {
-                let gathering = Gathering::new(name, session, streams, arrival.control, now);
+            (
+                Hello::Peer {
+                    name,
+                    streams,
+                    near,
+                },
+                Ok(session),
+            ) => {
+                let control = arrival.control;
+                let gathering = Gathering::new(name, session, streams, control, near, now);
                 self.slots[index] = Slot::Gathering(gathering);
             }
             (Hello::Peer { .. }, Err(_)) => drop(self.slots.remove(index)),
@@ -320,16 +330,27 @@ impl Connections {
         }
     }
 
-    fn on_connected(&mut self, index: usize, wires: Wires) {
+    fn on_connected(&mut self, index: usize, connected: Connected) {
         let Slot::Dial(dial) = self.change(index) else {
             return;
         };
-        info(&format!(
-            "connected to the agent {} by {} sockets for payload",
-            dial.peer.escape_debug(),
-            wires.data.len()
-        ));
-        let mut initiator = Initiator::new(dial.peer, wires);
+        let way = match (&connected.wires.near, connected.is_near) {
+            (Some(_), true) => {
+                "the way unix: each byte is copied once, by the process that needs it"
+            }
+            (None, false) => {
+                "the way sockets: each side copies each byte once, short transfers twice"
+            }
+            (Some(_), false) => {
+                "the way unix for reads and the way sockets for writes: it cannot read the memory of this process"
+            }
+            (None, true) => {
+                "the way unix for writes and the way sockets for reads: the memory of its process cannot be read"
+            }
+        };
+        let name = dial.peer.escape_debug();
+        info(&format!("connected to the agent {name} by {way}"));
+        let mut initiator = Initiator::new(dial.peer, connected);
         for job in dial.jobs {
             if let Err(failure) = initiator.take(job) {
                 warn(&failure.to_string());

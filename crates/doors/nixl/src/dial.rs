@@ -9,17 +9,21 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use zerocopy::IntoBytes;
+
+use crate::address::Address;
 use crate::broken::Broken;
 use crate::control::Control;
 use crate::data::DataStream;
+use crate::ffi::process::can_read;
 use crate::info::AgentInfo;
-use crate::initiator::Job;
-use crate::record::{HEADER_BYTES, Record, VERSION, Violation};
-use crate::settings::Settings;
+use crate::initiator::{Connected, Job};
+use crate::near::NearMemory;
+use crate::record::{CALLER_BYTES, Caller, HEADER_BYTES, Record, VERSION, Violation};
+use crate::settings::{Settings, Way};
 use crate::socket::{Readiness, Ready, Socket};
 use crate::status::{Failure, Status};
 use crate::transfer::Transfer;
@@ -39,6 +43,7 @@ pub(crate) struct Dialing<'a> {
     pub(crate) settings: &'a Settings,
     /// Name of this agent.
     pub(crate) agent: &'a str,
+    pub(crate) caller: Caller,
     pub(crate) now: Instant,
 }
 
@@ -47,7 +52,8 @@ pub(crate) struct Dialing<'a> {
 pub(crate) struct Dial {
     pub(crate) peer: Arc<str>,
     cookie: u64,
-    targets: VecDeque<SocketAddr>,
+    targets: VecDeque<Address>,
+    token: u64,
     attempt: Option<Attempt>,
     /// What failed, for people.
     failures: Vec<String>,
@@ -57,10 +63,12 @@ pub(crate) struct Dial {
 /// An attempt at one address.
 #[derive(Debug)]
 struct Attempt {
-    target: SocketAddr,
+    target: Address,
     until: Instant,
     control: Control,
     is_introduced: bool,
+    /// The peer says that it can read the memory of this process.
+    is_near: bool,
     session: Option<u64>,
     data: Vec<Introduced>,
 }
@@ -72,11 +80,12 @@ struct Introduced {
 }
 
 impl Dial {
-    pub(crate) fn new(peer: Arc<str>, info: &AgentInfo, boot: [u8; 16]) -> Self {
+    pub(crate) fn new(peer: Arc<str>, info: &AgentInfo, boot: [u8; 16], way: Way) -> Self {
         Self {
             peer,
             cookie: info.cookie,
-            targets: info.targets(boot).into(),
+            targets: info.targets(boot, way).into(),
+            token: info.token,
             attempt: None,
             failures: Vec::new(),
             jobs: Vec::new(),
@@ -123,7 +132,7 @@ impl Dial {
     }
 
     /// Goes on. Returns the connections when they are all there.
-    pub(crate) fn turn(&mut self, with: &Dialing<'_>) -> Result<Option<Wires>, Broken> {
+    pub(crate) fn turn(&mut self, with: &Dialing<'_>) -> Result<Option<Connected>, Broken> {
         loop {
             if self.attempt.is_none() {
                 self.begin(with)?;
@@ -136,7 +145,7 @@ impl Dial {
                 false => attempt.step(self.cookie, with),
             };
             match stepped {
-                Ok(true) => return Ok(self.attempt.take().map(Attempt::into_wires)),
+                Ok(true) => return self.connected(with.settings.way),
                 Ok(false) => return Ok(None),
                 Err(broken @ Broken::Told(_)) if self.targets.is_empty() => return Err(broken),
                 Err(broken) => {
@@ -145,6 +154,23 @@ impl Dial {
                 }
             }
         }
+    }
+
+    /// All connections are there: finds out whether the memory of each side can be read by the other one.
+    fn connected(&mut self, way: Way) -> Result<Option<Connected>, Broken> {
+        let Some(attempt) = self.attempt.take() else {
+            return Ok(None);
+        };
+        let process = attempt.control.socket.process();
+        let process = process.filter(|process| can_read(*process, self.token, self.cookie));
+        let is_near = attempt.is_near;
+        if way == Way::Unix && (process.is_none() || !is_near) {
+            let text = "way=unix, and the memory of its process, or of this one, cannot be read by the other: other user, container or Yama";
+            return Err(Broken::Unreachable(text.to_owned()));
+        }
+        let mut wires = attempt.into_wires();
+        wires.near = process.map(NearMemory::new);
+        Ok(Some(Connected { wires, is_near }))
     }
 
     /// Begins an attempt at the next address.
@@ -163,6 +189,7 @@ impl Dial {
                     until: with.now + timeout.min(LONGEST_ATTEMPT),
                     control: Control::new(socket),
                     is_introduced: false,
+                    is_near: false,
                     session: None,
                     data: Vec::new(),
                 });
@@ -194,7 +221,10 @@ impl Attempt {
         self.control.flush()?;
         while let Some((record, _)) = self.control.next()? {
             match (record, self.session) {
-                (Record::Welcome { session }, None) => self.connect_data(session, with)?,
+                (Record::Welcome { session, is_near }, None) => {
+                    self.is_near = is_near;
+                    self.connect_data(session, with)?;
+                }
                 (Record::Ready, Some(_)) if self.data.iter().all(|it| it.done) => return Ok(true),
                 (Record::Failed(fault), _) => return Err(Broken::Told(fault)),
                 _ => return Err(Violation::Order.into()),
@@ -215,9 +245,10 @@ impl Attempt {
             streams: u32::from(with.settings.connections),
             number: cookie,
             // Checked when the agent was made.
-            tail: with.agent.len() as u32,
+            tail: (CALLER_BYTES + with.agent.len()) as u32,
         };
-        self.control.queue_with(hello, with.agent.as_bytes());
+        let behind = [with.caller.as_bytes(), with.agent.as_bytes()].concat();
+        self.control.queue_with(hello, &behind);
         self.is_introduced = true;
     }
 
@@ -240,6 +271,7 @@ impl Attempt {
         Wires {
             control: self.control,
             data: data.collect(),
+            near: None,
         }
     }
 }

@@ -330,12 +330,13 @@ pub(crate) fn paths() -> String {
         let agent = shared.agent();
         let counts = agent.counts();
         out.push_str(&format!(
-            "{{\"agent\":{},\"way\":\"sockets\",\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"own_bytes\":{},\
-             \"cpu_copies_per_side\":1,\"cpu_copies_per_side_inline\":2}}\n",
+            "{{\"agent\":{},\"way\":\"{}\",\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{}}}\n",
             json_text(agent.name()),
+            agent.way(),
             counts.sent,
             counts.received,
             counts.inline,
+            counts.near,
             counts.own
         ));
     }

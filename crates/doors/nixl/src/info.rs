@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::address::Address;
 use crate::record::VERSION;
+use crate::settings::Way;
 use crate::status::{Failure, Status};
 
 const AGENT: [u8; 6] = *b"dvmAGT";
@@ -22,6 +24,8 @@ pub(crate) struct AgentInfo {
     pub(crate) cookie: u64,
     /// Of the machine, since it was started: peers on it may use its loopback address.
     pub(crate) boot: [u8; 16],
+    /// Where the agent has its cookie in the memory of its process; 0: it takes no connections by UNIX socket.
+    pub(crate) token: u64,
     pub(crate) port: u16,
     pub(crate) addresses: Vec<IpAddr>,
 }
@@ -42,6 +46,7 @@ struct RawAgent {
     version: U16,
     cookie: U64,
     boot: [u8; 16],
+    token: U64,
     port: U16,
 }
 
@@ -102,6 +107,7 @@ impl AgentInfo {
             version: VERSION.into(),
             cookie: self.cookie.into(),
             boot: self.boot,
+            token: self.token.into(),
             port: self.port.into(),
         };
         let mut bytes = raw.as_bytes().to_vec();
@@ -127,20 +133,23 @@ impl AgentInfo {
         Ok(Self {
             cookie: raw.cookie.get(),
             boot: raw.boot,
+            token: raw.token.get(),
             port: raw.port.get(),
             addresses: addresses.iter().map(address).collect(),
         })
     }
 
-    /// Returns where to connect, in order: on the same machine its loopback address first, from another one never.
-    pub(crate) fn targets(&self, boot: [u8; 16]) -> Vec<SocketAddr> {
+    /// Returns where to connect, in order: on the same machine its UNIX socket first, then its loopback address; from another machine neither.
+    pub(crate) fn targets(&self, boot: [u8; 16], way: Way) -> Vec<Address> {
         let is_near = self.boot == boot;
+        let unix = is_near && self.token != 0 && way != Way::Sockets;
+        let unix = unix.then_some(Address::Unix(self.cookie));
         let (near, far): (Vec<&IpAddr>, Vec<_>) =
             self.addresses.iter().partition(|ip| ip.is_loopback());
         let near = near.into_iter().filter(|_| is_near);
-        near.chain(far)
-            .map(|ip| SocketAddr::new(*ip, self.port))
-            .collect()
+        let tcp = near.chain(far).filter(|_| way != Way::Unix);
+        let tcp = tcp.map(|ip| Address::Tcp(SocketAddr::new(*ip, self.port)));
+        unix.into_iter().chain(tcp).collect()
     }
 }
 
@@ -187,6 +196,7 @@ mod tests {
         AgentInfo {
             cookie: 5,
             boot: [3; 16],
+            token: 4096,
             port: 4000,
             addresses,
         }
@@ -236,8 +246,17 @@ mod tests {
     #[test]
     fn loopback_is_first_on_the_same_machine_and_unused_from_another() {
         let it = agent(&["10.0.0.1", "127.0.0.1"]);
-        assert_eq!(it.targets([3; 16])[0], "127.0.0.1:4000".parse().unwrap());
-        assert_eq!(it.targets([4; 16]), ["10.0.0.1:4000".parse().unwrap()]);
+        let tcp = |text: &str| Address::Tcp(text.parse().unwrap());
+        let all = [
+            Address::Unix(5),
+            tcp("127.0.0.1:4000"),
+            tcp("10.0.0.1:4000"),
+        ];
+        assert_eq!(it.targets([3; 16], Way::Auto), all);
+        assert_eq!(it.targets([3; 16], Way::Sockets), all[1..]);
+        assert_eq!(it.targets([3; 16], Way::Unix), all[..1]);
+        assert_eq!(it.targets([4; 16], Way::Auto), all[2..]);
+        assert_eq!(it.targets([4; 16], Way::Unix), []);
     }
 
     #[test]

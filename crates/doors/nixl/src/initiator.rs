@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::broken::Broken;
 use crate::data::DataStream;
 use crate::ffi::scatter::Scatter;
-use crate::record::{MAX_PIECE_BYTES, Piece, Record, Violation};
+use crate::near::{NearMemory, Uncopied};
+use crate::record::{MAX_PIECE_BYTES, NEAR, Piece, Record, Violation};
 use crate::status::{Failure, Status};
 use crate::transfer::{Op, Posted, Transfer};
 use crate::wires::{Context, TURN_RECORDS, Wires};
@@ -31,11 +32,21 @@ pub(crate) enum Job {
     Notify(Vec<u8>),
 }
 
+/// Connections that were made.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) wires: Wires,
+    /// The peer can read the memory of this process.
+    pub(crate) is_near: bool,
+}
+
 /// The connections to a peer, and the transfers on them.
 #[derive(Debug)]
 pub(crate) struct Initiator {
     pub(crate) peer: Arc<str>,
     pub(crate) wires: Wires,
+    /// The peer can read the memory of this process.
+    is_near: bool,
     /// Transfers that are not cut up, in order.
     queue: VecDeque<u64>,
     active: HashMap<u64, Posted>,
@@ -45,10 +56,11 @@ pub(crate) struct Initiator {
 }
 
 impl Initiator {
-    pub(crate) fn new(peer: Arc<str>, wires: Wires) -> Self {
+    pub(crate) fn new(peer: Arc<str>, Connected { wires, is_near }: Connected) -> Self {
         Self {
             peer,
             wires,
+            is_near,
             queue: VecDeque::new(),
             active: HashMap::new(),
             begun: HashMap::new(),
@@ -98,13 +110,28 @@ impl Initiator {
     pub(crate) fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
         let mut worked = self.read_records()?;
         worked |= self.wires.pull(context)?;
+        self.on_all_placed(context);
+        worked |= self.pull_near(context)?;
+        worked |= self.advance(context)?;
+        Ok(worked)
+    }
+
+    /// Copies from the memory of the peer's process.
+    fn pull_near(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let active = &self.active;
+        let pulled = self
+            .wires
+            .pull_near(context, |transfer| active.contains_key(&transfer));
+        self.on_all_placed(context);
+        pulled.map_err(|Uncopied { error, .. }| Broken::Uncopied(error))
+    }
+
+    fn on_all_placed(&mut self, context: &mut Context<'_>) {
         let mut all = std::mem::take(context.placed);
         for placed in all.drain(..) {
             self.on_placed(placed.transfer, placed.bytes);
         }
         *context.placed = all;
-        worked |= self.advance(context)?;
-        Ok(worked)
     }
 
     fn read_records(&mut self) -> Result<bool, Broken> {
@@ -114,11 +141,21 @@ impl Initiator {
             };
             match record {
                 Record::Done { transfer } => self.on_done(transfer)?,
+                Record::Granted { transfer } => self.on_granted(transfer)?,
                 Record::Failed(fault) => return Err(Broken::Told(fault)),
                 _ => return Err(Violation::Order.into()),
             }
         }
         Ok(true)
+    }
+
+    /// The peer has checked the ranges of a piece that is copied here.
+    fn on_granted(&mut self, transfer: u64) -> Result<(), Broken> {
+        let near = self.wires.near.as_mut();
+        match near.is_some_and(|near| near.grant(transfer)) {
+            true => Ok(()),
+            false => Err(Violation::Order.into()),
+        }
     }
 
     /// The peer says that a write is in place.
@@ -173,6 +210,11 @@ impl Initiator {
             .data
             .iter_mut()
             .for_each(|data| data.discard(number));
+        if let Some(near) = &mut self.wires.near {
+            near.discard(number);
+        }
+        // Before the program frees the memory, which the peer may be about to read.
+        let _ = self.wires.control.flush();
         self.finish(number, Status::Cancelled);
     }
 
@@ -190,13 +232,15 @@ impl Initiator {
                 Op::Write => self.begin_write(number),
                 Op::Read => true,
             };
-            let Some(stream) = emptiest(&self.wires.data, op).filter(|_| can_go_on) else {
+            let Some(stream) = self.carrier(op).filter(|_| can_go_on) else {
                 return Ok(());
             };
             let Some(posted) = self.active.get_mut(&number) else {
                 continue;
             };
-            let scatter = posted.cut(context.entries).ok_or(Broken::Memory)?;
+            let scatter = posted
+                .cut(context.entries, context.sources)
+                .ok_or(Broken::Memory)?;
             let is_cut = posted.is_cut();
             if is_cut {
                 self.queue.pop_front();
@@ -236,10 +280,23 @@ impl Initiator {
         true
     }
 
+    /// Returns what carries the next piece: the number of a connection, or `NEAR`. `None`: all have enough to do.
+    fn carrier(&self, op: Op) -> Option<u16> {
+        match (op, &self.wires.near) {
+            (Op::Read, Some(near)) => {
+                let (bytes, pieces) = near.owed();
+                (bytes < FULL_WINDOW.0 && pieces < FULL_WINDOW.1).then_some(NEAR)
+            }
+            (Op::Write, _) if self.is_near => Some(NEAR),
+            // At most `MAX_CONNECTIONS` of them.
+            _ => emptiest(&self.wires.data, op).map(|index| index as u16 + 1),
+        }
+    }
+
     fn announce(
         &mut self,
         (number, op): (u64, Op),
-        stream: usize,
+        carrier: u16,
         mut scatter: Scatter,
         context: &mut Context<'_>,
     ) -> Result<(), Broken> {
@@ -247,32 +304,34 @@ impl Initiator {
         let is_inline = op == Op::Write && bytes <= context.inline_bytes;
         let piece = Piece {
             transfer: number,
-            // At most `MAX_CONNECTIONS` of them.
-            stream: if is_inline { 0 } else { stream as u16 + 1 },
+            stream: if is_inline { 0 } else { carrier },
             entries: context.entries.len() as u32,
             bytes,
         };
-        match op {
-            Op::Read => {
-                self.wires
-                    .control
-                    .queue_piece(Record::Get(piece), context.entries);
-                self.wires.data[stream].expect(number, scatter);
-            }
-            Op::Write if is_inline => {
-                let out = self
-                    .wires
-                    .control
-                    .queue_piece(Record::Put(piece), context.entries);
+        let record = match op {
+            Op::Read => Record::Get(piece),
+            Op::Write => Record::Put(piece),
+        };
+        let out = self.wires.control.queue_piece(record, context.entries);
+        let data = usize::from(carrier).checked_sub(1);
+        let data = data.and_then(|index| self.wires.data.get_mut(index));
+        match (op, &mut self.wires.near, data) {
+            (Op::Write, _, _) if is_inline => {
                 scatter.append_to(out)?;
                 context.counts.inline += bytes;
             }
-            Op::Write => {
-                self.wires
-                    .control
-                    .queue_piece(Record::Put(piece), context.entries);
-                self.wires.data[stream].send(scatter);
+            (Op::Write, _, Some(data)) => data.send(scatter),
+            (Op::Read, _, Some(data)) => data.expect(number, scatter),
+            (Op::Write, _, None) => {
+                for address in scatter.addresses() {
+                    out.extend_from_slice(&address.to_le_bytes());
+                }
             }
+            (Op::Read, Some(near), None) => {
+                let sources = context.sources.iter().map(|source| source.get());
+                near.expect(number, scatter, sources.collect());
+            }
+            (Op::Read, None, None) => return Err(Violation::Stream.into()),
         }
         Ok(())
     }
@@ -284,8 +343,10 @@ impl Initiator {
 
     /// Returns whether a turn would send something at once: the last one has used up its budget.
     pub(crate) fn can_go_on(&self) -> bool {
-        let data = &mut self.wires.data.iter();
-        data.any(|data| data.queued().1 > 0 && data.socket.can_write())
+        let mut data = self.wires.data.iter();
+        let near = self.wires.near.as_ref();
+        near.is_some_and(NearMemory::can_go_on)
+            || data.any(|data| data.queued().1 > 0 && data.socket.can_write())
     }
 
     /// The connections are gone: takes out the transfers that were going on.

@@ -31,7 +31,8 @@
 //!
 //! # What it does not do
 //!
-//! The only way is `sockets`: TCP of the kernel, which copies. Memory of GPUs is not registered. See `DECISIONS.md`.
+//! Both ways copy by the CPU: `sockets` (TCP of the kernel) once on each side, `unix` (`NearMemory`: the memory of a process on the same
+//! machine) once. Memory of GPUs is not registered. See `DECISIONS.md`.
 #![allow(
     non_snake_case,
     reason = "NIXL makes the file's name of the backend's: libplugin_DEVMEM.so"
@@ -41,6 +42,7 @@
 pub use ffi::scene;
 
 mod abi;
+mod address;
 mod agent;
 mod arrivals;
 mod broken;
@@ -54,6 +56,7 @@ mod inbox;
 mod info;
 mod initiator;
 mod log;
+mod near;
 mod own;
 mod record;
 mod regions;

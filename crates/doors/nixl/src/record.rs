@@ -15,6 +15,9 @@ pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
 /// Most ranges of one piece: those of one `recvmsg` (`UIO_MAXIOV`).
 pub(crate) const MAX_ENTRIES: usize = 1024;
 
+/// In place of a connection: the reader copies the bytes from the memory of the other process.
+pub(crate) const NEAR: u16 = u16::MAX;
+
 /// Most bytes of one piece.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
 
@@ -82,8 +85,9 @@ pub(crate) enum Record {
         number: u64,
         tail: u32,
     },
-    /// Answer to the first: the session exists, and expects its connections for payload.
-    Welcome { session: u64 },
+    /// Answer to the first: the session exists, and expects its connections for payload. Whether the target can read the memory of the
+    /// initiator's process.
+    Welcome { session: u64, is_near: bool },
     /// All connections are there.
     Ready,
     /// A write begins: `bytes` in all. `notification` bytes of a message follow, if there is one.
@@ -96,6 +100,8 @@ pub(crate) enum Record {
     Put(Piece),
     /// Asks for bytes.
     Get(Piece),
+    /// The initiator may copy the bytes of the first piece that it has asked to copy itself.
+    Granted { transfer: u64 },
     /// A message without a transfer.
     Notify { bytes: u32 },
     /// Every byte of a write is in place.
@@ -117,6 +123,8 @@ pub(crate) enum Fault {
     Region,
     /// A record that the protocol does not allow.
     Protocol,
+    /// Memory of the side that is told, which could not be copied from.
+    Memory,
 }
 
 /// What the protocol does not allow.
@@ -146,8 +154,10 @@ impl Record {
             Self::Write { notification, .. } => notification.unwrap_or(0) as usize,
             Self::Notify { bytes } => *bytes as usize,
             Self::Put(piece) if piece.stream == 0 => piece.entry_bytes() + piece.bytes as usize,
+            Self::Put(piece) if piece.stream == NEAR => piece.entry_bytes() + piece.source_bytes(),
             Self::Put(piece) | Self::Get(piece) => piece.entry_bytes(),
             Self::Welcome { .. }
+            | Self::Granted { .. }
             | Self::Ready
             | Self::Done { .. }
             | Self::Cancel { .. }
@@ -174,7 +184,8 @@ impl Record {
                 number,
                 tail,
             } => raw(1, *stream, *streams, *number, u64::from(*version), *tail),
-            Self::Welcome { session } => raw(2, 0, 0, *session, 0, 0),
+            Self::Welcome { session, is_near } => raw(2, 0, u32::from(*is_near), *session, 0, 0),
+            Self::Granted { transfer } => raw(11, 0, 0, *transfer, 0, 0),
             Self::Ready => raw(3, 0, 0, 0, 0, 0),
             Self::Write {
                 transfer,
@@ -211,9 +222,13 @@ impl Record {
                 stream: raw.stream.get(),
                 streams: raw.entries.get(),
                 number: id,
-                tail: at_most(MAX_NAME_BYTES)?,
+                tail: at_most(CALLER_BYTES + MAX_NAME_BYTES)?,
             },
-            2 => Self::Welcome { session: id },
+            2 => Self::Welcome {
+                session: id,
+                is_near: raw.entries.get() != 0,
+            },
+            11 => Self::Granted { transfer: id },
             3 => Self::Ready,
             4 => {
                 let notification = at_most(MAX_NOTIFICATION_BYTES)?;
@@ -263,6 +278,20 @@ impl Piece {
         self.entries as usize * ENTRY_BYTES
     }
 
+    fn source_bytes(&self) -> usize {
+        self.entries as usize * size_of::<U64>()
+    }
+
+    /// Splits what follows the record of a piece that the reader copies: ranges of both sides, equally long.
+    pub(crate) fn split_near<'a>(
+        &self,
+        behind: &'a [u8],
+    ) -> Result<(&'a [Entry], &'a [U64]), Violation> {
+        let (entries, sources) = self.split(behind)?;
+        let sources = <[U64]>::ref_from_bytes(sources).map_err(|_| Violation::Record)?;
+        Ok((entries, sources))
+    }
+
     /// Splits what follows the record into ranges and payload.
     pub(crate) fn split<'a>(&self, behind: &'a [u8]) -> Result<(&'a [Entry], &'a [u8]), Violation> {
         let (entries, payload) = behind
@@ -272,6 +301,17 @@ impl Piece {
         Ok((entries, payload))
     }
 }
+
+/// What follows the first record on a connection for control, before the caller's name.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Caller {
+    /// Where the caller has its cookie in its memory: whoever can read it there can read the caller's memory.
+    pub(crate) token: U64,
+    pub(crate) cookie: U64,
+}
+
+pub(crate) const CALLER_BYTES: usize = size_of::<Caller>();
 
 impl Entry {
     pub(crate) fn new(key: u64, offset: u64, len: u64) -> Self {
@@ -290,6 +330,7 @@ impl Fault {
             Self::Version => 2,
             Self::Region => 3,
             Self::Protocol => 4,
+            Self::Memory => 5,
         }
     }
 
@@ -299,6 +340,7 @@ impl Fault {
             1 => Self::Stranger,
             2 => Self::Version,
             3 => Self::Region,
+            5 => Self::Memory,
             _ => Self::Protocol,
         }
     }
@@ -337,7 +379,12 @@ mod tests {
                 number: u64::MAX,
                 tail: 5,
             },
-            Record::Welcome { session: 1 },
+            Record::Welcome {
+                session: 1,
+                is_near: true,
+            },
+            Record::Granted { transfer: 5 },
+            Record::Put(piece(NEAR, 2, 9)),
             Record::Ready,
             Record::Write {
                 transfer: 2,

@@ -8,8 +8,22 @@ use crate::status::{Failure, Status};
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// `Unix` with peers on the same machine that allow it, else `Sockets`.
+    Auto,
     /// TCP of the kernel, over plain sockets.
     Sockets,
+    /// Copies from the memory of the other process. Peers that cannot be reached by it are not connected.
+    Unix,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Sockets => "sockets",
+            Self::Unix => "unix",
+        }
+    }
 }
 
 /// What the program insists on. A way that does less is refused.
@@ -40,7 +54,7 @@ pub(crate) struct Settings {
 
 /// Names, defaults and meaning of the parameters, as NIXL shows them.
 pub const PARAMETERS: &[(&str, &str)] = &[
-    ("way", "sockets"),
+    ("way", "auto"),
     ("require", "any"),
     ("connections", "2"),
     ("address", ""),
@@ -54,7 +68,7 @@ pub(crate) const MAX_CONNECTIONS: u16 = 64;
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            way: Way::Sockets,
+            way: Way::Auto,
             require: Require::Any,
             connections: 2,
             addresses: Vec::new(),
@@ -73,13 +87,12 @@ impl Settings {
         for (key, value) in given {
             settings.set(key, value.trim())?;
         }
-        match (settings.way, settings.require) {
-            (Way::Sockets, Require::Device) => Err(Failure::new(
+        match settings.require {
+            Require::Device => Err(Failure::new(
                 Status::NotSupported,
-                "require=device, but the way sockets copies payload by the CPU, between the kernel's buffers and the \
-                 registered memory; use require=direct or require=any",
+                "require=device, but the ways sockets and unix copy payload by the CPU; use require=direct or require=any",
             )),
-            (Way::Sockets, Require::Direct | Require::Any) => Ok(settings),
+            Require::Direct | Require::Any => Ok(settings),
         }
     }
 
@@ -115,8 +128,14 @@ fn bad(key: &str, value: &str, remedy: &str) -> Failure {
 
 fn way(value: &str) -> Result<Way, Failure> {
     match value {
+        "auto" => Ok(Way::Auto),
         "sockets" => Ok(Way::Sockets),
-        _ => Err(bad("way", value, "this release has the way sockets")),
+        "unix" => Ok(Way::Unix),
+        _ => Err(bad(
+            "way",
+            value,
+            "this release has the ways auto, sockets and unix",
+        )),
     }
 }
 

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::process::Pid;
 use rustix::time::Timespec;
 
+use crate::address::Address;
 use crate::ffi::scatter::Scatter;
 use crate::settings::Settings;
 
@@ -60,7 +62,7 @@ impl Readiness {
     }
 
     /// Watches a listener, as long as connections wait.
-    pub(crate) fn add_listener(&self, listener: &TcpListener, number: u64) -> io::Result<()> {
+    pub(crate) fn add_listener(&self, listener: BorrowedFd<'_>, number: u64) -> io::Result<()> {
         Ok(epoll::add(
             &self.0,
             listener,
@@ -116,21 +118,41 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Begins to connect.
-    pub(crate) fn connect(target: SocketAddr, timeout: Duration) -> io::Result<Self> {
-        let family = match target {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
+    pub(crate) fn connect(target: Address, timeout: Duration) -> io::Result<Self> {
+        let target = match target {
+            Address::Tcp(target) => target,
+            Address::Unix(cookie) => {
+                let socket = stream_socket(AddressFamily::UNIX)?;
+                rustix::net::connect(&socket, &Address::unix_name(cookie)?)?;
+                return Ok(Self::of_unix(socket));
+            }
         };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let socket = stream_socket(family(target))?;
         match rustix::net::connect(&socket, &target) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Self::of(socket.into(), timeout),
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Self::of_tcp(socket, timeout),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// Takes a connection on this machine. The standard library's type for TCP reads and writes any stream socket.
+    fn of_unix(socket: OwnedFd) -> Self {
+        Self {
+            stream: TcpStream::from(socket),
+            can_read: false,
+            can_write: false,
+        }
+    }
+
+    /// Returns the process at the other end, if the kernel knows it: it was there when the connection was made.
+    pub(crate) fn process(&self) -> Option<Pid> {
+        let of_peer = sockopt::socket_peercred(&self.stream).ok()?;
+        let is_unix = sockopt::socket_domain(&self.stream) == Ok(AddressFamily::UNIX);
+        is_unix.then_some(of_peer.pid)
+    }
+
     /// Takes a connection, and lets the kernel find out when its peer is gone.
-    fn of(stream: TcpStream, timeout: Duration) -> io::Result<Self> {
+    fn of_tcp(socket: OwnedFd, timeout: Duration) -> io::Result<Self> {
+        let stream = TcpStream::from(socket);
         sockopt::set_tcp_nodelay(&stream, true)?;
         let interval = (timeout / (PROBES + 1)).max(Duration::from_secs(1));
         sockopt::set_tcp_keepidle(&stream, interval)?;
@@ -226,6 +248,23 @@ impl AsFd for Socket {
     }
 }
 
+fn family(address: SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
+}
+
+fn stream_socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        None,
+    )?)
+}
+
 /// Calls, if the socket counts as ready, until the call is not interrupted.
 fn now(is_ready: bool, mut call: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
     if !is_ready {
@@ -241,11 +280,12 @@ fn now(is_ready: bool, mut call: impl FnMut() -> io::Result<usize>) -> io::Resul
     }
 }
 
-/// Where peers connect: one port, on all addresses or on some.
+/// Where peers connect: one port, on all addresses or on some; and on the same machine.
 #[derive(Debug)]
 pub(crate) struct Listening {
     listeners: Vec<TcpListener>,
     port: u16,
+    unix: Option<OwnedFd>,
 }
 
 impl Listening {
@@ -253,6 +293,7 @@ impl Listening {
         let mut it = Self {
             listeners: Vec::new(),
             port: settings.port,
+            unix: None,
         };
         for ip in &settings.addresses {
             it.add(SocketAddr::new(*ip, it.port))?;
@@ -265,13 +306,17 @@ impl Listening {
         Ok(it)
     }
 
+    /// Listens for agents of the same machine, too.
+    pub(crate) fn add_unix(&mut self, cookie: u64) -> io::Result<()> {
+        let socket = stream_socket(AddressFamily::UNIX)?;
+        rustix::net::bind(&socket, &Address::unix_name(cookie)?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        self.unix = Some(socket);
+        Ok(())
+    }
+
     fn add(&mut self, at: SocketAddr) -> io::Result<()> {
-        let family = match at {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let socket = stream_socket(family(at))?;
         if at.ip() == Ipv6Addr::UNSPECIFIED {
             sockopt::set_ipv6_v6only(&socket, false)?;
         }
@@ -292,18 +337,22 @@ impl Listening {
     }
 
     pub(crate) fn watch(&self, readiness: &Readiness, number: u64) -> io::Result<()> {
-        self.listeners
-            .iter()
-            .try_for_each(|listener| readiness.add_listener(listener, number))
+        let tcp = self.listeners.iter().map(AsFd::as_fd);
+        let mut all = tcp.chain(self.unix.iter().map(AsFd::as_fd));
+        all.try_for_each(|listener| readiness.add_listener(listener, number))
     }
 
     /// Takes the next connection. `None`: there is none.
     pub(crate) fn accept(&self, timeout: Duration) -> Option<Socket> {
-        self.listeners.iter().find_map(|listener| {
-            // A connection that has ended before, or the lack of descriptors: the next turn tries again.
-            let (stream, _) = listener.accept().ok()?;
-            stream.set_nonblocking(true).ok()?;
-            Socket::of(stream, timeout).ok()
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        // A connection that has ended before, or the lack of descriptors: the next turn tries again.
+        let unix = self.unix.as_ref();
+        let unix = unix.and_then(|listener| rustix::net::accept_with(listener, flags).ok());
+        unix.map(Socket::of_unix).or_else(|| {
+            self.listeners.iter().find_map(|listener| {
+                let socket = rustix::net::accept_with(listener, flags).ok()?;
+                Socket::of_tcp(socket, timeout).ok()
+            })
         })
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::broken::Broken;
 use crate::data::DataStream;
-use crate::record::{Piece, Record, Violation};
+use crate::near::Uncopied;
+use crate::record::{NEAR, Piece, Record, Violation};
 use crate::wires::{Context, TURN_RECORDS, Wires};
 
 /// Writes that were announced and are not done, and bytes of their messages. An initiator begins fewer.
@@ -67,14 +68,39 @@ impl Target {
             self.on_placed(placed.transfer, placed.bytes, context);
         }
         *context.placed = all;
+        worked |= self.pull_near(context)?;
         worked |= self.wires.control.flush()?;
         worked |= self.wires.push(context)?;
         Ok(worked)
     }
 
+    /// Copies from the memory of the peer's process.
+    fn pull_near(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let writes = &self.writes;
+        let pulled = self
+            .wires
+            .pull_near(context, |transfer| writes.contains_key(&transfer));
+        let mut all = std::mem::take(context.placed);
+        for placed in all.drain(..) {
+            self.on_placed(placed.transfer, placed.bytes, context);
+        }
+        *context.placed = all;
+        let Err(Uncopied { transfer, error }) = pulled else {
+            return Ok(pulled.unwrap_or(false));
+        };
+        // The peer may have cancelled the transfer, and freed its memory.
+        self.read_records(context)?;
+        match self.writes.contains_key(&transfer) {
+            true => Err(Broken::Uncopied(error)),
+            false => Ok(true),
+        }
+    }
+
     fn reads_records(&self, context: &Context<'_>) -> bool {
         let pieces = |data: &DataStream| data.owed().1 + data.queued().1;
-        context.inbox.has_room() && self.wires.data.iter().map(pieces).sum::<usize>() < MAX_PIECES
+        let near = self.wires.near.as_ref().map_or(0, |near| near.owed().1);
+        let pieces = self.wires.data.iter().map(pieces).sum::<usize>() + near;
+        context.inbox.has_room() && pieces < MAX_PIECES
     }
 
     fn read_records(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
@@ -105,6 +131,7 @@ impl Target {
                 let message = self.wires.control.behind(behind).to_vec();
                 self.on_write(transfer, bytes, notification.map(|_| message), context)
             }
+            Record::Put(piece) if piece.stream == NEAR => self.on_near_put(piece, behind, context),
             Record::Put(piece) => self.on_put(piece, behind, context),
             Record::Get(piece) => self.on_get(piece, behind, context),
             Record::Notify { .. } => {
@@ -118,9 +145,11 @@ impl Target {
                 Ok(())
             }
             Record::Failed(fault) => Err(Broken::Told(fault)),
-            Record::Hello { .. } | Record::Welcome { .. } | Record::Ready | Record::Done { .. } => {
-                Err(Violation::Order.into())
-            }
+            Record::Hello { .. }
+            | Record::Welcome { .. }
+            | Record::Ready
+            | Record::Granted { .. }
+            | Record::Done { .. } => Err(Violation::Order.into()),
         }
     }
 
@@ -153,14 +182,7 @@ impl Target {
         behind: Range<usize>,
         context: &mut Context<'_>,
     ) -> Result<(), Broken> {
-        let incoming = self
-            .writes
-            .get_mut(&piece.transfer)
-            .ok_or(Violation::Order)?;
-        incoming.unannounced = incoming
-            .unannounced
-            .checked_sub(piece.bytes)
-            .ok_or(Violation::Sum)?;
+        self.announce(&piece)?;
         let (entries, payload) = piece.split(self.wires.control.behind(behind))?;
         let mut scatter = context.regions.resolve(&piece, entries)?;
         match piece.stream.checked_sub(1) {
@@ -176,6 +198,32 @@ impl Target {
         Ok(())
     }
 
+    /// As [`on_put`](Self::on_put), of bytes that this side copies from the memory of the peer's process.
+    fn on_near_put(
+        &mut self,
+        piece: Piece,
+        behind: Range<usize>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        self.announce(&piece)?;
+        let (entries, sources) = piece.split_near(self.wires.control.behind(behind))?;
+        let scatter = context.regions.resolve(&piece, entries)?;
+        let sources = sources.iter().map(|source| source.get()).collect();
+        let near = self.wires.near.as_mut().ok_or(Violation::Stream)?;
+        near.expect(piece.transfer, scatter, sources);
+        near.grant_all();
+        Ok(())
+    }
+
+    /// A piece of a write is announced.
+    fn announce(&mut self, piece: &Piece) -> Result<(), Broken> {
+        let incoming = self.writes.get_mut(&piece.transfer);
+        let incoming = incoming.ok_or(Violation::Order)?;
+        let rest = incoming.unannounced.checked_sub(piece.bytes);
+        incoming.unannounced = rest.ok_or(Violation::Sum)?;
+        Ok(())
+    }
+
     fn on_get(
         &mut self,
         piece: Piece,
@@ -184,6 +232,12 @@ impl Target {
     ) -> Result<(), Broken> {
         let (entries, _) = piece.split(self.wires.control.behind(behind))?;
         let scatter = context.regions.resolve(&piece, entries)?;
+        if piece.stream == NEAR {
+            // The peer copies the bytes itself. Each range was checked all the same.
+            let transfer = piece.transfer;
+            self.wires.control.queue(Record::Granted { transfer });
+            return Ok(());
+        }
         let index = piece.stream.checked_sub(1).ok_or(Violation::Stream)?;
         self.stream(index)?.send(scatter);
         Ok(())

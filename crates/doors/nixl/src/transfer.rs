@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use zerocopy::byteorder::little_endian::U64;
+
 use crate::ffi::region::Region;
 use crate::ffi::scatter::{Scatter, Uses};
 use crate::record::{Entry, MAX_ENTRIES, MAX_PIECE_BYTES};
@@ -27,6 +29,8 @@ pub(crate) struct Span {
     /// Of the peer's region.
     pub(crate) key: u64,
     pub(crate) remote_offset: u64,
+    /// The address of that range in the peer's process.
+    pub(crate) remote_address: u64,
 }
 
 /// A transfer that was prepared. It may be posted again when it is done.
@@ -151,9 +155,15 @@ impl Posted {
         self.cursor.span == self.transfer.spans.len()
     }
 
-    /// Cuts the next piece off: ranges of both sides, as many as one piece may have. Those of the peer replace what is in `entries`.
-    pub(crate) fn cut(&mut self, entries: &mut Vec<Entry>) -> Option<Scatter> {
+    /// Cuts the next piece off: ranges of both sides, as many as one piece may have. Those of the peer replace what is in `entries`, and their
+    /// addresses in its process what is in `addresses`.
+    pub(crate) fn cut(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        addresses: &mut Vec<U64>,
+    ) -> Option<Scatter> {
         entries.clear();
+        addresses.clear();
         let spans = &self.transfer.spans;
         let room = (spans.len() - self.cursor.span).min(MAX_ENTRIES);
         let mut scatter = Scatter::new(Arc::clone(&self.uses), room);
@@ -166,6 +176,7 @@ impl Posted {
             if len > 0 {
                 scatter.push(span.region, span.offset + done, len)?;
                 entries.push(Entry::new(span.key, span.remote_offset + done, len));
+                addresses.push((span.remote_address + done).into());
             }
             self.cursor.done += len;
             if self.cursor.done == span.len {
@@ -195,6 +206,7 @@ mod tests {
                 len: *len,
                 key: 9,
                 remote_offset: 2 * (offset - len),
+                remote_address: 0,
             }
         });
         let spans = spans.collect();
@@ -207,7 +219,7 @@ mod tests {
             .post(1, None)
             .unwrap();
         let mut entries = Vec::new();
-        let first = posted.cut(&mut entries).unwrap();
+        let first = posted.cut(&mut entries, &mut Vec::new()).unwrap();
         assert_eq!(first.left(), MAX_PIECE_BYTES);
         let expected = [
             Entry::new(9, 0, 5),
@@ -216,7 +228,7 @@ mod tests {
         ];
         assert_eq!(entries, expected);
         assert!(!posted.is_cut());
-        let second = posted.cut(&mut entries).unwrap();
+        let second = posted.cut(&mut entries, &mut Vec::new()).unwrap();
         assert_eq!(second.left(), 15);
         assert_eq!(entries.len(), 2);
         assert!(posted.is_cut());
@@ -226,8 +238,14 @@ mod tests {
     fn a_piece_has_at_most_as_many_ranges_as_one_call() {
         let mut posted = transfer(&[1; 1500]).post(1, None).unwrap();
         let mut entries = Vec::new();
-        assert_eq!(posted.cut(&mut entries).unwrap().left(), 1024);
-        assert_eq!(posted.cut(&mut entries).unwrap().left(), 476);
+        assert_eq!(
+            posted.cut(&mut entries, &mut Vec::new()).unwrap().left(),
+            1024
+        );
+        assert_eq!(
+            posted.cut(&mut entries, &mut Vec::new()).unwrap().left(),
+            476
+        );
         assert!(posted.is_cut());
     }
 

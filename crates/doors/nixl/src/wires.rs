@@ -3,10 +3,13 @@
 //! The agent that connects is the *initiator*: it posts transfers and sends notifications. The other one is the *target*. Two agents that
 //! post transfers to each other have such connections in either direction, which do not know of each other.
 
+use zerocopy::byteorder::little_endian::U64;
+
 use crate::broken::Broken;
 use crate::control::Control;
 use crate::data::{DataStream, Placed};
 use crate::inbox::Inbox;
+use crate::near::{NearMemory, Uncopied};
 use crate::record::Entry;
 use crate::regions::Regions;
 use crate::socket::Ready;
@@ -26,6 +29,8 @@ pub(crate) struct Counts {
     pub(crate) received: u64,
     /// Payload bytes of short pieces, which were copied once more on each side.
     pub(crate) inline: u64,
+    /// Payload bytes that were copied from the memory of a peer's process.
+    pub(crate) near: u64,
     /// Payload bytes that were copied within the process.
     pub(crate) own: u64,
 }
@@ -38,6 +43,7 @@ pub(crate) struct Context<'a> {
     /// Longest piece that follows its record.
     pub(crate) inline_bytes: u64,
     /// Used in each turn.
+    pub(crate) sources: &'a mut Vec<U64>,
     pub(crate) entries: &'a mut Vec<Entry>,
     pub(crate) placed: &'a mut Vec<Placed>,
 }
@@ -47,6 +53,8 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Wires {
     pub(crate) control: Control,
     pub(crate) data: Vec<DataStream>,
+    /// The memory of the peer's process, if it can be read.
+    pub(crate) near: Option<NearMemory>,
 }
 
 impl Wires {
@@ -74,6 +82,22 @@ impl Wires {
             .map(|placed| placed.bytes)
             .sum::<u64>();
         Ok(worked)
+    }
+
+    /// Copies payload from the memory of the peer's process. What is in place is in `context.placed` afterwards.
+    pub(crate) fn pull_near(
+        &mut self,
+        context: &mut Context<'_>,
+        is_wanted: impl Fn(u64) -> bool,
+    ) -> Result<bool, Uncopied> {
+        context.placed.clear();
+        let Some(near) = &mut self.near else {
+            return Ok(false);
+        };
+        let mut budget = TURN_BYTES;
+        let worked = near.pull(&mut budget, is_wanted, context.placed);
+        context.counts.near += (TURN_BYTES - budget) as u64;
+        worked
     }
 
     /// Sends payload.

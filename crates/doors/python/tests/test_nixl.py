@@ -51,7 +51,9 @@ def environment(tmp_path: pathlib.Path) -> dict[str, str]:
         "paths_are_told",
     ],
 )
-def test_two_agents(case: str, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("way", ["sockets", "unix"])
+def test_two_agents(case: str, way: str, environment: dict[str, str]) -> None:
+    environment["DEVMEM_NIXL_WAY"] = way
     run = subprocess.run(
         [sys.executable, str(HERE / "nixl_pair.py"), case], env=environment, capture_output=True, text=True, timeout=300
     )

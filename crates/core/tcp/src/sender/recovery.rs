@@ -9,9 +9,6 @@
 //! there are two questions: [`Recovery::on_ack`], whether the episode under way is over or was needless, and then, once
 //! losses were looked for, [`Recovery::on_evidence`], what happens to the window.
 
-#[cfg(test)]
-mod tests;
-
 use wire::Instant;
 
 use super::event::AckEvent;
@@ -91,7 +88,7 @@ struct Episode {
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     /// The last episode ends when this is acknowledged: RecoveryPoint; 0 before the first one.
-    point: u64,
+    pub(super) point: u64,
     episode: Option<Box<Episode>>,
     phase: Phase,
     frto: Frto,

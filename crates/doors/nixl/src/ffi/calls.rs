@@ -77,10 +77,9 @@ unsafe extern "C" fn devmem_nixl_open(
             _ => Progress::Thread,
         };
         let engine = Engine::open(agent, Settings::parse(given)?, progress)?;
-        let addresses = engine.with(|agent| Ok(agent.info().targets(agent.info().boot)))?;
+        let addresses = engine.with(|agent| Ok(agent.addresses()))?;
         info(&format!(
-            "the agent {} uses the way sockets and listens at {addresses:?}; the CPU copies each byte once on each side, between the \
-             kernel's buffers and registered memory, and short transfers twice",
+            "the agent {} listens at {addresses}; a line says which way is used when a peer is connected",
             agent.escape_debug()
         ));
         let engine = Box::into_raw(Box::new(engine));

@@ -5,6 +5,7 @@
 
 pub(crate) mod addresses;
 mod calls;
+pub(crate) mod process;
 pub(crate) mod region;
 pub(crate) mod scatter;
 #[cfg(feature = "test-util")]

@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
+use rustix::process::Pid;
+
 use super::region::{Region, Use};
 
 /// Ranges of one system call. They fill a page of stack; with the usual blocks of a KV cache, their bytes are more than a socket has.
@@ -95,6 +97,48 @@ impl Scatter {
         let received =
             unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         self.advance_by(received)
+    }
+
+    /// Returns the addresses of the places, for the other process to copy from.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.places.iter().map(|(address, _)| *address as u64)
+    }
+
+    /// Copies from the memory of a process, at most `at_most` bytes: to each place from the source of the same index.
+    pub(crate) fn copy_from(
+        &mut self,
+        process: Pid,
+        sources: &[u64],
+        at_most: usize,
+    ) -> io::Result<usize> {
+        self.check()?;
+        let mut vectors = [EMPTY; VECTORS];
+        let mut remote = [EMPTY; VECTORS];
+        let used = self.message(&mut vectors, at_most).msg_iovlen;
+        let mut skip = self.done as u64;
+        let sources = sources.get(self.next..).unwrap_or_default();
+        for ((there, here), source) in remote.iter_mut().zip(&vectors[..used]).zip(sources) {
+            let address = usize::try_from(source.wrapping_add(skip)).unwrap_or(0);
+            there.iov_base = std::ptr::without_provenance_mut(address);
+            there.iov_len = here.iov_len;
+            skip = 0;
+        }
+        // SAFETY: the local vectors are memory that may be written (`Scatter`, `Region`), and no Rust reference to it exists; the remote
+        // ones are judged by the kernel.
+        let copied = unsafe {
+            libc::process_vm_readv(
+                process.as_raw_nonzero().get(),
+                vectors.as_ptr(),
+                used as u64,
+                remote.as_ptr(),
+                used as u64,
+                0,
+            )
+        };
+        match self.advance_by(copied)? {
+            0 => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            bytes => Ok(bytes),
+        }
     }
 
     /// Copies bytes to the places.

@@ -11,6 +11,7 @@ use super::region::Region;
 use crate::control::Control;
 use crate::data::DataStream;
 use crate::inbox::Inbox;
+use crate::near::NearMemory;
 use crate::record::MAX_INLINE_BYTES;
 use crate::regions::Regions;
 use crate::socket::Socket;
@@ -59,6 +60,7 @@ impl Default for Scene {
         let wires = Wires {
             control: Control::new(ours),
             data,
+            near: Some(NearMemory::new(rustix::process::getpid())),
         };
         Self {
             target: Target::new("fuzz".into(), wires),
@@ -94,6 +96,7 @@ impl Scene {
             inbox: &mut self.inbox,
             counts: &mut self.counts,
             inline_bytes: MAX_INLINE_BYTES as u64,
+            sources: &mut Vec::new(),
             entries: &mut Vec::new(),
             placed: &mut Vec::new(),
         };

@@ -116,7 +116,7 @@ pub fn a_peer_that_was_restarted_is_recognised() {
     let (info, second) = until("a port that is free again", || {
         let first = Agent::open("far", true, &[]).expect("an agent");
         let info = first.info();
-        let port = u16::from_le_bytes([info[32], info[33]]).to_string();
+        let port = u16::from_le_bytes([info[40], info[41]]).to_string();
         drop(first);
         let second = Agent::open("far", true, &[("port", &port)]).ok()?;
         Some((info, second))

@@ -5,13 +5,16 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::loaded::{Agent, IN_PROGRESS, Memory, Range, SUCCESS, fork_and_check};
+use crate::loaded::{Agent, IN_PROGRESS, Memory, Range, SUCCESS, fork_and_check, way};
 
 /// Far longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Set in the other process: the name of its agent.
 pub const ROLE: &str = "DEVMEM_NIXL_TEST_AGENT";
+
+/// And the way that it uses.
+const WAY: &str = "DEVMEM_NIXL_TEST_WAY";
 
 /// Repeats `attempt` until it has a result.
 pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
@@ -74,6 +77,7 @@ impl Far {
         let mut command = Command::new(program);
         command
             .env(ROLE, name)
+            .env(WAY, way())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = command.spawn().expect("this program can be started");
@@ -169,7 +173,9 @@ pub fn play(name: &str) {
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let answer = match (words[0], &far) {
             ("open", _) => {
-                let agent = Agent::open(name, number(1) == 1, &[]).expect("an agent");
+                let way = std::env::var(WAY).expect("a way");
+                let given = [("way", way.as_str())];
+                let agent = Agent::open(name, number(1) == 1, &given).expect("an agent");
                 let info = hex(&agent.info());
                 far = Some(agent);
                 info

@@ -25,6 +25,7 @@ const LEN: usize = 100_000;
 impl Scene {
     fn new() -> Self {
         let target = Agent::open("target", true, &[]).expect("an agent");
+        // Strangers come by TCP, and need no way.
         let user = Agent::open(NAME, true, &[]).expect("an agent");
         let (memory, own) = (Memory::new(LEN), Memory::new(LEN));
         memory.write(0, &pattern(1, LEN));
@@ -45,7 +46,7 @@ impl Scene {
             user,
             memory,
             own,
-            port: u16::from_le_bytes([info[32], info[33]]),
+            port: u16::from_le_bytes([info[40], info[41]]),
             cookie: info[8..16].try_into().expect("8 bytes"),
             key: data[8..16].try_into().expect("8 bytes"),
         }
@@ -81,9 +82,11 @@ impl Scene {
     fn introduce(&self) -> (TcpStream, TcpStream) {
         let mut control = self.connect();
         control
-            .write_all(&record(1, 0, 1, self.cookie, 1, 4))
+            .write_all(&record(1, 0, 1, self.cookie, 1, 20))
             .expect("a socket");
-        control.write_all(b"evil").expect("a socket");
+        control
+            .write_all(b"0123456789abcdefevil")
+            .expect("a socket");
         let mut welcome = [0; 32];
         control.read_exact(&mut welcome).expect("a welcome");
         let mut data = self.connect();
@@ -175,62 +178,68 @@ pub fn random_bytes_end_connections_and_nothing_else() {
     scene.check();
 }
 
-/// Records that no peer sends that keeps to the protocol, by what is wrong.
-fn lies(scene: &Scene) -> Vec<(&'static str, Vec<u8>)> {
-    let (key, id) = (scene.key, ONE);
-    let put = |bytes: u64, range: Vec<u8>| {
+type Lie = (&'static str, Vec<u8>);
+
+/// Pieces of a write that no peer announces that keeps to the protocol, by what is wrong.
+fn lies_in_pieces(key: [u8; 8]) -> Vec<Lie> {
+    let inline = |bytes: u64, range| {
         [
-            record(5, 0, 1, id, bytes, 0),
+            record(5, 0, 1, ONE, bytes, 0),
             range,
             vec![1; bytes as usize],
         ]
         .concat()
     };
+    let nine = |stream| [write(9), record(5, stream, 1, ONE, 9, 0), entry(key, 0, 9)].concat();
     let past = LEN as u64;
     vec![
-        ("an unknown record", record(99, 0, 0, id, 0, 0)),
-        ("a record of the other side", record(8, 0, 0, id, 0, 0)),
-        ("a second introduction", record(1, 0, 1, scene.cookie, 1, 0)),
-        ("a piece without a write", put(1, entry(key, 0, 1))),
+        ("a piece without a write", inline(1, entry(key, 0, 1))),
         (
             "a piece beyond its write",
-            [write(1), put(2, entry(key, 0, 2))].concat(),
+            [write(1), inline(2, entry(key, 0, 2))].concat(),
         ),
         (
             "an unknown key",
-            [write(1), put(1, entry([3; 8], 0, 1))].concat(),
+            [write(1), inline(1, entry([3; 8], 0, 1))].concat(),
         ),
         (
             "a range outside",
-            [write(1), put(1, entry(key, past, 1))].concat(),
+            [write(1), inline(1, entry(key, past, 1))].concat(),
         ),
         (
             "a range that wraps",
-            [write(2), put(2, entry(key, u64::MAX, 2))].concat(),
+            [write(2), inline(2, entry(key, u64::MAX, 2))].concat(),
         ),
         (
             "shorter ranges",
-            [write(9), put(9, entry(key, 0, 8))].concat(),
+            [write(9), inline(9, entry(key, 0, 8))].concat(),
         ),
+        ("no such connection", nine(2)),
         (
-            "no such connection",
-            [write(9), record(5, 2, 1, id, 9, 0), entry(key, 0, 9)].concat(),
-        ),
-        (
-            "an inline read",
-            [record(6, 0, 1, id, 9, 0), entry(key, 0, 9)].concat(),
-        ),
-        (
-            "a read outside",
-            [record(6, 1, 1, id, 9, 0), entry(key, past, 9)].concat(),
+            "memory of a process, by TCP",
+            [nine(u16::MAX), vec![0; 8]].concat(),
         ),
         (
             "a piece that is too long",
-            record(5, 1, 1, id, (1 << 20) + 1, 0),
+            record(5, 1, 1, ONE, (1 << 20) + 1, 0),
         ),
-        ("too many ranges", record(5, 1, 1025, id, 1025, 0)),
-        ("no ranges", record(6, 1, 0, id, 5, 0)),
-        ("too long a notification", record(7, 0, 0, id, 0, u32::MAX)),
+        ("too many ranges", record(5, 1, 1025, ONE, 1025, 0)),
+    ]
+}
+
+/// Other records that no such peer sends.
+fn other_lies(scene: &Scene) -> Vec<Lie> {
+    let get =
+        |stream, offset| [record(6, stream, 1, ONE, 9, 0), entry(scene.key, offset, 9)].concat();
+    vec![
+        ("an unknown record", record(99, 0, 0, ONE, 0, 0)),
+        ("a record of the other side", record(8, 0, 0, ONE, 0, 0)),
+        ("a permission", record(11, 0, 0, ONE, 0, 0)),
+        ("a second introduction", record(1, 0, 1, scene.cookie, 1, 0)),
+        ("an inline read", get(0, 0)),
+        ("a read outside", get(1, LEN as u64)),
+        ("no ranges", record(6, 1, 0, ONE, 5, 0)),
+        ("too long a notification", record(7, 0, 0, ONE, 0, u32::MAX)),
         (
             "a write that was begun before",
             [write(5), write(5)].concat(),
@@ -247,7 +256,10 @@ fn write(bytes: u64) -> Vec<u8> {
 
 pub fn records_that_lie_end_connections_and_nothing_else() {
     let scene = Scene::new();
-    for (what, bytes) in lies(&scene) {
+    for (what, bytes) in lies_in_pieces(scene.key)
+        .into_iter()
+        .chain(other_lies(&scene))
+    {
         let (mut control, _data) = scene.introduce();
         let _ = control.write_all(&bytes);
         let said = until_ended(control);

@@ -12,10 +12,11 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// The tests by their names. A function that is missing here is dead code, which is an error.
+/// The tests by their names, over one way. A function that is missing here is dead code, which is an error.
 macro_rules! trials {
-    ($($test:path),* $(,)?) => {
-        vec![$(Trial::test(stringify!($test), || {
+    ($way:expr, $($test:path),* $(,)?) => {
+        [$(Trial::test(format!("{}::{}", $way, stringify!($test)), || {
+            loaded::use_way($way);
             $test();
             Ok(())
         })),*]
@@ -28,35 +29,39 @@ fn main() -> ExitCode {
         far::play(&name);
         return ExitCode::SUCCESS;
     }
-    let tests = trials![
-        transfers::reads_and_writes_of_all_sizes_arrive_with_their_notifications,
-        transfers::without_threads_calls_make_progress,
-        transfers::many_descriptors_are_scattered_and_gathered,
-        transfers::a_hundred_thousand_descriptors_of_many_regions_arrive,
-        transfers::short_ranges_go_without_inline_bytes_if_direct_is_required,
-        transfers::notifications_of_all_sizes_keep_their_order,
-        transfers::an_agent_transfers_to_itself,
-        transfers::a_transfer_is_posted_again_and_again,
-        transfers::several_threads_post_and_check_at_a_time,
-        transfers::ten_agents_write_to_each_other,
-        transfers::both_sides_write_at_a_time,
-        transfers::a_tebibyte_is_registered_and_its_end_is_written,
-        transfers::what_was_moved_is_told,
-        failures::a_transfer_that_goes_on_is_not_posted_again,
-        failures::a_cancelled_read_leaves_the_memory_alone,
-        failures::a_cancelled_write_gives_no_notification,
-        failures::a_peer_that_is_killed_is_a_disconnect_and_may_come_back,
-        failures::a_peer_that_was_restarted_is_recognised,
-        failures::a_peer_is_disconnected_and_connected_again,
-        failures::deregistered_memory_is_touched_no_more,
-        failures::memory_that_is_freed_fails_its_transfers_only,
-        failures::ranges_that_are_not_registered_are_refused,
-        failures::memory_that_the_peer_deregistered_is_refused_by_it,
-        failures::a_child_of_fork_has_no_agent,
-        failures::parameters_are_checked,
-        hostile::strangers_are_sent_away,
-        hostile::random_bytes_end_connections_and_nothing_else,
-        hostile::records_that_lie_end_connections_and_nothing_else,
-    ];
+    let mut tests = Vec::new();
+    for way in ["sockets", "unix"] {
+        tests.extend(trials![
+            way,
+            transfers::reads_and_writes_of_all_sizes_arrive_with_their_notifications,
+            transfers::without_threads_calls_make_progress,
+            transfers::many_descriptors_are_scattered_and_gathered,
+            transfers::a_hundred_thousand_descriptors_of_many_regions_arrive,
+            transfers::short_ranges_go_without_inline_bytes_if_direct_is_required,
+            transfers::notifications_of_all_sizes_keep_their_order,
+            transfers::an_agent_transfers_to_itself,
+            transfers::a_transfer_is_posted_again_and_again,
+            transfers::several_threads_post_and_check_at_a_time,
+            transfers::ten_agents_write_to_each_other,
+            transfers::both_sides_write_at_a_time,
+            transfers::a_tebibyte_is_registered_and_its_end_is_written,
+            transfers::what_was_moved_is_told,
+            failures::a_transfer_that_goes_on_is_not_posted_again,
+            failures::a_cancelled_read_leaves_the_memory_alone,
+            failures::a_cancelled_write_gives_no_notification,
+            failures::a_peer_that_is_killed_is_a_disconnect_and_may_come_back,
+            failures::a_peer_that_was_restarted_is_recognised,
+            failures::a_peer_is_disconnected_and_connected_again,
+            failures::deregistered_memory_is_touched_no_more,
+            failures::memory_that_is_freed_fails_its_transfers_only,
+            failures::ranges_that_are_not_registered_are_refused,
+            failures::memory_that_the_peer_deregistered_is_refused_by_it,
+            failures::a_child_of_fork_has_no_agent,
+            failures::parameters_are_checked,
+            hostile::strangers_are_sent_away,
+            hostile::random_bytes_end_connections_and_nothing_else,
+            hostile::records_that_lie_end_connections_and_nothing_else,
+        ]);
+    }
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -76,9 +76,9 @@ def _loaded() -> set[str]:
 def paths() -> list[dict[str, Any]]:
     """Returns one entry for each agent with this backend in the process.
 
-    `agent` is its name, `way` how bytes travel, `sent_bytes` and `received_bytes` what went from and into registered memory by the kernel's
-    sockets, `inline_bytes` what was short and copied once more on each side, `own_bytes` what was copied within the process, and
-    `cpu_copies_per_side` and `cpu_copies_per_side_inline` how often the CPU copies a byte on each side. Empty if NIXL has not loaded the backend.
+    `agent` is its name, `way` the parameter, `sent_bytes` and `received_bytes` what went from and into registered memory by the kernel's
+    sockets, `unix_bytes` what was copied from the memory of another process, `inline_bytes` what was short and copied once more on each side,
+    and `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
     """
     out = bytearray()
 

@@ -5,6 +5,7 @@
 
 mod memory;
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
@@ -73,6 +74,19 @@ pub struct Range {
     pub region: u64,
 }
 
+thread_local! {
+    static WAY: Cell<&'static str> = const { Cell::new("auto") };
+}
+
+/// The way of agents that this thread opens, unless they are given another one.
+pub fn use_way(way: &'static str) {
+    WAY.set(way);
+}
+
+pub fn way() -> &'static str {
+    WAY.get()
+}
+
 /// Calls a function of the library by its name.
 macro_rules! call {
     ($name:literal, ($($type:ty),*) $(-> $result:ty)?, ($($arg:expr),*)) => {{
@@ -127,7 +141,11 @@ impl Agent {
             key: Text::of(key.as_bytes()),
             value: Text::of(value.as_bytes()),
         };
-        let pairs: Vec<_> = parameters.iter().map(pair).collect();
+        let pairs: Vec<_> = [("way", way())]
+            .iter()
+            .chain(parameters)
+            .map(pair)
+            .collect();
         let mut engine = null_mut();
         let status = call!(
             b"devmem_nixl_open", (Text, *const Pair, usize, c_int, *mut *mut c_void) -> c_int,

@@ -104,11 +104,11 @@ impl RxBatch {
             .items
             .drain(..)
             .map(|item| match item {
-                Item::Device(device) => RxFrag(Kept::Device {
+                Item::Device(device) => RxFrag(OwnedFrag::Device {
                     device,
                     owner: owner.clone(),
                 }),
-                Item::Linear(range) => RxFrag(Kept::Linear(host[range].into())),
+                Item::Linear(range) => RxFrag(OwnedFrag::Linear(host[range].into())),
             })
             .collect()
     }
@@ -168,10 +168,11 @@ impl ExactSizeIterator for Iter<'_> {}
 
 /// A frag moved out of its batch. Dropping it returns its device memory.
 #[derive(Debug)]
-pub struct RxFrag(Kept);
+pub struct RxFrag(OwnedFrag);
 
+/// What a frag owns outside of its batch.
 #[derive(Debug)]
-enum Kept {
+enum OwnedFrag {
     Device { device: Device, owner: Socket },
     Linear(Box<[u8]>),
 }
@@ -180,11 +181,11 @@ impl RxFrag {
     /// Returns the kind of frag and where its bytes lie.
     pub fn as_frag(&self) -> Frag<'_> {
         match &self.0 {
-            Kept::Device { device, .. } => Frag::Device {
+            OwnedFrag::Device { device, .. } => Frag::Device {
                 range: device.range(),
                 dmabuf: device.dmabuf,
             },
-            Kept::Linear(bytes) => Frag::Linear(bytes),
+            OwnedFrag::Linear(bytes) => Frag::Linear(bytes),
         }
     }
 }

@@ -14,7 +14,7 @@ mod settings;
 mod slots;
 
 pub(crate) use idle::{Connected, Idle, turn_all};
-pub(crate) use pace::Pace;
+pub(crate) use pace::{LEAST_BYTES, Pace};
 pub(crate) use piece::{Piece, Pieces};
 pub(crate) use settings::{Settings, settable};
 pub(crate) use slots::{Failed, Slots, is_not_ready};

@@ -150,6 +150,7 @@ impl End {
                         link: name,
                     }
                 }
+                Backend::Sockets => return backend::no_sockets("send"),
             },
         )
     }

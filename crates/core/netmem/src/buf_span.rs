@@ -18,4 +18,8 @@ impl<'a> BufSpan<'a> {
     pub(crate) fn span(&self) -> RegionSpan<'a> {
         self.netmem.span(self.offset, self.len as usize)
     }
+
+    pub(crate) fn mapped(&self) -> mapped::Span<'a> {
+        self.span().mapped()
+    }
 }

@@ -7,11 +7,9 @@ use mapped::DmaRight;
 
 use crate::buf_span::BufSpan;
 use crate::checksum;
-use crate::frag::Frag;
 use crate::frag_list::FragList;
 use crate::netmem::Netmem;
 use crate::page_pool::PagePool;
-use crate::region;
 
 /// The right to move bytes in and out of any network memory, readable or not.
 ///
@@ -57,7 +55,7 @@ impl DmaPort {
         tail: &[BufSpan<'_>],
         spill: &mut [u8],
     ) -> io::Result<usize> {
-        region::readv(fd, head, tail.iter().map(BufSpan::span), spill)
+        mapped::readv(fd, head, tail.iter().map(BufSpan::mapped), spill)
     }
 
     /// As [`readv`](Self::readv), for a packet of a socket: descriptors that came with it are appended to `fds`. Never waits.
@@ -73,7 +71,7 @@ impl DmaPort {
         spill: &mut [u8],
         fds: &mut Vec<OwnedFd>,
     ) -> io::Result<usize> {
-        region::receive(socket, head, tail.iter().map(BufSpan::span), spill, fds)
+        mapped::receive(socket, head, tail.iter().map(BufSpan::mapped), spill, fds)
     }
 
     /// Writes one packet to `fd`: `head`, then the payload. Returns the number of bytes.
@@ -83,7 +81,7 @@ impl DmaPort {
     /// As writev(2) (EINTR is retried); `ArgumentListTooLong` for a payload in more pieces than
     /// [`MAX_WRITE_FRAGS`](Self::MAX_WRITE_FRAGS).
     pub fn writev(&self, fd: BorrowedFd<'_>, head: &[u8], payload: &FragList) -> io::Result<usize> {
-        region::writev(fd, head, payload.iter().map(Frag::bytes))
+        mapped::writev(fd, head, payload.iter().map(|frag| frag.bytes().mapped()))
     }
 
     /// Copies `bytes` to `offset` of `netmem`.

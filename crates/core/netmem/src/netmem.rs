@@ -48,35 +48,6 @@ impl Netmem {
         self.index
     }
 
-    /// Drops handles, with one push to the return ring for up to 64 consecutive net_iovs
-    /// of the same pool: faster than dropping them one by one.
-    pub fn drop_bulk(netmems: impl IntoIterator<Item = Netmem>) {
-        let mut indices = [0; 64];
-        let mut count = 0;
-        let mut pool: Option<Arc<PoolShared>> = None;
-        for netmem in netmems {
-            if !netmem.is_sole_owner() {
-                // Its drop checks whether it has become the last one meanwhile.
-                continue;
-            }
-            let same = pool
-                .as_ref()
-                .is_some_and(|pool| Arc::ptr_eq(pool, &netmem.pool));
-            if !same || count == indices.len() {
-                if let Some(pool) = &pool {
-                    pool.come_home(&indices[..count]);
-                }
-                pool = Some(Arc::clone(&netmem.pool));
-                count = 0;
-            }
-            indices[count] = netmem.disclaim();
-            count += 1;
-        }
-        if let Some(pool) = &pool {
-            pool.come_home(&indices[..count]);
-        }
-    }
-
     /// Returns a second owner of the same memory.
     #[must_use = "a share is a counted reference to memory"]
     pub fn share(&self) -> Netmem {

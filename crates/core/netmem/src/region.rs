@@ -2,7 +2,7 @@
 //! end is a bug of this crate, and panics.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ops::Range;
 
 pub(crate) use mapped::{Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile};
 use mapped::{MapAccess, Mapping, RangeError, UnmappableFile};
@@ -55,7 +55,12 @@ impl MemoryRegion {
 
     /// Asks the kernel about the pages.
     pub(crate) fn advise(&self, advice: Advice) -> io::Result<()> {
-        self.mapping.advise(advice)
+        self.mapping.advise(0..self.len(), advice)
+    }
+
+    /// Asks the kernel about the pages of a part.
+    pub(crate) fn advise_part(&self, part: Range<usize>, advice: Advice) -> io::Result<()> {
+        self.mapping.advise(part, advice)
     }
 
     /// Writes zero to one byte of every page: only for memory that is still all zero.
@@ -109,39 +114,12 @@ pub(crate) struct RegionSpan<'a> {
 }
 
 impl<'a> RegionSpan<'a> {
-    fn mapped(self) -> mapped::Span<'a> {
+    /// # Panics
+    ///
+    /// When the range is not inside the region.
+    pub(crate) fn mapped(self) -> mapped::Span<'a> {
         inside(self.region.mapping.span(self.offset, self.len))
     }
-}
-
-/// Reads once into `head`, then `spans`, then `spill`. Retries after EINTR.
-pub(crate) fn readv<'a>(
-    fd: BorrowedFd<'_>,
-    head: &mut [u8],
-    spans: impl Iterator<Item = RegionSpan<'a>>,
-    spill: &mut [u8],
-) -> io::Result<usize> {
-    mapped::readv(fd, head, spans.map(RegionSpan::mapped), spill)
-}
-
-/// As [`readv`], for a packet of a socket; descriptors that came with it are appended to `fds`.
-pub(crate) fn receive<'a>(
-    socket: BorrowedFd<'_>,
-    head: &mut [u8],
-    spans: impl Iterator<Item = RegionSpan<'a>>,
-    spill: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-) -> io::Result<usize> {
-    mapped::receive(socket, head, spans.map(RegionSpan::mapped), spill, fds)
-}
-
-/// Writes once from `head`, then `spans`. Retries after EINTR.
-pub(crate) fn writev<'a>(
-    fd: BorrowedFd<'_>,
-    head: &[u8],
-    spans: impl Iterator<Item = RegionSpan<'a>>,
-) -> io::Result<usize> {
-    mapped::writev(fd, head, spans.map(RegionSpan::mapped))
 }
 
 #[cfg(test)]

@@ -52,7 +52,8 @@ impl ChosenPlace<'_> {
 }
 
 impl DdpTable {
-    fn is_empty(&self) -> bool {
+    /// Returns whether no connection has chosen a place.
+    pub(crate) fn is_empty(&self) -> bool {
         self.predicted.is_none() && self.others.is_empty()
     }
 
@@ -100,7 +101,7 @@ impl DdpTable {
 
     /// Returns the place of the payload of a packet; `None`: its connection has chosen none, or expects another packet.
     pub(crate) fn place_of(&mut self, headers: &RxHeaders) -> Option<ChosenPlace<'_>> {
-        if self.is_empty() || headers.payload_len == 0 {
+        if headers.payload_len == 0 {
             return None;
         }
         let (flow, seq) = (headers.four_tuple()?, headers.tcp()?.seq);

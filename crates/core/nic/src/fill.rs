@@ -56,7 +56,7 @@ const POSTED_PARTS: usize = 16;
 /// takes over the reference of the run, so a net_iov that is filled by one super-packet needs no atomic operation.
 #[derive(Debug)]
 pub(crate) struct Fill {
-    pool: PagePool,
+    pub(crate) pool: PagePool,
     port: DmaPort,
     niov_size: usize,
     /// The posted net_iovs, in order; the first `used` bytes of the first one are in use.
@@ -72,8 +72,8 @@ pub(crate) struct Fill {
     owed_bytes: usize,
     /// The greatest demand since [`Fill::take_demand`]; updated when net_iovs are added to the run.
     demand: MemoryDemand,
-    /// The demand is [`MemoryDemand::Look`] when fewer bytes than this are free.
-    look_below: usize,
+    /// The demand is [`MemoryDemand::Check`] when fewer bytes than this are free.
+    check_below: usize,
     /// See [`crate::RxQueueStats::tidied`].
     pub(crate) tidied: u64,
     /// See [`crate::RxQueueStats::collapsed`].
@@ -97,15 +97,11 @@ impl Fill {
             share_niovs,
             owed_bytes: 0,
             demand: MemoryDemand::None,
-            look_below: 0,
+            check_below: 0,
             tidied: 0,
             collapsed: 0,
             collapsed_bytes: 0,
         }
-    }
-
-    pub(crate) fn pool(&self) -> &PagePool {
-        &self.pool
     }
 
     pub(crate) fn port(&self) -> &DmaPort {
@@ -119,10 +115,6 @@ impl Fill {
     /// Sets the number of net_iovs that windows may be advertised for.
     pub(crate) fn set_share(&mut self, niovs: usize) {
         self.share_niovs = niovs;
-    }
-
-    pub(crate) fn recycle(&mut self, netmem: Netmem) {
-        self.pool.recycle(netmem);
     }
 
     /// Returns the run to the pool.
@@ -167,9 +159,9 @@ impl Fill {
         }
         // Reached only when net_iovs were added, not for every packet.
         let level = self.level();
-        let demand = match level.free_bytes < self.look_below {
+        let demand = match level.free_bytes < self.check_below {
             _ if level.is_short() => MemoryDemand::Short,
-            true => MemoryDemand::Look,
+            true => MemoryDemand::Check,
             false => MemoryDemand::None,
         };
         self.demand = self.demand.max(demand);
@@ -197,11 +189,11 @@ impl Fill {
         std::mem::take(&mut self.demand)
     }
 
-    /// Records that the caller has examined the memory: the demand is [`MemoryDemand::Look`] again when another sixteenth
+    /// Records that the caller has examined the memory: the demand is [`MemoryDemand::Check`] again when another sixteenth
     /// is in use.
-    pub(crate) fn note_look(&mut self) {
+    pub(crate) fn note_check(&mut self) {
         let level = self.level();
-        self.look_below = level
+        self.check_below = level
             .free_bytes
             .saturating_sub(level.share_bytes / SHORT_PARTS);
     }
@@ -389,8 +381,8 @@ pub enum MemoryDemand {
     /// Nothing.
     #[default]
     None,
-    /// Look for payload that can be moved together: since the last look, another sixteenth of the memory has come into use.
-    Look,
+    /// Check whether payload can be moved together: since the last check, another sixteenth of the memory has come into use.
+    Check,
     /// Give up payload: memory is short, or there was no room for a packet.
     Short,
 }

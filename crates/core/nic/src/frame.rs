@@ -7,12 +7,11 @@ use wire::{ParseError, RxHeaders};
 
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
-use crate::features::VerifyChecksums;
 use crate::link::{MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
 use crate::pieces::{Piece, Pieces, spans_of, within};
 use crate::rx::RxSide;
-use crate::rx_checksum::{self, ChecksumVerdict};
+use crate::rx_checksum;
 
 /// A received frame with all its bytes. What is not taken by [`place`](Self::place) stays where it is, and is posted for the
 /// next frame.
@@ -98,12 +97,20 @@ impl<'a> RxFrame<'a> {
         }
     }
 
-    /// Parses the headers.
+    /// Parses the headers, and checks that a frame with them may be as long as this one.
     pub(crate) fn parse(&mut self) -> Result<RxHeaders, DropReason> {
         let mut have = self.head_len();
         loop {
             match RxHeaders::parse(self.head(have), self.len) {
-                Ok(headers) => return self.check_length(headers),
+                Ok(headers) => {
+                    // A frame that no plain packet fills is a super-packet of TCP without padding.
+                    let is_whole = headers.header_len + headers.payload_len == self.len;
+                    let is_super = is_whole && headers.tcp().is_some() && self.meta.gso_size > 0;
+                    return match self.len <= MAX_FRAME_LEN || is_super {
+                        true => Ok(headers),
+                        false => Err(DropReason::RxOversize),
+                    };
+                }
                 // `have` grows in every round, up to the longest headers.
                 Err(ParseError::NeedMore { need })
                     if matches!(self.body, Body::Posted(_))
@@ -117,17 +124,6 @@ impl<'a> RxFrame<'a> {
                 }
                 Err(error) => return Err(self.drop_reason(error)),
             }
-        }
-    }
-
-    /// Returns the headers if the frame may have its length: a frame that no plain packet fills is a super-packet of TCP without
-    /// padding.
-    fn check_length(&self, headers: RxHeaders) -> Result<RxHeaders, DropReason> {
-        let end = headers.header_len + headers.payload_len;
-        let is_whole = end == self.len && headers.tcp().is_some();
-        match self.len > MAX_FRAME_LEN && !(is_whole && self.meta.gso_size > 0) {
-            true => Err(DropReason::RxOversize),
-            false => Ok(headers),
         }
     }
 
@@ -152,21 +148,14 @@ impl<'a> RxFrame<'a> {
         }
     }
 
-    /// Verifies the transport checksum, as far as the settings say so.
-    pub(crate) fn verify(
-        &self,
-        headers: &RxHeaders,
-        policy: VerifyChecksums,
-    ) -> Result<ChecksumVerdict, DropReason> {
-        let verdict = rx_checksum::judge(headers, self.meta.checksum, policy);
-        if verdict == ChecksumVerdict::Compute {
-            let l4 = headers.l4_offset().unwrap_or(headers.header_len);
-            let covered = l4..headers.header_len + headers.payload_len;
-            if !rx_checksum::is_right(headers, &self.pieces(covered), self.rx.host.port()) {
-                return Err(DropReason::RxBadChecksum);
-            }
+    /// Verifies the transport checksum.
+    pub(crate) fn verify(&self, headers: &RxHeaders) -> Result<(), DropReason> {
+        let l4 = headers.l4_offset().unwrap_or(headers.header_len);
+        let covered = l4..headers.header_len + headers.payload_len;
+        match rx_checksum::is_right(headers, &self.pieces(covered), self.rx.host.port()) {
+            true => Ok(()),
+            false => Err(DropReason::RxBadChecksum),
         }
-        Ok(verdict)
     }
 
     /// Returns a copy of `range` of the frame.

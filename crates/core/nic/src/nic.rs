@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netmem::{CopyEngine, FragList, Netmem, Payload, PoolStats};
-use steer::{Rss, Rules, RxQueueId, Selected, Steering};
+use steer::{Rss, Rules, RxQueueId, Steering};
 use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
 
 use crate::arrival::Arrival;
@@ -29,6 +29,7 @@ use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{FailedTx, Origin, Placed, RxPacket, TxPacket};
 use crate::restart_error::RestartError;
 use crate::rx::RxSide;
+use crate::rx_checksum::{self, ChecksumVerdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
 use crate::staging::StagingStats;
 use crate::stats::{RxQueueStats, TxStats};
@@ -144,8 +145,13 @@ impl Nic {
                     if packet.origin == Origin::Link {
                         self.link.accepted(&packet);
                     }
-                    if let Some(packet) = self.rx.pass(packet) {
+                    let is_staged = self.rx.queues[packet.queue.index()].is_staged();
+                    if is_staged && packet.payload.is_remote() {
+                        self.rx.landing.push_staged(packet);
+                    } else if self.rx.landing.is_empty() {
                         return Some(packet);
+                    } else {
+                        self.rx.landing.push(packet);
                     }
                 }
                 Err(reason) => self.drops.count(reason),
@@ -178,15 +184,12 @@ impl Nic {
         if crossed.is_some() {
             return crossed;
         }
-        let arrival = match self.looped.take_turn() {
-            Turn::Loop => self.looped().or_else(|| self.received(now)),
-            Turn::Link => self.received(now).or_else(|| self.looped()),
-        };
-        arrival.or_else(|| self.crossed())
-    }
-
-    fn received(&mut self, now: Instant) -> Option<Arrival> {
-        self.rx.receive(&mut *self.link, &mut self.drops, now)
+        let is_loop_turn = self.looped.take_turn() == Turn::Loop;
+        let looped = is_loop_turn.then(|| self.looped()).flatten();
+        looped
+            .or_else(|| self.rx.receive(&mut *self.link, &mut self.drops, now))
+            .or_else(|| self.looped())
+            .or_else(|| self.crossed())
     }
 
     fn looped(&mut self) -> Option<Arrival> {
@@ -213,7 +216,10 @@ impl Nic {
         {
             return Ok(None);
         }
-        let verdict = frame.verify(&headers, self.features.rx_checksum)?;
+        let verdict = rx_checksum::judge(&headers, frame.meta.checksum, self.features.rx_checksum);
+        if verdict == ChecksumVerdict::Compute {
+            frame.verify(&headers)?;
+        }
         let queue = select_queue(&self.steering, frame.rx.queues.len(), &headers)?;
         let payload = match frame.place(&headers, queue, &self.rings.hds()) {
             Ok(frags) => Placed::Whole(frags),
@@ -372,11 +378,13 @@ impl Nic {
     /// As [`Nic::recycle`], for one handle.
     pub fn recycle_netmem(&mut self, netmem: Netmem) {
         let pool = netmem.pool_id();
-        let mut fills = self.rx.queues.iter_mut().map(RxQueue::fill_mut);
-        match fills.find(|fill| fill.pool().id() == pool) {
-            Some(fill) => fill.recycle(netmem),
-            None => self.rx.host.recycle(netmem),
-        }
+        let mut fills = self
+            .rx
+            .queues
+            .iter_mut()
+            .map(|queue| &mut queue.memory.fill);
+        let fill = fills.find(|fill| fill.pool.id() == pool);
+        fill.unwrap_or(&mut self.rx.host).pool.recycle(netmem);
     }
 
     /// Copies bytes that are to be sent into host memory of this NIC; `None` if there is not enough.
@@ -402,11 +410,6 @@ impl Nic {
     /// Returns the counters of one queue's page pool.
     pub fn pool_stats(&self, queue: RxQueueId) -> Option<PoolStats> {
         self.rx.queue(queue).map(RxQueue::pool_stats)
-    }
-
-    /// Returns the counters of the page pool for linear bytes and packets that are not split.
-    pub fn host_pool_stats(&self) -> PoolStats {
-        self.rx.host.pool().stats()
     }
 
     /// Returns the counters of the transmit side.
@@ -510,9 +513,9 @@ fn select_queue(
         return Ok(RxQueueId(0));
     }
     match steering.select_queue(headers) {
-        Selected::Queue { queue, .. } if queue.index() < queues => Ok(queue),
-        Selected::Queue { .. } => Err(DropReason::RxNoQueue),
-        Selected::Drop(_) => Err(DropReason::RxRuleDrop),
+        Some(queue) if queue.index() < queues => Ok(queue),
+        Some(_) => Err(DropReason::RxNoQueue),
+        None => Err(DropReason::RxRuleDrop),
     }
 }
 

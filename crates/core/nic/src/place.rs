@@ -14,7 +14,6 @@ use crate::arrival::{Body, PostedBody};
 use crate::drops::DropReason;
 use crate::frame::RxFrame;
 use crate::link::LentUntil;
-use crate::rx_queue::RxQueue;
 use crate::staging::start_of;
 
 impl RxFrame<'_> {
@@ -28,24 +27,40 @@ impl RxFrame<'_> {
     ) -> Result<FragList, DropReason> {
         let mut payload = headers.header_len..headers.header_len + headers.payload_len;
         let target = self.rx.queue(queue).ok_or(DropReason::RxNoQueue)?;
-        if !is_split(headers, target, hds) {
+        let is_split = match header_split::decide(headers, hds) {
+            Split::At(_) => true,
+            // The queue's memory is host memory, too: no copy to the other host memory is needed.
+            Split::Whole(WhyWhole::Disabled | WhyWhole::BelowThreshold) => {
+                target.memory.readable && headers.tcp().is_some()
+            }
+            Split::Whole(WhyWhole::NotTcp | WhyWhole::Fragment) => false,
+        };
+        if !is_split {
             let frags = self.copy_to_host(payload)?;
             self.rx.queues[queue.index()].stats.whole += 1;
             return Ok(frags);
         }
+        let is_staged = target.is_staged();
         let linear = self.rx.linear_bytes(queue).min(headers.payload_len);
         self.count_prediction(payload.start + linear, queue);
         let mut frags = FragList::new();
         if linear > 0 {
             let copied = self.copy_to_host(payload.start..payload.start + linear)?;
             frags.extend(copied.into_iter().map(Frag::into_linear));
-        } else {
+        } else if !is_staged && !self.rx.ddp.is_empty() {
             frags = self.place_as_chosen(headers, payload.clone(), queue);
         }
         payload.start += frags.len();
         if !payload.is_empty() {
-            let placed = self.place_in_queue(payload, queue);
-            let placed = placed.and_then(|placed| self.stage(placed, queue));
+            let mut placed = match &self.body {
+                Body::Posted(posted) if posted.queue == queue && payload.end > posted.head_len => {
+                    self.take_posted(*posted, payload)
+                }
+                _ => self.bring(payload, queue),
+            };
+            if is_staged {
+                placed = placed.and_then(|placed| self.stage(placed, queue));
+            }
             frags.append(placed.ok_or(DropReason::RxNoBuffers)?);
         }
         let stats = &mut self.rx.queues[queue.index()].stats;
@@ -82,8 +97,7 @@ impl RxFrame<'_> {
         payload: Range<usize>,
         queue: RxQueueId,
     ) -> FragList {
-        let is_staged = self.rx.queue(queue).is_none_or(RxQueue::is_staged);
-        let Some(mut place) = self.rx.ddp.place_of(headers).filter(|_| !is_staged) else {
+        let Some(mut place) = self.rx.ddp.place_of(headers) else {
             return FragList::new();
         };
         let mut len = place.room(payload.len());
@@ -106,19 +120,16 @@ impl RxFrame<'_> {
             self.copy(payload.start..payload.start + len, &frags, 0);
         }
         let queue = &mut self.rx.queues[queue.index()];
-        queue.fill_mut().note_placed_elsewhere(len);
+        queue.memory.fill.note_placed_elsewhere(len);
         queue.stats.direct_bytes += len as u64;
         queue.stats.direct_copied_bytes += if is_there { 0 } else { len as u64 };
         frags
     }
 
-    /// Takes `range` of the frame in memory that the queue receives into; `None` if there is not enough.
-    fn place_in_queue(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
-        let is_readable = self.rx.queue(queue)?.is_readable();
+    /// Brings `range` of the frame, which is elsewhere, to memory that the queue receives into; `None` if there is not enough.
+    fn bring(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
+        let is_readable = self.rx.queue(queue)?.memory.readable;
         match &self.body {
-            Body::Posted(posted) if posted.queue == queue && range.end > posted.head_len => {
-                self.take_posted(*posted, range)
-            }
             Body::Posted(posted) if posted.queue != queue => {
                 let len = range.len() as u64;
                 let frags = self.copy_to_queue(range, queue)?;
@@ -198,36 +209,22 @@ impl RxFrame<'_> {
         // Without padding.
         payload.truncate(len);
         let queue = &mut self.rx.queues[queue.index()];
-        queue.fill_mut().note_placed_elsewhere(len);
+        queue.memory.fill.note_placed_elsewhere(len);
         queue.stats.kept += 1;
         queue.stats.kept_bytes += len as u64;
         payload
     }
 
-    /// Returns the memory of `queue` for payload in its host memory, and adds the copy by the device; returns the payload itself
-    /// if the queue has no such memory.
+    /// Returns the memory of `queue` for payload in its host memory, and adds the copy by the device; `None` if there is not
+    /// enough.
     fn stage(&mut self, payload: FragList, queue: RxQueueId) -> Option<FragList> {
         let memory = &mut self.rx.queues.get_mut(queue.index())?.memory;
-        let Some(ring) = &memory.ring else {
-            return Some(payload);
-        };
+        let ring = memory.ring.as_ref()?;
         let device = memory.fill.reserve(payload.len(), start_of(&payload))?;
         let port = ring.fill.port();
         self.rx
             .landing
             .add_copies(&ring.engine, port, &payload, &device);
         Some(device)
-    }
-}
-
-/// Returns whether the payload goes to the queue's memory.
-fn is_split(headers: &RxHeaders, queue: &RxQueue, hds: &HdsConfig) -> bool {
-    match header_split::decide(headers, hds) {
-        Split::At(_) => true,
-        // The queue's memory is host memory, too: no copy to the other host memory is needed.
-        Split::Whole(WhyWhole::Disabled | WhyWhole::BelowThreshold) => {
-            queue.is_readable() && headers.tcp().is_some()
-        }
-        Split::Whole(WhyWhole::NotTcp | WhyWhole::Fragment) => false,
     }
 }

@@ -114,7 +114,7 @@ impl RxSide {
     /// Returns how many payload bytes of each packet stay in host memory: 0 if the memory of `queue` is readable.
     pub(crate) fn linear_bytes(&self, queue: RxQueueId) -> usize {
         match self.queue(queue) {
-            Some(queue) if !queue.is_readable() => self.linear_bytes,
+            Some(queue) if !queue.memory.readable => self.linear_bytes,
             _ => 0,
         }
     }
@@ -124,7 +124,7 @@ impl RxSide {
         let Some(queue) = self.queues.get_mut(id.index()) else {
             return RxSpace::default();
         };
-        let space = queue.fill_mut().space();
+        let space = queue.memory.fill.space();
         match self.linear_bytes(id) {
             0 => space,
             linear => RxSpace {
@@ -137,7 +137,7 @@ impl RxSide {
     /// Returns the payload bytes of one queue whose linear bytes fit into the free host memory, for packets of at least
     /// [`MIN_GOOD_PAYLOAD`] bytes.
     fn linear_limit(&mut self, linear_bytes: usize) -> usize {
-        let users = self.queues.iter().filter(|queue| !queue.is_readable());
+        let users = self.queues.iter().filter(|queue| !queue.memory.readable);
         let host_bytes = self.host.space().bytes / users.count().max(1);
         host_bytes / linear_bytes.next_multiple_of(ALIGN) * MIN_GOOD_PAYLOAD
     }
@@ -188,19 +188,6 @@ impl RxSide {
         stats.segments += u64::from(packet.segments);
         stats.checksum_verified += u64::from(verdict == ChecksumVerdict::Compute);
         stats.checksum_trusted += u64::from(verdict == ChecksumVerdict::Trusted);
-    }
-
-    /// Returns a packet, unless it has to wait: for a device to copy its payload, or for a packet before it that waits.
-    pub(crate) fn pass(&mut self, packet: RxPacket) -> Option<RxPacket> {
-        let is_staged = self.queues[packet.queue.index()].is_staged();
-        if is_staged && packet.payload.is_remote() {
-            self.landing.push_staged(packet);
-        } else if self.landing.is_empty() {
-            return Some(packet);
-        } else {
-            self.landing.push(packet);
-        }
-        None
     }
 
     /// Receives one frame from the link: into posted memory, if the link scatters.

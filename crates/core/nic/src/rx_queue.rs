@@ -12,7 +12,7 @@ use crate::stats::RxQueueStats;
 /// A receive queue with the memory it fills.
 #[derive(Debug)]
 pub(crate) struct RxQueue {
-    id: RxQueueId,
+    pub(crate) id: RxQueueId,
     pub(crate) memory: QueueMemory,
     pub(crate) stats: RxQueueStats,
 }
@@ -48,26 +48,6 @@ impl RxQueue {
         })
     }
 
-    pub(crate) fn id(&self) -> RxQueueId {
-        self.id
-    }
-
-    pub(crate) fn dmabuf_id(&self) -> Option<DmabufId> {
-        self.memory.provider.dmabuf_id()
-    }
-
-    pub(crate) fn is_readable(&self) -> bool {
-        self.memory.readable
-    }
-
-    pub(crate) fn fill(&self) -> &Fill {
-        &self.memory.fill
-    }
-
-    pub(crate) fn fill_mut(&mut self) -> &mut Fill {
-        &mut self.memory.fill
-    }
-
     /// Returns the memory that frames are received into: host memory if the CPU cannot access that of the queue.
     pub(crate) fn posted_fill(&self) -> &Fill {
         match &self.memory.ring {
@@ -97,12 +77,12 @@ impl RxQueue {
     }
 
     pub(crate) fn info(&self) -> RxQueueInfo {
-        let fill = self.fill();
+        let fill = &self.memory.fill;
         RxQueueInfo {
             id: self.id,
-            dmabuf: self.dmabuf_id(),
-            readable: self.is_readable(),
-            pool: fill.pool().id(),
+            dmabuf: self.memory.provider.dmabuf_id(),
+            readable: self.memory.readable,
+            pool: fill.pool.id(),
             niov_size: fill.niov_size(),
             niovs: self.memory.provider.area().count() as usize,
         }
@@ -110,14 +90,14 @@ impl RxQueue {
 
     pub(crate) fn stats(&self) -> RxQueueStats {
         RxQueueStats {
-            tidied: self.fill().tidied,
-            collapsed: self.fill().collapsed,
-            collapsed_bytes: self.fill().collapsed_bytes,
+            tidied: self.memory.fill.tidied,
+            collapsed: self.memory.fill.collapsed,
+            collapsed_bytes: self.memory.fill.collapsed_bytes,
             ..self.stats
         }
     }
 
     pub(crate) fn pool_stats(&self) -> PoolStats {
-        self.fill().pool().stats()
+        self.memory.fill.pool.stats()
     }
 }

@@ -51,13 +51,13 @@ pub(crate) enum Leader {
 pub struct Calls {
     pub(crate) parked: Vec<Parked>,
     pub(crate) leader: Leader,
-    told: Told,
+    due: DueWakes,
 }
 
-/// What was told since it was last taken.
+/// Wakes that are due since they were last taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
-    /// What the leader waits for may be there.
+pub(crate) struct DueWakes {
+    /// The leader: what it waits for may be there.
     pub(crate) leader: bool,
     /// A file descriptor of the program is not ready any more.
     pub(crate) is_fd_drained: bool,
@@ -79,15 +79,15 @@ impl Calls {
         parked
             .filter(|it| is_awaited(it.awaits))
             .for_each(|it| it.thread.unpark());
-        self.told.leader |= matches!(self.leader, Leader::Program(awaits) if is_awaited(awaits));
+        self.due.leader |= matches!(self.leader, Leader::Program(awaits) if is_awaited(awaits));
     }
 
     /// Notes that a file descriptor of the program was ready and is not any more: the program may wait for it from now on.
     pub fn note_drained_fd(&mut self) {
-        self.told.is_fd_drained = true;
+        self.due.is_fd_drained = true;
     }
 
-    pub(crate) fn take_told(&mut self) -> Told {
-        std::mem::take(&mut self.told)
+    pub(crate) fn take_due_wakes(&mut self) -> DueWakes {
+        std::mem::take(&mut self.due)
     }
 }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use stack::{POLL_BUDGET, Stack};
+use stack::{FlushScope, POLL_BUDGET, Stack};
 use wire::Instant;
 
 use crate::background_rest::BackgroundRest;
@@ -217,17 +217,18 @@ impl<D: Driven> Driver<D> {
     /// for it.
     fn after_call(&self, core: &mut Core<D>) {
         let now = self.now();
-        let gathers = core.calls.leader == Leader::Nobody;
+        let scope = match core.calls.leader {
+            Leader::Nobody => FlushScope::Full,
+            _ => FlushScope::All,
+        };
         for stack in core.driven.stacks_mut() {
-            match stack.wants_flush() {
-                true if gathers => stack.flush_full(now),
-                true => stack.flush(now),
-                false => {}
+            if stack.wants_flush() {
+                stack.flush(scope, now);
             }
         }
         core.driven.tell_events(&mut core.calls);
-        let told = core.calls.take_told();
-        if told.leader || core.sleeper_is_late() {
+        let due = core.calls.take_due_wakes();
+        if due.leader || core.sleeper_is_late() {
             core.sleeps_until = None;
             match core.calls.leader {
                 Leader::Program(..) => set(self.wake_leader.as_fd()),
@@ -235,14 +236,14 @@ impl<D: Driven> Driver<D> {
                 Leader::Nobody => {}
             }
         }
-        core.background_wanted |= told.is_fd_drained;
+        core.background_wanted |= due.is_fd_drained;
     }
 
     /// Lets the threads that wait for any change of a stack attempt again.
     pub fn wake_any(&self, stack: StackIndex) {
         let mut core = self.core.lock();
         core.calls.wake_any(stack);
-        if core.calls.take_told().leader {
+        if core.calls.take_due_wakes().leader {
             set(self.wake_leader.as_fd());
         }
     }

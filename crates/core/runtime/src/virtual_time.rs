@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use stack::FlushScope;
 use wire::Instant;
 
 use crate::calls::{Calls, StackIndex};
@@ -105,7 +106,7 @@ impl<D: Driven> VirtualDriver<D> {
         core.epoch += 1;
         for stack in core.driven.stacks_mut() {
             if stack.wants_flush() {
-                stack.flush(core.now);
+                stack.flush(FlushScope::All, core.now);
             }
         }
         core.driven.tell_events(&mut core.calls);

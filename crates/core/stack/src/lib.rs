@@ -6,7 +6,7 @@
 //!
 //! In the walk of a received segment this crate is steps 4, 5, 7, 8 and 9: `Stack::poll` pops a
 //! packet from the NIC, `rx::receive_ip` and `rx::receive_tcp` find its connection or listener
-//! (`Demux::lookup`), `received::into_segment` makes a segment for `tcp::Connection::on_segment`;
+//! (`Demux::lookup`), `rx::into_segment` makes a segment for `tcp::Connection::on_segment`;
 //! `Network::send_control` sends replies that belong to no connection; [`Stack::recvmsg`] delivers bytes or
 //! tokens (`TokenTable::issue`), [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk
 //! of a send it is steps 1, 2, 4, 6, 7 and 8; of a bind-rx, all but the restart of a queue.
@@ -85,6 +85,8 @@ pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sockopt::{OptionName, SocketOption};
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
-pub use stack::{MIN_IPV6_MTU, MemoryHolders, PollOutcome, SendMsg, Sending, Stack, StackStats};
+pub use stack::{
+    FlushScope, MIN_IPV6_MTU, MemoryHolders, PollOutcome, SendMsg, Sending, Stack, StackStats,
+};
 pub use tcp_setup::EarlyCookie;
 pub use window::INITIAL_PROMISE;

@@ -35,18 +35,18 @@ use crate::socket::connection::ConnectionSocket;
 use crate::socket::sockets::Sockets;
 use crate::window::Windows;
 
-/// Minimum and maximum time between two looks at memory that is not short. A look that frees nothing doubles
+/// Minimum and maximum time between two checks of memory that is not short. A check that frees nothing doubles
 /// the time, because the memory is in use for good reason.
-const LOOK_INTERVAL: std::ops::RangeInclusive<Duration> =
+const CHECK_INTERVAL: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_millis(100);
 
-/// Maximum number of payloads that one such look visits; the next look continues with the next connections.
-const LOOK_PAYLOADS: usize = 32 * 1024;
+/// Maximum number of payloads that one such check visits; the next one continues with the next connections.
+const CHECK_PAYLOADS: usize = 32 * 1024;
 
-/// State between two looks at the memory.
+/// State between two checks of the memory.
 #[derive(Debug)]
 pub(crate) struct Pressure {
-    next_look: Instant,
+    next_check: Instant,
     interval: Duration,
     usage: NiovUsage,
 }
@@ -54,8 +54,8 @@ pub(crate) struct Pressure {
 impl Default for Pressure {
     fn default() -> Self {
         Self {
-            next_look: Instant::ZERO,
-            interval: *LOOK_INTERVAL.start(),
+            next_check: Instant::ZERO,
+            interval: *CHECK_INTERVAL.start(),
             usage: NiovUsage::default(),
         }
     }
@@ -63,13 +63,13 @@ impl Default for Pressure {
 
 impl Pressure {
     /// Sets the time of the next check; a check that freed nothing doubles the interval.
-    fn schedule_look(&mut self, was_in_vain: bool, now: Instant) {
-        let (shortest, longest) = (*LOOK_INTERVAL.start(), *LOOK_INTERVAL.end());
+    fn schedule_check(&mut self, was_in_vain: bool, now: Instant) {
+        let (shortest, longest) = (*CHECK_INTERVAL.start(), *CHECK_INTERVAL.end());
         self.interval = match was_in_vain {
             false => shortest,
             true => (self.interval * 2).min(longest),
         };
-        self.next_look = now + self.interval;
+        self.next_check = now + self.interval;
     }
 }
 
@@ -132,20 +132,20 @@ impl Pressure {
         now: Instant,
     ) {
         let demand = nic.take_memory_demand();
-        if !sockets.any(Mark::Holder) || demand == MemoryDemand::None && now < self.next_look {
+        if !sockets.any(Mark::Holder) || demand == MemoryDemand::None && now < self.next_check {
             return;
         }
         let (mut any_tried, mut any_freed) = (false, false);
         for memory in nic.rx_memories() {
             let level = nic.memory_level(memory);
             if level.has_free(3, 4) {
-                nic.note_memory_look(memory);
+                nic.note_memory_check(memory);
                 continue;
             }
             any_tried = true;
             let limit = match demand {
                 MemoryDemand::Short => usize::MAX,
-                MemoryDemand::None | MemoryDemand::Look => LOOK_PAYLOADS,
+                MemoryDemand::None | MemoryDemand::Check => CHECK_PAYLOADS,
             };
             self.collapse(memory, limit, sockets, nic);
             any_freed |= nic.memory_level(memory).free_bytes > level.free_bytes;
@@ -159,9 +159,9 @@ impl Pressure {
                 let target = PruneTarget { memory, victims };
                 any_freed |= self.prune(target, windows, sockets, nic, drops, now);
             }
-            nic.note_memory_look(memory);
+            nic.note_memory_check(memory);
         }
-        self.schedule_look(any_tried && !any_freed, now);
+        self.schedule_check(any_tried && !any_freed, now);
     }
 
     /// Makes connections give up payload out of order; returns whether that freed any memory.

@@ -2,8 +2,8 @@
 
 use netmem::FragList;
 use steer::RxQueueId;
-use tcp::{Control, Segment, SeqNum};
-use wire::{Ecn, FourTuple, MacAddr, TcpFlags, TcpHeader};
+use tcp::{Control, Segment};
+use wire::{FourTuple, MacAddr};
 
 /// A received TCP segment with its four-tuple and its origin.
 pub(crate) struct ReceivedSegment {
@@ -28,42 +28,5 @@ impl ReceivedSegment {
             },
             ..*self
         })
-    }
-}
-
-/// Returns the segment of a TCP header and its payload.
-pub(crate) fn into_segment(
-    tcp: &TcpHeader,
-    ecn: Ecn,
-    packets: u16,
-    payload: FragList,
-) -> Segment<FragList> {
-    let TcpHeader {
-        seq,
-        ack,
-        flags,
-        window,
-        options,
-        src_port: _,
-        dst_port: _,
-        urgent: _,
-        header_len: _,
-    } = *tcp;
-    let has = |flag| flags.contains(flag);
-    Segment {
-        seq: SeqNum(seq),
-        ack: has(TcpFlags::ACK).then_some(SeqNum(ack)),
-        control: Control::from_flags(has(TcpFlags::SYN), has(TcpFlags::FIN), has(TcpFlags::RST)),
-        fin_after_syn: has(TcpFlags::SYN) && has(TcpFlags::FIN),
-        push: has(TcpFlags::PSH),
-        ece: has(TcpFlags::ECE),
-        cwr: has(TcpFlags::CWR),
-        ae: has(TcpFlags::AE),
-        ecn,
-        window,
-        options,
-        payload,
-        gso_size: 0,
-        packets,
     }
 }

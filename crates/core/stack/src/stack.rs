@@ -38,7 +38,7 @@ use crate::socket::sockets::Sockets;
 use crate::tcp_setup::TcpSetup;
 pub use holders::MemoryHolders;
 use poll::Burst;
-pub use poll::PollOutcome;
+pub use poll::{FlushScope, PollOutcome};
 pub use sendmsg::{SendMsg, Sending};
 
 /// Counters of a stack.

@@ -30,4 +30,4 @@ pub use rss::{
     HashTypes, IndirectionTable, IndirectionTableError, MAX_INDIRECTION_ENTRIES, Rss, ToeplitzKey,
 };
 pub use shard::{ShardId, shard_of};
-pub use steering::{Selected, SelectedBy, Steering};
+pub use steering::Steering;

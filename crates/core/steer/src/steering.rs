@@ -2,7 +2,7 @@
 
 use wire::RxHeaders;
 
-use crate::{Rss, RuleAction, RuleLocation, Rules, RxQueueId};
+use crate::{Rss, RuleAction, Rules, RxQueueId};
 
 /// Settings that determine the RX queue of a packet.
 #[derive(Clone, Debug)]
@@ -15,65 +15,23 @@ pub struct Steering {
     pub ntuple: bool,
 }
 
-/// Reason for the selected queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SelectedBy {
-    /// The flow rule at this location.
-    Rule(RuleLocation),
-    /// The indirection table.
-    Rss,
-    /// No match and no hash: queue 0.
-    Default,
-}
-
-/// Result of [`Steering::select_queue`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Selected {
-    /// The packet goes to a queue.
-    Queue {
-        /// Number of the queue.
-        queue: RxQueueId,
-        /// Reason.
-        by: SelectedBy,
-    },
-    /// A flow rule drops the packet.
-    Drop(RuleLocation),
-}
-
 impl Steering {
     /// Returns the queue of a packet: that of the matching flow rule with the lowest location, else that of the indirection
-    /// table, else queue 0.
+    /// table, else queue 0. `None`: the rule drops it.
     #[inline]
-    pub fn select_queue(&self, headers: &RxHeaders) -> Selected {
-        let rule = if self.ntuple {
-            self.rules.lookup(headers)
-        } else {
-            None
+    pub fn select_queue(&self, headers: &RxHeaders) -> Option<RxQueueId> {
+        let rule = match self.ntuple {
+            true => self.rules.lookup(headers),
+            false => None,
         };
-        if let Some((location, action)) = rule {
-            return match action {
-                RuleAction::Queue(queue) => Selected::Queue {
-                    queue,
-                    by: SelectedBy::Rule(location),
-                },
-                RuleAction::Spread(queues) => Selected::Queue {
-                    // A rule matches TCP and UDP only, which the default hash types cover.
-                    queue: queues.queue(self.rss.hash(headers).unwrap_or(0)),
-                    by: SelectedBy::Rule(location),
-                },
-                RuleAction::Drop => Selected::Drop(location),
-            };
-        }
-        match self.rss.queue(headers) {
-            Some(queue) => Selected::Queue {
-                queue,
-                by: SelectedBy::Rss,
-            },
-            None => Selected::Queue {
-                queue: RxQueueId(0),
-                by: SelectedBy::Default,
-            },
+        match rule {
+            Some((_, RuleAction::Queue(queue))) => Some(queue),
+            // A rule matches TCP and UDP only, which the default hash types cover.
+            Some((_, RuleAction::Spread(queues))) => {
+                Some(queues.queue(self.rss.hash(headers).unwrap_or(0)))
+            }
+            Some((_, RuleAction::Drop)) => None,
+            None => Some(self.rss.queue(headers).unwrap_or(RxQueueId(0))),
         }
     }
 }

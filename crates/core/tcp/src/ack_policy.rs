@@ -1,13 +1,16 @@
 //! When ACKs are sent.
 //!
-//! An ACK without data costs a packet here and work at the sender, so in a bulk transfer without loss one
-//! ACK covers up to [`ACK_BYTES_MAX`](crate::config::ACK_BYTES_MAX) bytes, or a quarter of the window. Such an ACK is sent when the stack has passed on the packets
-//! that it has received together: it covers all of those of its connection, and the ACKs of several connections are sent in a row, so
-//! that the code of the peer that a TAP runs for each of them is in the cache. The stack calls [`AckPolicy::on_drained`] when it has emptied the link, and
-//! pending ACKs are sent then. Soon after one that covered many bytes they wait for the next poll, which sends them if it receives
-//! nothing (`DRAINED_INTERVAL`, [`AckPolicy::on_idle`]). A small request that the program has always answered is acknowledged with
-//! the answer (`interactive.rs`). So RFC 9293 3.8.6.3's
-//! "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
+//! An ACK without data costs a packet here and work at the sender. So in a bulk transfer without loss one ACK covers up to
+//! [`ACK_BYTES_MAX`](crate::config::ACK_BYTES_MAX) bytes, or a quarter of the window. It is sent when the stack has passed on the
+//! packets that it has received together, and covers all of those of its connection. The ACKs of several connections are then sent
+//! in a row: the code that a TAP runs for each of them is in the cache.
+//!
+//! When the link is empty, the stack calls [`AckPolicy::on_drained`], and pending ACKs are sent. Soon after one that covered many
+//! bytes (`DRAINED_INTERVAL`) they wait for the next poll, which sends them if it receives nothing ([`AckPolicy::on_idle`]).
+//!
+//! A small request that the program has always answered is acknowledged with the answer (`interactive.rs`).
+//!
+//! So RFC 9293 3.8.6.3's "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
 
 mod decision;
 mod interactive;

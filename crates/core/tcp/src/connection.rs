@@ -223,7 +223,25 @@ impl<P: Payload> Connection<P> {
         now: Instant,
     ) -> Disposition {
         self.segs_in += 1;
-        self.process(segment, settings, now)
+        let cx = Context::new(settings, &self.config, now);
+        match &mut self.state {
+            ConnectionState::Closed => Disposition::dropped(SegmentDrop::Closed),
+            ConnectionState::SynSent(syn_sent) => {
+                let verdict = syn_sent.on_segment(&segment, &cx);
+                self.on_syn_verdict(verdict, segment, settings, now)
+            }
+            ConnectionState::SynReceived(syn_received) => {
+                let verdict = syn_received.on_segment(&segment, now);
+                self.on_syn_verdict(verdict, segment, settings, now)
+            }
+            ConnectionState::Synchronized(synchronized) => {
+                let verdict = synchronized.on_segment(segment, &mut self.queue, &cx);
+                let (Ok((disposition, next)) | Err((disposition, next))) = verdict;
+                self.follow(next, now);
+                disposition
+            }
+            ConnectionState::TimeWait(time_wait) => time_wait.on_segment(&segment, now),
+        }
     }
 
     /// Processes a segment whose payload was dropped for want of memory: `segment` has no payload.
@@ -252,27 +270,6 @@ impl<P: Payload> Connection<P> {
         Disposition {
             reply: true,
             ..disposition
-        }
-    }
-
-    fn process(&mut self, segment: Segment<P>, settings: &Settings, now: Instant) -> Disposition {
-        let cx = Context::new(settings, &self.config, now);
-        match &mut self.state {
-            ConnectionState::Closed => Disposition::dropped(SegmentDrop::Closed),
-            ConnectionState::SynSent(syn_sent) => {
-                let verdict = syn_sent.on_segment(&segment, &cx);
-                self.on_syn_verdict(verdict, segment, settings, now)
-            }
-            ConnectionState::SynReceived(syn_received) => {
-                let verdict = syn_received.on_segment(&segment, now);
-                self.on_syn_verdict(verdict, segment, settings, now)
-            }
-            ConnectionState::Synchronized(synchronized) => {
-                let (disposition, next) = synchronized.on_segment(segment, &mut self.queue, &cx);
-                self.follow(next, now);
-                disposition
-            }
-            ConnectionState::TimeWait(time_wait) => time_wait.on_segment(&segment, now),
         }
     }
 
@@ -309,17 +306,11 @@ impl<P: Payload> Connection<P> {
             }
             SynVerdict::Refused => {
                 self.end(Next::Closed(Some(TcpError::Refused)));
-                Disposition {
-                    closed: true,
-                    ..Disposition::default()
-                }
+                Disposition::CLOSED
             }
             SynVerdict::Simultaneous(syn_received) => {
                 self.state = ConnectionState::SynReceived(syn_received);
-                Disposition {
-                    reply: true,
-                    ..Disposition::default()
-                }
+                Disposition::REPLY
             }
             SynVerdict::Established(handshake) => {
                 self.establish(&handshake, segment, settings, now)
@@ -347,7 +338,7 @@ impl<P: Payload> Connection<P> {
             // The peer waits for the ACK of its SYN.
             match self.write_waits && !has_crossed {
                 true => synchronized.receiver.on_awaited_open(now),
-                false => synchronized.receiver.request_ack(),
+                false => synchronized.receiver.ack.request(),
             }
             if has_crossed && self.config.shared.tuning.reports_crossed_syns {
                 let receiver = &mut synchronized.receiver;
@@ -367,10 +358,16 @@ impl<P: Payload> Connection<P> {
             reply: true,
             ..Disposition::default()
         };
+        let ConnectionState::Synchronized(open) = &mut self.state else {
+            return opened;
+        };
         if !has_more {
             return opened;
         }
-        let more = self.process(segment, settings, now);
+        let cx = Context::new(settings, &self.config, now);
+        let verdict = open.on_segment(segment, &mut self.queue, &cx);
+        let (Ok((more, next)) | Err((more, next))) = verdict;
+        self.follow(next, now);
         if more.closed {
             return more;
         }
@@ -529,13 +526,9 @@ impl<P: Payload> Connection<P> {
                 handshake_timer(syn_received.on_timer(&cx))
             }
             ConnectionState::Synchronized(synchronized) => synchronized.on_timer(&cx),
-            ConnectionState::TimeWait(time_wait) if time_wait.deadline() <= now => (
-                Disposition {
-                    closed: true,
-                    ..Disposition::default()
-                },
-                Next::Closed(None),
-            ),
+            ConnectionState::TimeWait(time_wait) if time_wait.deadline() <= now => {
+                (Disposition::CLOSED, Next::Closed(None))
+            }
             ConnectionState::TimeWait(_) => return Disposition::default(),
         };
         self.follow(self.with_soft_error(next), now);
@@ -583,10 +576,7 @@ impl<P: Payload> Connection<P> {
         match self.state {
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
                 self.end(Next::Closed(Some(error)));
-                Disposition {
-                    closed: true,
-                    ..Disposition::default()
-                }
+                Disposition::CLOSED
             }
             _ => {
                 self.soft_error = Some(error);
@@ -621,19 +611,7 @@ impl<P: Payload> Connection<P> {
 
 fn handshake_timer(outcome: Result<(), TcpError>) -> (Disposition, Next) {
     match outcome {
-        Ok(()) => (
-            Disposition {
-                reply: true,
-                ..Disposition::default()
-            },
-            Next::Stay,
-        ),
-        Err(error) => (
-            Disposition {
-                closed: true,
-                ..Disposition::default()
-            },
-            Next::Closed(Some(error)),
-        ),
+        Ok(()) => (Disposition::REPLY, Next::Stay),
+        Err(error) => (Disposition::CLOSED, Next::Closed(Some(error))),
     }
 }

@@ -23,6 +23,26 @@ pub struct Disposition {
 }
 
 impl Disposition {
+    /// The connection is CLOSED, and nothing else follows.
+    pub(crate) const CLOSED: Disposition = Disposition {
+        closed: true,
+        ..Disposition::NONE
+    };
+
+    /// A reply may be due, and nothing else follows.
+    pub(crate) const REPLY: Disposition = Disposition {
+        reply: true,
+        ..Disposition::NONE
+    };
+
+    const NONE: Disposition = Disposition {
+        established: false,
+        closed: false,
+        reply: false,
+        reopen: None,
+        drop: None,
+    };
+
     /// Returns the disposition of a segment that was dropped without an answer.
     pub(crate) fn dropped(reason: SegmentDrop) -> Disposition {
         Disposition {

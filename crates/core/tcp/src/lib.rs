@@ -11,12 +11,12 @@
 //!
 //! # Its part of the walks
 //!
-//! Receive: `Connection::on_segment` -> `Synchronized::process` (the checks of RFC 9293 3.10.7.4 in
+//! Receive: `Connection::on_segment` -> `Synchronized::on_segment` (the checks of RFC 9293 3.10.7.4 in
 //! their order) -> `Receiver::accept` -> `Segment::trim_to_window` -> `Reassembly::insert` ->
 //! [`RecvQueue`], from which the socket takes the payload. No byte is read or copied: payload is cut,
 //! moved and joined as a list of owned pieces.
 //!
-//! Send: `Connection::admit` -> `Connection::send` -> `Sender::push` -> `Connection::poll_send` -> `Sender::poll_data`,
+//! Send: `Connection::admit` -> `Connection::send` -> `SendQueue::push` -> `Connection::poll_send` -> `Sender::poll_data`,
 //! which returns a second owner of the bytes; the send queue keeps the first until they are acknowledged.
 //!
 //! # What it implements
@@ -59,7 +59,6 @@ mod rtt;
 mod scoreboard;
 mod segment;
 mod segment_drop;
-mod send_queue;
 mod sender;
 mod seqnum;
 mod settings;
@@ -84,7 +83,6 @@ pub use config::{
     AckConfig, Config, ConnectionConfig, EcnConfig, EcnMode, EcnPolicy, SynCookies, TimerConfig,
 };
 pub use connection::{Connection, Push, SendError};
-pub use context::Context;
 pub use disposition::Disposition;
 pub use error::{TcpError, Unreachable};
 pub use fast_open::{
@@ -95,12 +93,10 @@ pub use info::{CaState, Info};
 pub use isn::{Endpoints, IsnGenerator};
 pub use link::{LinkLimits, SuperPayload, UnfitPayload};
 pub use listen::{AcceptQueue, Incoming, ListenOutcome, SynBacklog};
-pub use options::{Negotiated, TimestampClock};
 pub use receiver::KeptPayload;
 pub use recv_queue::RecvQueue;
 pub use segment::{Control, Segment};
 pub use segment_drop::SegmentDrop;
-pub use sender::{AckKind, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
 pub use seqnum::SeqNum;
 pub use settings::{CongestionKind, Keepalive, Settings};
 pub use state::closing::TimeWait;

@@ -43,7 +43,7 @@ pub(crate) struct Receiver<P> {
     sack: bool,
     /// TS.Recent; `None` if timestamps were not negotiated.
     ts_recent: Option<TsRecent>,
-    ack: AckPolicy,
+    pub(crate) ack: AckPolicy,
     echo: Echo,
 }
 
@@ -77,6 +77,15 @@ pub(crate) struct Accepted {
     pub(crate) fin: bool,
     /// Reason why a part was not kept.
     pub(crate) drop: Option<SegmentDrop>,
+}
+
+impl Accepted {
+    fn dropped(reason: SegmentDrop) -> Accepted {
+        Accepted {
+            drop: Some(reason),
+            ..Accepted::default()
+        }
+    }
 }
 
 /// Initial state of a receiver.
@@ -148,66 +157,9 @@ impl<P: Payload> Receiver<P> {
         &self.window
     }
 
-    pub(crate) fn is_ack_pending(&self) -> bool {
-        self.ack.is_pending()
-    }
-
-    pub(crate) fn is_ack_due(&self, now: Instant) -> bool {
-        self.ack.is_due(now)
-    }
-
-    /// Returns whether an ACK is due that must not wait for the end of the burst.
-    pub(crate) fn is_ack_urgent(&self, now: Instant) -> bool {
-        self.ack.is_urgent(now)
-    }
-
-    pub(crate) fn next_timer(&self) -> Option<Instant> {
-        self.ack.next_timer()
-    }
-
-    /// Makes an ACK due at once.
-    pub(crate) fn request_ack(&mut self) {
-        self.ack.request();
-    }
-
     /// Takes the SYN-ACK that opens a connection for which a write waits.
     pub(crate) fn on_awaited_open(&mut self, now: Instant) {
         self.ack.on_awaited_open(self.outstanding(), now);
-    }
-
-    /// Returns whether an ACK is pending that leaves when the link is empty.
-    pub(crate) fn has_ack_for_link(&self) -> bool {
-        self.ack.waits_for_link()
-    }
-
-    /// The link is empty: pending ACKs become due, except soon after others.
-    pub(crate) fn on_drained(&mut self) {
-        self.ack.on_drained();
-    }
-
-    /// The link is empty, and was before: pending ACKs become due, also those that [`Receiver::on_drained`] held back.
-    pub(crate) fn on_idle(&mut self) {
-        self.ack.on_idle();
-    }
-
-    /// Notes that data is sent: it may answer what arrived before.
-    pub(crate) fn on_data_sent(&mut self, now: Instant) {
-        self.ack.on_data_sent(now);
-    }
-
-    /// Notes that the user has read everything.
-    pub(crate) fn on_read(&mut self) {
-        self.ack.on_read();
-    }
-
-    /// Returns whether ACKs are quick.
-    pub(crate) fn has_quick_acks(&self) -> bool {
-        self.ack.is_quick()
-    }
-
-    /// Switches quick ACKs on or off.
-    pub(crate) fn set_quick_acks(&mut self, quick: bool) {
-        self.ack.set_quick(quick);
     }
 
     /// Returns the state of ECN's echo.
@@ -221,10 +173,6 @@ impl<P: Payload> Receiver<P> {
 
     pub(crate) fn ts_recent(&self) -> Option<TsRecent> {
         self.ts_recent
-    }
-
-    pub(crate) fn rcv_mss(&self) -> u16 {
-        self.ack.rcv_mss()
     }
 
     /// Returns the number of bytes held out of order.
@@ -397,10 +345,7 @@ impl<P: Payload> Receiver<P> {
             return Accepted::default();
         }
         if !segment.trim_to_window(self.rcv_nxt, self.window.right_edge()) {
-            return Accepted {
-                drop: Some(SegmentDrop::NoSpace),
-                ..Accepted::default()
-            };
+            return Accepted::dropped(SegmentDrop::NoSpace);
         }
         Accepted {
             delivered: self.deliver(segment.payload, queue),
@@ -444,10 +389,7 @@ impl<P: Payload> Receiver<P> {
                 None => SegmentDrop::NoSpace,
             };
             self.ack.request();
-            return Accepted {
-                drop: Some(drop),
-                ..Accepted::default()
-            };
+            return Accepted::dropped(drop);
         }
         if segment.seq != self.rcv_nxt {
             return self.accept_out_of_order(segment, now);
@@ -514,10 +456,7 @@ impl<P: Payload> Receiver<P> {
         self.ack.on_arrival(Arrival::Notable, 0, now);
         self.note_mark(segment.ecn);
         if self.kept == KeptPayload::InOrder {
-            return Accepted {
-                drop: Some(SegmentDrop::OfoNoMemory),
-                ..Accepted::default()
-            };
+            return Accepted::dropped(SegmentDrop::OfoNoMemory);
         }
         let drop = match self.reassembly.insert(segment.seq, segment.payload) {
             Ok(inserted) => {
@@ -544,10 +483,7 @@ impl<P: Payload> Receiver<P> {
             self.note_duplicate(segment.seq, segment.end());
         }
         self.ack.request();
-        Accepted {
-            drop: Some(drop),
-            ..Accepted::default()
-        }
+        Accepted::dropped(drop)
     }
 
     /// Consumes the FIN. Payload behind it is dropped.

@@ -424,11 +424,6 @@ impl Scoreboard {
         self.records.front().is_some_and(TxRecord::sacked)
     }
 
-    /// Drops everything.
-    pub(crate) fn clear(&mut self) {
-        *self = Scoreboard::default();
-    }
-
     fn mark_lost(&mut self, index: usize) {
         let record = &mut self.records[index];
         let len = record.len;

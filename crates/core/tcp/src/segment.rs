@@ -232,25 +232,6 @@ mod tests {
     }
 
     #[test]
-    fn trim_takes_an_old_syn_off() {
-        let mut seg = segment(99, 0, Control::Syn);
-        seg.payload = Bytes::pattern(SeqNum(100), 5);
-        assert!(seg.trim_to_window(SeqNum(100), SeqNum(200)));
-        assert_eq!(
-            (seg.seq, seg.payload.len(), seg.control),
-            (SeqNum(100), 5, Control::None)
-        );
-    }
-
-    #[test]
-    fn trim_refuses_segments_outside_the_window() {
-        assert!(!segment(90, 10, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
-        assert!(!segment(110, 1, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
-        assert!(!segment(100, 1, Control::None).trim_to_window(SeqNum(100), SeqNum(100)));
-        assert!(segment(90, 0, Control::None).trim_to_window(SeqNum(100), SeqNum(110)));
-    }
-
-    #[test]
     fn a_reset_answers_with_the_numbers_the_peer_expects() {
         let mut seg = segment(5, 3, Control::Syn);
         let rst = Segment::reset_for(&seg, 3).unwrap();

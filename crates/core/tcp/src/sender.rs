@@ -2,7 +2,7 @@
 //!
 //! State, in groups by what may change them:
 //! - [`SendSpace`] (`space.rs`): SND.UNA, SND.NXT, SND.WND: ACKs and sending,
-//! - [`Writer`] (`writer.rs`): the send queue and the writer's options: the writer's calls,
+//! - [`SendQueue`] (`send_queue.rs`): what is queued, and what the writer has said of it: the writer's calls,
 //! - [`PacketSize`] (`packets.rs`, `path.rs`): sizes of packets: the path, the NIC, timeouts of large packets,
 //! - [`Flight`] (`flight.rs`): scoreboard, round-trip time, RACK: sending and ACKs,
 //! - [`Recovery`] (`recovery.rs`, `prr.rs`): the state of loss recovery: what ACKs and timeouts show,
@@ -30,13 +30,13 @@ mod prr;
 mod rate;
 mod recovery;
 mod repair;
+mod send_queue;
 mod skbs;
 mod space;
 #[cfg(test)]
 mod tests;
 mod timeout;
 mod timers;
-mod writer;
 
 use core::time::Duration;
 use netmem::Payload;
@@ -60,9 +60,9 @@ use packets::PacketSize;
 use path::PathMss;
 use rate::Rate;
 use recovery::Recovery;
+use send_queue::SendQueue;
 use space::SendSpace;
 use timers::SendTimers;
-use writer::Writer;
 
 /// A part of the send queue that may leave now, in packets of [`Sender::mss`].
 #[derive(Debug)]
@@ -117,7 +117,7 @@ pub struct Established {
 #[derive(Debug)]
 pub struct Sender<P> {
     space: SendSpace,
-    writer: Writer<P>,
+    pub(crate) queue: SendQueue<P>,
     packets: PacketSize,
     flight: Flight,
     recovery: Recovery,
@@ -135,13 +135,13 @@ impl<P: Payload> Sender<P> {
     pub fn new(config: &ConnectionConfig, settings: &Settings, iss: SeqNum) -> Self {
         let shared = &config.shared;
         let path = PathMss::new(shared.mtu_probing);
-        let mut writer = Writer::new();
+        let mut queue = SendQueue::new();
         if shared.tuning.fills_super_segments {
-            writer.note_pushes();
+            queue.note_pushes();
         }
         Sender {
             space: SendSpace::new(iss),
-            writer,
+            queue,
             packets: PacketSize::new(config.super_payload(), path),
             flight: Flight::new(RttEstimator::new(&shared.timers)),
             recovery: Recovery::default(),
@@ -160,7 +160,7 @@ impl<P: Payload> Sender<P> {
         self.packets.open(negotiated.snd_mss);
         self.flight.open(negotiated.sack, established.clock);
         if cx.shared().tuning.repeats_super_segments_apart {
-            self.flight.keep_apart();
+            self.flight.board.keep_apart();
         }
         self.space.open(established.window, established.seq);
         // The SYN.
@@ -171,20 +171,20 @@ impl<P: Payload> Sender<P> {
             self.flight.on_handshake_rtt(rtt, now);
         }
         let segments = if established.handshake_timed_out {
-            self.flight.on_lost_syn();
+            self.flight.rtt.on_lost_syn();
             1
         } else {
             cx.shared().initial_cwnd
         };
-        let cwnd = u64::from(segments) * u64::from(self.packets.path_mss());
+        let cwnd = u64::from(segments) * u64::from(self.packets.mss);
         self.rate.open(cwnd, negotiated.ecn);
-        self.rate.update_pacing(self.flight.rtt().srtt());
+        self.rate.update_pacing(self.flight.rtt.srtt());
     }
 
     /// Returns a second owner of the first queued bytes, at most `most`, for a SYN (RFC 7413). They do not count as sent.
     pub(crate) fn early_payload(&self, most: u16) -> P {
-        self.writer
-            .share(self.writer.range_at(0, most.into()))
+        self.queue
+            .share(self.queue.range_at(0, most.into()))
             .payload
     }
 
@@ -195,13 +195,13 @@ impl<P: Payload> Sender<P> {
         self.space.advance_nxt(acked);
         let una = self.space.nxt();
         let _ = self.space.advance_una(una);
-        self.writer.release(una);
+        self.queue.release(una);
         self.counters.bytes_sent += u64::from(sent);
-        let lost = self.writer.range_at(una, sent.saturating_sub(acked));
+        let lost = self.queue.range_at(una, sent.saturating_sub(acked));
         if lost.len > 0 {
             self.flight.on_sent(lost, self.mss(), now);
             self.space.advance_nxt(lost.len);
-            self.flight.mark_all_lost();
+            self.flight.board.mark_lost_where(|_, _| true);
             self.recovery.repeat_without_reduction(self.space.nxt());
         }
     }
@@ -210,9 +210,9 @@ impl<P: Payload> Sender<P> {
     pub(crate) fn on_late_handshake(&mut self, rtt: Option<Duration>, now: Instant) {
         match rtt {
             Some(rtt) => self.flight.on_handshake_rtt(rtt, now),
-            None => self.flight.on_lost_syn(),
+            None => self.flight.rtt.on_lost_syn(),
         }
-        self.rate.update_pacing(self.flight.rtt().srtt());
+        self.rate.update_pacing(self.flight.rtt.srtt());
         // What was sent since has waited for this ACK: its timer starts now (linux `tcp_rcv_synrecv_state_fastopen`).
         self.timers.restart(now);
     }
@@ -222,67 +222,34 @@ impl<P: Payload> Sender<P> {
         self.timers.retransmits()
     }
 
-    /// Returns how many bytes the send buffer still takes; [`Sender::push`] does not enforce it.
-    pub fn room(&self, settings: &Settings) -> usize {
-        self.writer.room(settings.snd_buf_max)
-    }
-
-    /// Queues payload; `more`: the writer will add to it at once (MSG_MORE: no PSH, no small segment yet).
-    ///
-    /// Returns the stream offset behind the payload: once [`Sender::acked_offset`] reaches it, all of the payload is
-    /// acknowledged. Empty payload without `more` cancels an earlier `more`. Payload behind a FIN is dropped.
-    pub fn push(&mut self, payload: P, more: bool) -> u64 {
-        self.writer.push(payload, more)
-    }
-
-    /// Lets the next push start a new packet: host and device bytes do not share packets, and MSG_EOR ends a record.
-    pub fn push_boundary(&mut self) {
-        self.writer.push_boundary();
-    }
-
-    /// Returns how many bytes are queued: not sent, or not acknowledged.
-    pub fn queued_len(&self) -> usize {
-        self.writer.queued_len()
-    }
-
     /// Returns how many sequence numbers are sent and not acknowledged.
     pub fn in_flight(&self) -> usize {
         (self.space.nxt() - self.space.una()) as usize
     }
 
-    /// Returns the stream offset behind the last byte that was pushed.
-    pub fn pushed_offset(&self) -> u64 {
-        self.writer.end()
-    }
-
     /// Returns the stream offset behind the last byte that was sent at least once.
     pub fn sent_offset(&self) -> u64 {
-        self.space.nxt().min(self.writer.end())
+        self.space.nxt().min(self.queue.end())
     }
 
     /// Returns the stream offset up to which every byte is acknowledged; the bytes below it are released.
     pub fn acked_offset(&self) -> u64 {
-        self.space.una().min(self.writer.end())
-    }
-
-    /// Ends the stream behind what is queued.
-    pub fn queue_fin(&mut self) {
-        self.writer.push_fin();
+        self.space.una().min(self.queue.end())
     }
 
     /// Returns whether the FIN was sent at least once.
     pub fn fin_sent(&self) -> bool {
-        self.writer.has_fin_before(self.space.nxt())
+        self.queue.has_fin_before(self.space.nxt())
     }
 
     /// Returns whether the FIN is acknowledged.
     pub fn fin_acked(&self) -> bool {
-        self.writer.has_fin_before(self.space.una())
+        self.queue.has_fin_before(self.space.una())
     }
 
     /// Returns whether everything queued was sent and acknowledged, a FIN included.
     pub fn all_acked(&self) -> bool {
-        self.space.una() == self.writer.stream_end()
+        self.space.una() == self.queue.stream_end()
     }
 
     /// Returns SND.UNA, the oldest sequence number that is not acknowledged.
@@ -293,11 +260,6 @@ impl<P: Payload> Sender<P> {
     /// Returns SND.NXT, the sequence number of ACKs and RSTs. It never moves back.
     pub fn snd_nxt(&self) -> SeqNum {
         self.space.seq_of(self.space.nxt())
-    }
-
-    /// Returns SND.WND: how many bytes the peer allows in flight.
-    pub fn snd_wnd(&self) -> u32 {
-        self.space.wnd()
     }
 
     /// Returns the payload bytes of a full packet.
@@ -320,7 +282,7 @@ impl<P: Payload> Sender<P> {
 
     /// Chooses whether packets leave as super-segments or one by one.
     pub(crate) fn set_bundling(&mut self, bundling: Bundling) {
-        self.packets.set_bundling(bundling);
+        self.packets.bundling = bundling;
     }
 
     /// Sends small segments that are held back, once, corked or not.
@@ -333,9 +295,9 @@ impl<P: Payload> Sender<P> {
     /// Takes changes of the settings that have an effect at once: another congestion control, whose window stays, and
     /// TCP_CORK, which is off again.
     pub fn on_settings(&mut self, settings: &Settings) {
-        self.rate.change(settings.congestion);
+        self.rate.congestion.change(settings.congestion);
         if !settings.cork {
-            self.writer.forget_more();
+            self.queue.forget_more();
         }
     }
 
@@ -368,22 +330,14 @@ impl<P: Payload> Sender<P> {
 
     /// Returns the largest payload of a packet that the peer and the network allow, as far as they said.
     pub(crate) fn allowed_mss(&self) -> u16 {
-        self.packets.ceiling()
-    }
-
-    /// Drops everything queued, for a connection that is aborted.
-    pub fn clear(&mut self) {
-        self.writer.clear(self.space.nxt());
-        self.flight.clear();
-        self.timers.clear();
-        self.recovery = Recovery::default();
+        self.packets.path.ceiling()
     }
 
     /// Fills in the facts that the sender knows.
     pub fn info(&self, info: &mut Info) {
         let mss = u64::from(self.mss().max(1));
         let packets = |bytes: u64| u32::try_from(bytes.div_ceil(mss)).unwrap_or(u32::MAX);
-        let (board, rtt) = (self.flight.board(), self.flight.rtt());
+        let (board, rtt) = (&self.flight.board, &self.flight.rtt);
         self.counters.info(info);
         info.ca_state = self.recovery.phase().into();
         info.backoff = self.timers.backoff();
@@ -399,12 +353,12 @@ impl<P: Payload> Sender<P> {
         info.rtt = rtt.srtt().unwrap_or_default();
         info.rttvar = rtt.rttvar();
         info.min_rtt = rtt.min_rtt().unwrap_or_default();
-        info.snd_ssthresh = self.rate.ssthresh().map_or(u32::MAX, packets);
-        info.snd_cwnd = packets(self.rate.cwnd());
-        info.pacing_rate = self.rate.pacing_rate();
+        info.snd_ssthresh = self.rate.congestion.ssthresh().map_or(u32::MAX, packets);
+        info.snd_cwnd = packets(self.rate.congestion.cwnd());
+        info.pacing_rate = self.rate.pacer.rate();
         info.bytes_acked = self.acked_offset();
         info.notsent_bytes = self.unsent();
-        info.mtu_black_holes = u64::from(self.packets.path().black_holes());
+        info.mtu_black_holes = u64::from(self.packets.path.black_holes());
         if let Some(reports) = &self.reports {
             let bytes = reports.bytes();
             (info.delivered_e1_bytes, info.delivered_e0_bytes) = (bytes.ect1, bytes.ect0);
@@ -414,11 +368,11 @@ impl<P: Payload> Sender<P> {
 
     /// Returns the payload bytes that were never sent.
     pub(crate) fn unsent(&self) -> u64 {
-        self.writer.unsent(self.space.nxt())
+        self.queue.unsent(self.space.nxt())
     }
 
     /// Returns the offset that the FIN takes, if it was sent.
     fn sent_fin_offset(&self) -> Option<u64> {
-        self.fin_sent().then(|| self.writer.end())
+        self.fin_sent().then(|| self.queue.end())
     }
 }

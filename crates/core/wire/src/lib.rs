@@ -16,6 +16,7 @@
 mod accecn;
 mod arp;
 mod checksum;
+mod drop_reasons;
 mod ecn;
 mod emit;
 mod ethernet;

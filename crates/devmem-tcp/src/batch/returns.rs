@@ -1,6 +1,6 @@
 //! The return of the device memory of a batch.
 
-use super::{Kept, RxBatch, RxFrag};
+use super::{OwnedFrag, RxBatch, RxFrag};
 use crate::error::Error;
 
 impl RxBatch {
@@ -38,7 +38,7 @@ impl Drop for RxBatch {
 
 impl Drop for RxFrag {
     fn drop(&mut self) {
-        if let Kept::Device { device, owner } = &self.0 {
+        if let OwnedFrag::Device { device, owner } = &self.0 {
             owner.release_one(device.token);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_linux::socket::CompletionError;
 
-use super::sends::{Kept, Sends};
+use super::sends::{Retained, Sends};
 
 /// The frags and sends of a socket.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Drop for Leaving {
     fn drop(&mut self) {
         // The completion of these bytes can no longer be read, so they are leaked.
         for (_, kept) in self.0.sends().kept.drain(..) {
-            if let Kept::Bytes { .. } = kept {
+            if let Retained::Bytes { .. } = kept {
                 std::mem::forget(kept);
             }
         }

@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, send};
 
 use super::bind::Tx;
 use super::pieces::Pieces;
-use super::sends::{InFlight, Kept, Sends};
+use super::sends::{InFlight, Retained, Sends};
 use super::socket::{Socket, end_of_connection};
 use super::wait::Deadline;
 use crate::driver::WaitLimit;
@@ -101,7 +101,7 @@ impl Socket {
             let whole = now.iter().map(|range| range.end - range.start).sum::<u64>();
             pieces.sent(share, taken as u64 == whole);
             let _in_flight = InFlight::new(tx.in_flight_count());
-            Ok((taken, Kept::Counted { _in_flight }))
+            Ok((taken, Retained::Counted { _in_flight }))
         })
     }
 
@@ -118,7 +118,7 @@ impl Socket {
             let taken = send(&socket.ledger.fd, &bytes[range.clone()], flags)
                 .map_err(|errno| socket.not_yet(Errno(errno.raw_os_error())))?;
             let _bytes = Arc::clone(bytes);
-            Ok((taken, Kept::Bytes { _bytes }))
+            Ok((taken, Retained::Bytes { _bytes }))
         })
     }
 
@@ -127,7 +127,7 @@ impl Socket {
     fn send_counted(
         &self,
         limit: WaitLimit,
-        attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Kept), NotYet>,
+        attempt: impl Fn(&Self, &mut Pieces) -> Result<(usize, Retained), NotYet>,
     ) -> Result<usize, Error> {
         let deadline = Deadline::of(limit);
         loop {

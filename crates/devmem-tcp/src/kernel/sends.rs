@@ -23,12 +23,12 @@ pub(super) struct Sends {
     /// Number of complete sends that were copied.
     pub(super) copied: u64,
     /// What is kept for incomplete sends, by their numbers.
-    pub(super) kept: VecDeque<(u64, Kept)>,
+    pub(super) kept: VecDeque<(u64, Retained)>,
 }
 
 /// What is kept until a send is complete.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum Retained {
     /// A count in the incomplete sends of a binding.
     Counted { _in_flight: InFlight },
     /// The bytes themselves.

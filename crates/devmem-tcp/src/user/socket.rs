@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, Errno};
 use netmem::Dmabuf;
-use stack::{OptionName, SocketId, SocketOption, Stack};
+use stack::{FlushScope, OptionName, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
 
 use super::sends::Sends;
@@ -138,7 +138,9 @@ impl Socket {
 
     /// Sends what waits for further sends to fill a packet.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        Ok(self.shard.with(|stack, now| stack.flush(now))?)
+        Ok(self
+            .shard
+            .with(|stack, now| stack.flush(FlushScope::All, now))?)
     }
 
     fn set_option(&self, option: SocketOption) -> io::Result<()> {

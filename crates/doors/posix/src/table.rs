@@ -22,7 +22,7 @@ use devmem_uapi::{DmabufId, Errno, IfIndex};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Rings, TcpDataSplit};
 use slab::Slab;
-use stack::{BindRx, BindRxError, BindTx, BindTxError, SocketId, Stack, StackStats};
+use stack::{BindRx, BindRxError, BindTx, BindTxError, FlushScope, SocketId, Stack, StackStats};
 use steer::RxQueueId;
 use wire::Instant;
 
@@ -180,7 +180,7 @@ impl Table {
     pub fn after_call(&mut self, now: Instant) {
         self.clock = now;
         if self.stack.wants_flush() {
-            self.stack.flush(now);
+            self.stack.flush(FlushScope::All, now);
         }
         self.note_events();
     }

@@ -83,21 +83,36 @@ pub enum LoadError {
         source: Error,
     },
     /// The server answered with an error.
-    #[error("{host} answers {status} {reason}{}", hint(*.status))]
+    #[error("{url} answers {status} {reason}{said}{remedy}")]
     Status {
-        /// Host and port.
-        host: String,
+        /// The URL, without secrets, and how it was reached: by a redirect, through a proxy.
+        url: String,
         /// Status of the response (RFC 9110 15).
         status: u16,
         /// Its text.
         reason: String,
+        /// What the server says about it, with a colon before; may be empty.
+        said: String,
+        /// What helps, on a line below; may be empty.
+        remedy: String,
+    },
+    /// The server redirects to a place that cannot be asked.
+    #[error("{from} redirects to {to}: {source}")]
+    Redirect {
+        /// The URL, without secrets.
+        from: String,
+        /// The place.
+        to: String,
+        /// What is wrong with it.
+        source: UrlError,
     },
     /// The server's response makes no sense.
     #[error(
-        "{host} sent an invalid response: {problem}\n  check that the URL is that of a server of this kind; then the server, or a proxy before it, is faulty"
+        "{host} sent an invalid response: {problem}{}",
+        unless_told(.problem, "check that the URL is that of a server of this kind; then the server, or a proxy before it, is faulty")
     )]
     Invalid {
-        /// Host and port.
+        /// The URL or the host.
         host: String,
         /// The mismatch.
         problem: String,
@@ -111,7 +126,7 @@ pub enum LoadError {
         problem: String,
     },
     /// An NBD server refuses the export.
-    #[error("{host} refuses: {problem}\n  `nbdinfo --list nbd://{host}` lists the exports")]
+    #[error("{host} refuses: {problem}{}", unless_told(.problem, &format!("`nbdinfo --list nbd://{host}` lists the exports")))]
     NbdRefused {
         /// The host.
         host: String,
@@ -120,7 +135,7 @@ pub enum LoadError {
     },
     /// An NBD server could not read.
     #[error(
-        "{host} cannot read its export at byte {at}: {}\n  the server's log says why; another --range avoids the place",
+        "{host} cannot read its export at byte {at}: {}\n  the server's log says why; --range avoids the place: 0-{at} ends before it",
         io::Error::from_raw_os_error((*.errno).cast_signed())
     )]
     NbdRead {
@@ -153,9 +168,10 @@ pub enum LoadError {
         /// What to do.
         remedy: &'static str,
     },
-    /// A range does not start and end at multiples of the source's block.
+    /// A range does not start and end at multiples of the source's block, or end with the source.
     #[error(
-        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the source\n  widen the range"
+        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the source\n  widen the range to {} to {}",
+        start - start % block, end.saturating_add(block - 1) / block * block
     )]
     Unaligned {
         /// First byte.
@@ -166,10 +182,13 @@ pub enum LoadError {
         block: u64,
     },
     /// The file is not the one that was opened.
-    #[error("the file on {host} has changed since it was opened: {problem}\n  load it again")]
+    #[error(
+        "{url} has changed since it was opened: {problem}\n  load it again; if it says so every time, several servers with \
+         different copies answer: name one of them by its address"
+    )]
     Changed {
-        /// Host and port.
-        host: String,
+        /// The URL, without secrets.
+        url: String,
         /// What is different.
         problem: String,
     },
@@ -230,20 +249,5 @@ fn version(address: &IpAddr) -> &'static str {
     match address {
         IpAddr::V4(_) => "IPv4",
         IpAddr::V6(_) => "IPv6",
-    }
-}
-
-/// Returns the remedy for a status, on a line below.
-fn hint(status: u16) -> &'static str {
-    match status {
-        401 => "\n  add credentials: an Authorization header, or user:password@ in the URL",
-        403 => "\n  add credentials, or a new URL if this one was signed: signatures expire",
-        407 => "\n  put user:password@ into the URL of the proxy",
-        404 | 410 => "\n  check the path of the URL",
-        416 => "\n  the file is shorter than the requested range",
-        408 | 429 | 500..=599 => {
-            "\n  the server is busy or broken: load again later; its log may say why"
-        }
-        _ => "",
     }
 }

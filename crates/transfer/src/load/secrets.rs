@@ -162,6 +162,7 @@ impl HttpRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::http::Ask;
 
     fn request(url: &str) -> HttpRequest {
         HttpRequest::new(url.parse().unwrap())
@@ -169,7 +170,7 @@ mod tests {
 
     fn sent(request: &HttpRequest) -> String {
         let mut out = Vec::new();
-        request.write(None, &mut out);
+        request.write(Ask::All, &mut out);
         String::from_utf8(out).unwrap()
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use devmem_uapi::DmabufId;
 
 use super::*;
+use crate::frag::Frag;
 use crate::{NiovSize, OpaqueProvider, PagePool, Payload, PoolConfig};
 
 const NIOV: usize = 4096;

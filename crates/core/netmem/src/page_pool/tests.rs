@@ -236,7 +236,7 @@ fn handles_of_another_pool_go_home_to_that_pool() {
 }
 
 #[test]
-fn a_batch_dropped_at_once_goes_home_for_any_pools_and_owners() {
+fn a_batch_dropped_on_another_thread_goes_home_for_any_pools_and_owners() {
     let (here, there) = (provider(256), provider(256));
     let ((mut one, _), (mut two, _)) = (pool_of(&here, 8), pool_of(&there, 8));
     let mut batch = Vec::new();
@@ -245,13 +245,10 @@ fn a_batch_dropped_at_once_goes_home_for_any_pools_and_owners() {
     one.alloc_bulk(1, &mut batch);
     let kept = batch[3].share();
     drop(two);
-    thread::spawn(move || Netmem::drop_bulk(batch))
-        .join()
-        .unwrap();
+    thread::spawn(move || drop(batch)).join().unwrap();
     assert_eq!(one.stats().outstanding, 1);
     assert_eq!(there.free_niovs(), 256);
-    Netmem::drop_bulk([kept]);
-    Netmem::drop_bulk([]);
+    drop(kept);
     one.assert_all_home();
     drop(one);
     assert_eq!(here.free_niovs(), 256);
@@ -265,7 +262,7 @@ fn net_iovs_beyond_an_eighth_of_the_area_bypass_the_ring() {
     let mut all = Vec::new();
     assert_eq!(idle.alloc_bulk(800, &mut all), 800);
     assert_eq!((busy.available_niovs(), busy.alloc().is_none()), (0, true));
-    // One by one on another thread, then the rest in bulk.
+    // First on another thread, then the rest here.
     let rest = all.split_off(150);
     thread::spawn(move || drop(all)).join().unwrap();
     let stats = idle.stats();
@@ -273,7 +270,7 @@ fn net_iovs_beyond_an_eighth_of_the_area_bypass_the_ring() {
         (stats.recycle_ring_full, stats.held, stats.outstanding),
         (50, 750, 650)
     );
-    Netmem::drop_bulk(rest);
+    drop(rest);
     let stats = idle.stats();
     assert_eq!(
         (stats.recycle_ring_full, stats.held, stats.outstanding),
@@ -381,7 +378,7 @@ enum Step {
     Share(usize),
     Recycle(usize),
     Drop(usize),
-    DropBulk(usize),
+    DropLast(usize),
     /// Hand to one of two threads, which check the bytes and drop.
     Send(usize),
     /// Make the pool anew, while its net_iovs are out.
@@ -398,7 +395,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => any::<usize>().prop_map(Step::Share),
         6 => any::<usize>().prop_map(Step::Recycle),
         6 => any::<usize>().prop_map(Step::Drop),
-        1 => (0..most).prop_map(Step::DropBulk),
+        1 => (0..most).prop_map(Step::DropLast),
         6 => any::<usize>().prop_map(Step::Send),
         1 => Just(Step::NewPool),
     ];
@@ -462,9 +459,9 @@ impl Model {
                 self.pool.recycle_bulk(taken.map(|(netmem, _)| netmem));
             }
             Step::Drop(at) => drop(self.take(at)),
-            Step::DropBulk(n) => {
+            Step::DropLast(n) => {
                 let last = self.out.len().saturating_sub(n);
-                Netmem::drop_bulk(self.out.drain(last..).map(|(netmem, _)| netmem));
+                self.out.truncate(last);
             }
             Step::Send(at) => {
                 if let Some(handle) = self.take(at) {

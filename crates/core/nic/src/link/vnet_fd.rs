@@ -76,9 +76,9 @@ impl VnetFd {
         }
     }
 
-    /// Reads one packet into memory of a NIC, by one readv, or recvmsg where descriptors may come with it: the frame's first bytes into `posted.head`, the next into the
-    /// spans, the rest into the spill. Returns the length of the frame and its header. A packet shorter than the
-    /// virtio-net header is returned as an empty frame with the default header.
+    /// Reads one packet into memory of a NIC, by one readv, or recvmsg where descriptors may come with it: the frame's first
+    /// bytes into `posted.head`, the next into the spans, the rest into the spill. Returns the length of the frame and its
+    /// header. A packet shorter than the virtio-net header is returned as an empty frame with the default header.
     ///
     /// # Errors
     /// As readv(2). `ENETDOWN` at the end of file: the peer has closed its socket. A TAP has no end of file.
@@ -102,27 +102,6 @@ impl VnetFd {
         let frame_len = read.checked_sub(vnet_len);
         let header = VnetHeader::parse(posted.head.with_vnet(vnet_len, 0)).unwrap_or_default();
         Ok(frame_len.map_or_else(Default::default, |len| (len, header)))
-    }
-
-    /// Writes one packet with its payload in network memory, by one writev. `head` is [`VnetHeaderLen::bytes`] of room for
-    /// the virtio-net header, and after it the frame's bytes before the payload.
-    ///
-    /// # Errors
-    /// As writev(2); `ArgumentListTooLong` for a payload in more pieces than [`DmaPort::MAX_WRITE_FRAGS`].
-    ///
-    /// # Panics
-    /// If `head` is shorter than the virtio-net header.
-    pub fn send(
-        &self,
-        header: VnetHeader,
-        head: &mut [u8],
-        payload: &FragList,
-        port: &DmaPort,
-    ) -> io::Result<()> {
-        let room = &mut head[..self.header.bytes()];
-        room.fill(0);
-        header.emit(room);
-        port.writev(self.as_fd(), head, payload).map(|_| ())
     }
 
     /// Reads one packet, its frame into `frame`, by one readv. Returns the length of the frame and its header; `None` for
@@ -180,13 +159,14 @@ pub(super) struct FrameWriter {
 }
 
 impl FrameWriter {
-    /// Sends one frame completely or not at all.
+    /// Sends one frame completely or not at all, by one writev: the virtio-net header, and the frame.
     ///
     /// # Errors
     /// As writev(2), except that a full queue and a lack of memory are [`LinkSent::Busy`] or [`LinkSent::TooLong`].
     pub(super) fn send(&mut self, fd: &VnetFd, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
         self.scratch.clear();
         self.scratch.resize(fd.header.bytes(), 0);
+        VnetHeader::new(frame.offload(), frame.head).emit(&mut self.scratch);
         self.scratch.extend_from_slice(frame.head);
         let pieces = match frame.payload.frag_count() {
             ..=MAX_PIECES => frame.payload,
@@ -195,9 +175,8 @@ impl FrameWriter {
                 &self.nothing
             }
         };
-        let header = VnetHeader::new(frame.offload(), frame.head);
-        match fd.send(header, &mut self.scratch, pieces, frame.port) {
-            Ok(()) => Ok(LinkSent::Done),
+        match frame.port.writev(fd.as_fd(), &self.scratch, pieces) {
+            Ok(_) => Ok(LinkSent::Done),
             Err(error) => match Errno::from_io_error(&error) {
                 // A packet has at most 17 pieces of memory, which are small where memory is fragmented.
                 Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(LinkSent::TooLong),

@@ -22,23 +22,23 @@ impl Nic {
 
     /// Returns the page pool of `memory`, to ask which net_iovs are its own; `None` for a queue that does not exist.
     pub fn page_pool(&self, memory: RxMemory) -> Option<&PagePool> {
-        self.fill_of(memory).map(Fill::pool)
+        self.fill_of(memory).map(|fill| &fill.pool)
     }
 
     /// Returns and resets the greatest demand of all memories. Costs one load per queue.
     pub fn take_memory_demand(&mut self) -> MemoryDemand {
         let mut greatest = self.rx.host.take_demand();
         for queue in &mut self.rx.queues {
-            greatest = greatest.max(queue.fill_mut().take_demand());
+            greatest = greatest.max(queue.memory.fill.take_demand());
         }
         greatest
     }
 
-    /// Records that the caller has examined `memory`: its demand is [`MemoryDemand::Look`] again when another sixteenth
+    /// Records that the caller has examined `memory`: its demand is [`MemoryDemand::Check`] again when another sixteenth
     /// is in use.
-    pub fn note_memory_look(&mut self, memory: RxMemory) {
+    pub fn note_memory_check(&mut self, memory: RxMemory) {
         if let Some(fill) = self.fill_of_mut(memory) {
-            fill.note_look();
+            fill.note_check();
         }
     }
 
@@ -49,7 +49,7 @@ impl Nic {
         };
         for frag in payload {
             let netmem = frag.netmem();
-            if fill.pool().covers(netmem) {
+            if fill.pool.covers(netmem) {
                 *usage.bytes.entry(netmem.dmabuf_offset(0)).or_default() += frag.len() as u64;
             }
         }
@@ -62,17 +62,17 @@ impl Nic {
         let Some(fill) = self.fill_of_mut(memory) else {
             return;
         };
-        let is_to_move = |netmem: &Netmem| fill.pool().covers(netmem) && usage.is_sparse(netmem);
+        let is_to_move = |netmem: &Netmem| fill.pool.covers(netmem) && usage.is_sparse(netmem);
         if !payload.iter().any(|frag| is_to_move(frag.netmem())) {
             return;
         }
         for frag in std::mem::take(payload) {
-            let is_sparse = fill.pool().covers(frag.netmem()) && usage.is_sparse(frag.netmem());
+            let is_sparse = fill.pool.covers(frag.netmem()) && usage.is_sparse(frag.netmem());
             let copy = is_sparse.then(|| fill.collapse(&frag)).flatten();
             match copy {
                 Some(copy) => {
                     payload.push_merge(copy);
-                    fill.recycle(frag.into_netmem());
+                    fill.pool.recycle(frag.into_netmem());
                 }
                 None => payload.push(frag),
             }
@@ -81,14 +81,14 @@ impl Nic {
 
     fn fill_of(&self, memory: RxMemory) -> Option<&Fill> {
         match memory {
-            RxMemory::Queue(queue) => Some(self.rx.queues.get(queue.index())?.fill()),
+            RxMemory::Queue(queue) => Some(&self.rx.queues.get(queue.index())?.memory.fill),
             RxMemory::Host => Some(&self.rx.host),
         }
     }
 
     fn fill_of_mut(&mut self, memory: RxMemory) -> Option<&mut Fill> {
         match memory {
-            RxMemory::Queue(queue) => Some(self.rx.queues.get_mut(queue.index())?.fill_mut()),
+            RxMemory::Queue(queue) => Some(&mut self.rx.queues.get_mut(queue.index())?.memory.fill),
             RxMemory::Host => Some(&mut self.rx.host),
         }
     }

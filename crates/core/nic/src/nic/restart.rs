@@ -35,7 +35,7 @@ impl Nic {
             Err(error) => {
                 // `stop` has returned the posted net_iovs to the pool, so this finds them.
                 let restarted = target.memory.start();
-                debug_assert!(restarted.is_ok() || target.fill().pool().available_niovs() == 0);
+                debug_assert!(restarted.is_ok() || target.memory.fill.pool.available_niovs() == 0);
                 Err(error)
             }
         }

@@ -118,11 +118,6 @@ impl Nic {
         self.rss_configured = false;
     }
 
-    /// Returns true if the RSS table was set by [`set_rss`](Self::set_rss).
-    pub fn rss_is_configured(&self) -> bool {
-        self.rss_configured
-    }
-
     /// Returns the flow rules.
     pub fn rules(&self) -> &Rules {
         &self.steering.rules
@@ -162,7 +157,7 @@ impl Nic {
             .queues
             .iter()
             .rev()
-            .find(|queue| queue.dmabuf_id().is_some())
-            .map(RxQueue::id)
+            .find(|queue| queue.memory.provider.dmabuf_id().is_some())
+            .map(|queue| queue.id)
     }
 }

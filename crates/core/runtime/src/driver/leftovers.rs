@@ -1,6 +1,6 @@
 //! What a call leaves to send, and who sends it if the program makes no further call.
 //!
-//! A call that need not wait returns at once. What it has queued may be held back (`Stack::flush_full`), or wait for an ACK, which
+//! A call that need not wait returns at once. What it has queued may be held back (`FlushScope::Full`), or wait for an ACK, which
 //! only a poll receives. The next call polls if nobody has for [`POLL_INTERVAL`]. Without a next call the background thread does:
 //! the first call that leaves something wakes it, and it rests briefly as long as calls leave something. A program that sends all
 //! the time polls by itself, so these rests become longer.

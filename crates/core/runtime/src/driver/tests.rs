@@ -218,7 +218,7 @@ fn with_one_to_accept() -> (Arc<Driver<OneStack>>, SocketId) {
     let now = Instant::from_millis(1);
     let here = SocketAddr::from(([10, 77, 0, 2], 1));
     stack.connect(here, now).expect("a route");
-    stack.flush(now);
+    stack.flush(FlushScope::All, now);
     while stack.poll(now).worked {}
     (driver(stack), listener)
 }

@@ -9,7 +9,7 @@ use wire::{
 };
 
 use super::Network;
-use crate::claims::{AddressConflict, AddressConflicts, ClaimAction, ConflictOutcome};
+use crate::claims::{AddressConflict, ClaimAction, ConflictOutcome};
 use crate::drops::DropReason;
 use crate::route::{AddressError, LeasedAddress, is_link_local};
 
@@ -62,21 +62,11 @@ impl Network {
         }
     }
 
-    /// Returns whether an address is not used yet because other stations are asked about it.
-    pub(crate) fn is_checking_addresses(&self) -> bool {
-        self.claims.is_checking()
-    }
-
     /// Uses all addresses from now on; those that were not asked about are asked about meanwhile.
     pub(crate) fn use_addresses_now(&mut self) {
         for ip in self.claims.use_now() {
             self.routes.trust(ip);
         }
-    }
-
-    /// Returns the conflicts about the addresses of this NIC.
-    pub(crate) fn conflicts(&self) -> &AddressConflicts {
-        self.claims.conflicts()
     }
 
     /// Stops the use of addresses that other stations have; returns these conflicts.

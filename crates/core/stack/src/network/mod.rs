@@ -39,7 +39,7 @@ pub(crate) struct Network {
     point_to_point: Option<MacAddr>,
     neighbors: Neighbors<WaitingPacket>,
     /// Claims to the addresses of `routes`. None on a point-to-point link.
-    claims: Claims,
+    pub(crate) claims: Claims,
     /// Addresses are leased: another one may come when one is lost.
     has_leases: bool,
     /// Counters of packets that were dropped here, or by a caller.

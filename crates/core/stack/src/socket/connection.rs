@@ -6,15 +6,12 @@ mod writer;
 
 use std::net::{IpAddr, SocketAddr};
 
-use devmem_uapi::{CmsgSink, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, cmsg_space};
 use netmem::{FragList, Payload};
 use nic::Nic;
 use steer::RxQueueId;
 use tcp::{Connection, Disposition, TcpError};
 use wire::{FourTuple, Instant};
 
-use super::error::RecvError;
-use super::recvmsg::{RecvCall, RecvOutcome, Stopped};
 use super::sockopt::SocketSettings;
 use crate::received::ReceivedSegment;
 use crate::window::Windows;
@@ -187,47 +184,6 @@ impl ConnectionSocket {
             .note_arrival(&self.conn, slot, queue, len, windows);
         if self.options.timestamping.received {
             self.reader.note_first_time(&self.conn, now);
-        }
-    }
-
-    /// Delivers payload to the program, or the end of the stream, or the error of the connection.
-    pub(crate) fn receive(&mut self, call: RecvCall<'_, '_>) -> Result<RecvOutcome, RecvError> {
-        match self.reader.receive(&mut self.conn, call) {
-            Err(RecvError::WouldBlock) => self.end_of_queue(),
-            other => other,
-        }
-    }
-
-    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
-    /// `WouldBlock`.
-    fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
-        match self.take_error() {
-            Some(error) => Err(RecvError::Connection(error)),
-            None if self.reader.is_at_end(self.conn.state()) => {
-                self.conn.on_read();
-                Ok(RecvOutcome::without_bytes(Stopped::Eof))
-            }
-            None => Err(RecvError::WouldBlock),
-        }
-    }
-
-    /// Reports the oldest entry of the error queue.
-    pub(crate) fn recv_error(&mut self, sink: &mut dyn CmsgSink) -> Result<RecvOutcome, RecvError> {
-        let (family, address_len) = match self.tuple.dst_ip {
-            IpAddr::V4(_) => (OffenderFamily::Ip, 16),
-            IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
-        };
-        let errors = &mut self.writer.errors;
-        let time = match errors.is_time() {
-            true => cmsg_space(SCM_TIMESTAMPING_LEN),
-            false => 0,
-        };
-        match errors.report(family, sink) {
-            None => Err(RecvError::ErrorQueueEmpty),
-            Some(Ok(())) => Ok(RecvOutcome::without_bytes(Stopped::ErrorQueue)),
-            Some(Err(_)) => Err(RecvError::NoControlSpace {
-                need: time + cmsg_space(size_of::<SockExtendedErr>() + address_len),
-            }),
         }
     }
 

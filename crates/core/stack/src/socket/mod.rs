@@ -1,7 +1,6 @@
 //! Sockets: connections and listeners with the state of the socket interface, and the table of all.
 
 pub(crate) mod agenda;
-pub(crate) mod cmsg;
 pub(crate) mod connection;
 pub(crate) mod demux;
 pub(crate) mod error;
@@ -17,5 +16,4 @@ pub(crate) mod sockets;
 pub(crate) mod sockopt;
 mod table;
 pub(crate) mod timestamps;
-pub(crate) mod token_memory;
 pub(crate) mod token_table;

@@ -9,8 +9,7 @@ use wire::Instant;
 
 use super::error::RecvError;
 use super::place::PlacedFrags;
-use super::token_memory::TokenMemory;
-use super::token_table::{MAX_TOKENS, TokenTable};
+use super::token_table::{MAX_TOKENS, TokenMemory, TokenTable};
 
 /// Destination of the bytes of a [`recvmsg`](crate::Stack::recvmsg), and their maximum number.
 #[derive(Debug)]
@@ -163,11 +162,6 @@ impl RecvCursor<'_> {
         self.current.first_run(most)
     }
 
-    /// Takes `len` bytes of the current payload.
-    fn take(&mut self, len: usize) -> FragList {
-        self.current.split_off_front(len)
-    }
-
     /// Puts the rest of the current payload back into the queue.
     fn finish(self) {
         if self.peeked.is_none() {
@@ -271,7 +265,7 @@ impl Delivery<'_, '_, '_> {
         };
         let (kind, len) = (FragKind::of(frag), frag.len().min(left));
         if self.call.flags.contains(MsgFlags::TRUNC) {
-            let discarded = cursor.take(len);
+            let discarded = cursor.current.split_off_front(len);
             (self.call.home)(discarded);
             self.bytes += len;
             return Ok(());
@@ -311,7 +305,7 @@ impl Delivery<'_, '_, '_> {
         if n == 0 {
             return Err(End::Refused(RecvError::NoBuffer { bytes: len }));
         }
-        let piece = cursor.take(n);
+        let piece = cursor.current.split_off_front(n);
         for (at, frag) in offsets(&piece) {
             let out = room.get_mut(at..at + frag.len()).unwrap_or_default();
             // The frag is readable, as checked before.
@@ -330,7 +324,8 @@ impl Delivery<'_, '_, '_> {
             return Err(End::Stopped(Stopped::ControlFull));
         }
         let copied = self.copy(cursor, len)?;
-        self.push(DevmemCmsg::Linear(copied as u32));
+        let pushed = self.call.sink.push(DevmemCmsg::Linear(copied as u32));
+        debug_assert!(pushed.is_ok(), "a sink keeps its word about its room");
         Ok(())
     }
 
@@ -350,7 +345,7 @@ impl Delivery<'_, '_, '_> {
             && let Some(merged) = open.cmsg.frag_size.checked_add(size)
         {
             open.cmsg.frag_size = merged;
-            open.memory.keep(cursor.take(len));
+            open.memory.keep(cursor.current.split_off_front(len));
             self.bytes += len;
             return Ok(());
         }
@@ -370,7 +365,7 @@ impl Delivery<'_, '_, '_> {
             flags: 0,
         };
         let mut memory = TokenMemory::default();
-        memory.keep(cursor.take(len));
+        memory.keep(cursor.current.split_off_front(len));
         self.open = Some(OpenCmsg { cmsg, memory });
         self.bytes += len;
         Ok(())
@@ -387,15 +382,11 @@ impl Delivery<'_, '_, '_> {
                 if let Some(places) = &mut self.placed_frags {
                     places.on_lent(&cmsg);
                 }
-                self.push(DevmemCmsg::Dmabuf(cmsg));
+                let pushed = self.call.sink.push(DevmemCmsg::Dmabuf(cmsg));
+                debug_assert!(pushed.is_ok(), "a sink keeps its word about its room");
             }
             Err(_) => debug_assert!(false, "room in the token table was asked before"),
         }
-    }
-
-    fn push(&mut self, cmsg: DevmemCmsg) {
-        let pushed = self.call.sink.push(cmsg);
-        debug_assert!(pushed.is_ok(), "a sink keeps its word about its room");
     }
 }
 

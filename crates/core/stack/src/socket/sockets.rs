@@ -10,7 +10,7 @@ use tcp::StateKind;
 use wire::{FourTuple, Instant};
 
 use super::agenda::{Agenda, Mark, Marks};
-use super::connection::{ConnectionSocket, Holder};
+use super::connection::{ConnectionSocket, Holder, acked_offset};
 use super::demux::{AddrInUse, Demux};
 use super::error::BadSocket;
 use super::id::SocketId;
@@ -481,7 +481,7 @@ impl Sockets {
                 && let Some(mut connection) = self.connection_at(slot)
             {
                 let ConnectionSocket { conn, writer, .. } = &mut *connection;
-                any |= writer.collect(conn);
+                any |= writer.errors.collect(acked_offset(conn));
                 let is_draining = writer.is_draining(conn);
                 connection.set_mark(Mark::Draining, is_draining);
             }

@@ -5,6 +5,8 @@
 //! releases all memory.
 
 use devmem_uapi::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
+use netmem::{Frag, FragList, Netmem};
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::free_map::FreeMap;
@@ -34,6 +36,37 @@ pub(crate) const IDLE_SLOTS: usize = 8;
 
 /// Maximum slots allocated at once for a table that was as large before it became empty.
 const USUAL_SLOTS_MAX: usize = 1024;
+
+/// The memory of one token: one net_iov, or several adjacent ones.
+#[derive(Debug, Default)]
+pub(crate) struct TokenMemory(SmallVec<[Netmem; 2]>);
+
+impl TokenMemory {
+    /// Adds the memory of one more piece.
+    pub(crate) fn keep(&mut self, piece: FragList) {
+        self.0.reserve(piece.frag_count());
+        for netmem in piece.into_iter().map(Frag::into_netmem) {
+            // One reference is enough to keep a net_iov.
+            if !self.0.last().is_some_and(|last| last.is_same(&netmem)) {
+                self.0.push(netmem);
+            }
+        }
+    }
+
+    /// Iterates over the net_iovs.
+    pub(crate) fn netmems(&self) -> impl Iterator<Item = &Netmem> {
+        self.0.iter()
+    }
+}
+
+impl IntoIterator for TokenMemory {
+    type Item = Netmem;
+    type IntoIter = smallvec::IntoIter<[Netmem; 2]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
 
 /// Lent frags by token. `H` holds the memory of one frag.
 #[derive(Debug)]
@@ -92,10 +125,14 @@ impl<H> TokenTable<H> {
         let mut freed = 0;
         let tokens = ranges.iter().flat_map(|range| range.tokens());
         for token in tokens.take(MAX_DONTNEED_FRAGS) {
-            if let Some(held) = self.take(token) {
-                home(held);
-                freed += 1;
-            }
+            let number = (token.0 as usize).checked_sub(1);
+            let slot =
+                number.and_then(|number| Some((number, self.slots.get_mut(number)?.take()?)));
+            let Some((number, held)) = slot else { continue };
+            self.free.give_back(number);
+            self.outstanding -= 1;
+            freed += 1;
+            home(held);
         }
         if self.outstanding == 0 && self.slots.len() > IDLE_SLOTS {
             *self = Self {
@@ -124,14 +161,6 @@ impl<H> TokenTable<H> {
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
-
-    fn take(&mut self, token: FragToken) -> Option<H> {
-        let number = (token.0 as usize).checked_sub(1)?;
-        let held = self.slots.get_mut(number)?.take()?;
-        self.free.give_back(number);
-        self.outstanding -= 1;
-        Some(held)
-    }
 }
 
 #[cfg(test)]
@@ -157,55 +186,6 @@ mod tests {
         let mut home = Vec::new();
         let freed = table.release(ranges, |held| home.push(held)).unwrap();
         (freed, home)
-    }
-
-    #[test]
-    fn tokens_start_at_one_and_the_lowest_returned_one_is_used_again_first() {
-        let mut table = lent(10);
-        assert_eq!(
-            release(&mut table, &[range(7, 1), range(3, 2)]),
-            (3, vec![7, 3, 4])
-        );
-        let again: Vec<_> = (0..4).map(|n| table.issue(100 + n).unwrap().0).collect();
-        assert_eq!(again, [3, 4, 7, 11]);
-        assert_eq!(table.outstanding(), 11);
-    }
-
-    #[test]
-    fn unknown_and_already_returned_tokens_are_skipped_silently() {
-        let mut table = lent(4);
-        assert_eq!(
-            release(
-                &mut table,
-                &[range(2, 1), range(2, 1), range(0, 1), range(9, 3)]
-            ),
-            (1, vec![2])
-        );
-        assert_eq!(release(&mut table, &[]), (0, vec![]));
-    }
-
-    #[test]
-    fn more_than_128_ranges_are_refused_and_nothing_is_freed() {
-        let mut table = lent(200);
-        let ranges: Vec<_> = (1..=129).map(|token| range(token, 1)).collect();
-        let refused = table.release(&ranges, |_| panic!("freed")).unwrap_err();
-        assert_eq!(refused, BadTokens::TooMany { given: 129 });
-        assert_eq!(release(&mut table, &ranges[..128]).0, 128);
-    }
-
-    #[test]
-    fn a_call_looks_at_1024_frags_and_counts_unknown_ones() {
-        let mut table = lent(3000);
-        assert_eq!(release(&mut table, &[range(1, 3000)]).0, 1024);
-        // 1,024 tokens that were given back already use up the limit of the call.
-        assert_eq!(
-            release(&mut table, &[range(1, 1024), range(2000, 1)]),
-            (0, vec![])
-        );
-        assert_eq!(
-            release(&mut table, &[range(1, 1000), range(2000, 50)]).0,
-            24
-        );
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Stack {
     /// Returns whether an address is not used yet because other stations are asked whether they have it
     /// ([`AddressCheck::AskFirst`](crate::AddressCheck::AskFirst)). [`Stack::poll`] asks, while the link is up.
     pub fn is_checking_addresses(&self) -> bool {
-        self.network.is_checking_addresses()
+        self.network.claims.is_checking()
     }
 
     /// Uses all addresses from now on, for instance because the link is down; those that were not asked about are asked about when
@@ -47,7 +47,7 @@ impl Stack {
 
     /// Returns the conflicts with other stations about the addresses of this NIC.
     pub fn address_conflicts(&self) -> &AddressConflicts {
-        self.network.conflicts()
+        self.network.claims.conflicts()
     }
 
     /// Ends the use of addresses that other stations have. Nothing is sent from them any more, so peers are not told.

@@ -36,16 +36,21 @@ pub(crate) enum Burst {
 
 /// What is sent of what the socket calls have queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FlushScope {
+pub enum FlushScope {
     /// All that may leave.
     All,
-    /// What fills super-packets, and all that must not wait for further calls.
+    /// What fills super-packets, and all that must not wait, for a caller that expects further calls soon: a connection with a
+    /// whole super-packet in flight keeps what does not fill another one. [`Stack::wants_flush`] is true then, and the next
+    /// poll, or flush, sends it.
     Full,
 }
 
 impl Stack {
-    /// Receives up to [`StackConfig::poll_budget`](crate::StackConfig::poll_budget) packets or [`POLL_BYTES`] of payload (eight times as much if a timer is due,
-    /// which may wait for one of them; less if bytes behind a range of [`Stack::place_next`] have arrived), runs timers that are due, and sends what can be sent.
+    /// Receives packets, runs timers that are due, and sends what can be sent.
+    ///
+    /// It receives up to [`StackConfig::poll_budget`](crate::StackConfig::poll_budget) packets or [`POLL_BYTES`] of payload: eight
+    /// times as much if a timer is due, which may wait for one of them, and less if bytes behind a range of
+    /// [`Stack::place_next`] have arrived.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
         self.poll_by(&mut || now)
     }
@@ -141,18 +146,8 @@ impl Stack {
         !self.pause && (longest(1) || is_timer_due() && longest(LATE_POLLS))
     }
 
-    /// Sends what socket calls have queued since the last poll. Receives nothing.
-    pub fn flush(&mut self, now: Instant) {
-        self.flush_within(FlushScope::All, now);
-    }
-
-    /// As [`Stack::flush`], for a caller that expects further calls soon: a connection with a whole super-packet in flight keeps
-    /// what does not fill another one. [`Stack::wants_flush`] is true then, and the next poll, or flush, sends it.
-    pub fn flush_full(&mut self, now: Instant) {
-        self.flush_within(FlushScope::Full, now);
-    }
-
-    fn flush_within(&mut self, scope: FlushScope, now: Instant) {
+    /// Sends what `scope` includes of what socket calls have queued since the last poll. Receives nothing.
+    pub fn flush(&mut self, scope: FlushScope, now: Instant) {
         self.memory.windows.advance(now);
         self.flush_touched(scope, now);
         self.visit_starved(scope, now);

@@ -3,11 +3,11 @@
 use netmem::{FragList, Payload};
 use nic::{Origin, Placed, RxPacket};
 use tcp::{Connection, Control, Disposition, ListenOutcome, Segment, SeqNum};
-use wire::{FourTuple, Instant, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol};
+use wire::{Ecn, FourTuple, Instant, Network, RxHeaders, TcpFlags, TcpHeader, Transport, protocol};
 
 use super::Stack;
 use crate::drops::DropReason;
-use crate::received::{ReceivedSegment, into_segment};
+use crate::received::ReceivedSegment;
 use crate::route::Destination;
 use crate::socket::agenda::Mark;
 use crate::socket::connection::{ConnectionSocket, Holder};
@@ -16,26 +16,11 @@ use crate::socket::kind::SocketKind;
 use crate::tuple::endpoints;
 
 impl Stack {
-    /// Handles one packet from the NIC.
+    /// Handles one packet from the NIC: checks the addresses and protocol of an IP packet, and passes it on.
     pub(crate) fn receive(&mut self, packet: RxPacket, now: Instant) {
-        match packet.headers.network {
-            Network::Arp => {
-                let payload = packet.payload.into_frags();
-                let ethernet = &packet.headers.ethernet;
-                self.network
-                    .receive_arp(&mut self.nic, ethernet, &payload, packet.origin, now);
-                self.nic.recycle(payload);
-            }
-            Network::Ipv4(_) | Network::Ipv6(_) => self.receive_ip(packet, now),
-            Network::Other => self.drop_packet(packet, DropReason::UnhandledProtocol),
-        }
-    }
-
-    /// Checks the addresses and protocol of an IP packet, and passes it on.
-    fn receive_ip(&mut self, packet: RxPacket, now: Instant) {
         let (headers, origin) = (&packet.headers, packet.origin);
         let (Some(src), Some(dst)) = (headers.src_ip(), headers.dst_ip()) else {
-            return self.drop_packet(packet, DropReason::UnhandledProtocol);
+            return self.receive_without_ip(packet, now);
         };
         let destination = self.network.routes().destination(dst);
         // Duplicate address detection sends solicitations from the unspecified address (RFC 4862 5.4.2), and advertisements from the
@@ -68,6 +53,17 @@ impl Stack {
             }
             Transport::Fragment => self.drop_packet(packet, DropReason::IpFragment),
         }
+    }
+
+    fn receive_without_ip(&mut self, packet: RxPacket, now: Instant) {
+        if packet.headers.network != Network::Arp {
+            return self.drop_packet(packet, DropReason::UnhandledProtocol);
+        }
+        let payload = packet.payload.into_frags();
+        let ethernet = &packet.headers.ethernet;
+        self.network
+            .receive_arp(&mut self.nic, ethernet, &payload, packet.origin, now);
+        self.nic.recycle(payload);
     }
 
     fn drop_packet(&mut self, packet: RxPacket, reason: DropReason) {
@@ -276,5 +272,37 @@ impl Stack {
         self.stats.accepts += 1;
         self.turns += 1;
         Some(id.slot())
+    }
+}
+
+/// Returns the segment of a TCP header and its payload.
+fn into_segment(tcp: &TcpHeader, ecn: Ecn, packets: u16, payload: FragList) -> Segment<FragList> {
+    let TcpHeader {
+        seq,
+        ack,
+        flags,
+        window,
+        options,
+        src_port: _,
+        dst_port: _,
+        urgent: _,
+        header_len: _,
+    } = *tcp;
+    let has = |flag| flags.contains(flag);
+    Segment {
+        seq: SeqNum(seq),
+        ack: has(TcpFlags::ACK).then_some(SeqNum(ack)),
+        control: Control::from_flags(has(TcpFlags::SYN), has(TcpFlags::FIN), has(TcpFlags::RST)),
+        fin_after_syn: has(TcpFlags::SYN) && has(TcpFlags::FIN),
+        push: has(TcpFlags::PSH),
+        ece: has(TcpFlags::ECE),
+        cwr: has(TcpFlags::CWR),
+        ae: has(TcpFlags::AE),
+        ecn,
+        window,
+        options,
+        payload,
+        gso_size: 0,
+        packets,
     }
 }

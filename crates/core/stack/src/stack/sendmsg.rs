@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use devmem_uapi::{DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
+use devmem_uapi::{CmsgIter, DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
 use netmem::{FragList, FragUse, Payload};
 use tcp::{Push, StateKind};
 
@@ -12,7 +12,6 @@ use super::Stack;
 use crate::binding::{Bindings, EgressRoutes, TxBinding};
 use crate::memory::SendPools;
 use crate::socket::agenda::Mark;
-use crate::socket::cmsg::{TxSource, parse_tx};
 use crate::socket::connection::{ConnectionSocket, SourceMemory, acked_offset};
 use crate::socket::error::SendError;
 use crate::socket::errqueue::SendMemory;
@@ -189,7 +188,7 @@ impl Stack {
         if let Some(number) = number {
             let ConnectionSocket { conn, writer, .. } = &mut *connection;
             writer.errors.finish(number);
-            writer.collect(conn);
+            writer.errors.collect(acked_offset(conn));
         }
         // As in Linux (`tcp_tx_timestamp`), the last packet gets timestamps if it is still queued; if it has been sent
         // already, only that of its acknowledgement.
@@ -200,6 +199,33 @@ impl Stack {
             wanted.sent &= is_unsent;
             connection.writer.errors.stamps.push(end, wanted);
         }
+    }
+}
+
+/// The memory that a sendmsg sends from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TxSource {
+    /// In the caller's memory.
+    Host,
+    /// In a dma-buf bound for sending.
+    Devmem(DmabufId),
+}
+
+/// Parses the control buffer of a sendmsg; ignores messages of other kinds. It is bad if it is malformed, or has a dma-buf
+/// message of the wrong size.
+fn parse_tx(control: &[u8]) -> Result<TxSource, SendError> {
+    let mut messages = CmsgIter::new(control);
+    let mut source = TxSource::Host;
+    for message in messages.by_ref() {
+        match message.tx_dmabuf() {
+            None => {}
+            Some(Some(id)) => source = TxSource::Devmem(id),
+            Some(None) => return Err(SendError::BadControl),
+        }
+    }
+    match messages.is_malformed() {
+        true => Err(SendError::BadControl),
+        false => Ok(source),
     }
 }
 
@@ -216,7 +242,7 @@ fn sendmsg(
         control,
         pieces,
     } = *msg;
-    match (parse_tx(control).map_err(|_| SendError::BadControl)?, iovec) {
+    match (parse_tx(control)?, iovec) {
         (TxSource::Host, Iovec::Host(host)) => {
             can_send(id, socket)?;
             send_host(socket, cx, host, pieces, flags)
@@ -445,5 +471,39 @@ fn can_send(id: SocketId, socket: &mut ConnectionSocket) -> Result<(), SendError
         StateKind::SynSent if conn.write_room(settings) > 0 => Ok(()),
         StateKind::SynSent | StateKind::SynReceived => Err(SendError::WouldBlock),
         _ => Err(SendError::Shutdown { id }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use devmem_uapi::{CmsgWriter, sockopt};
+
+    use super::*;
+
+    fn control(write: impl FnOnce(&mut CmsgWriter<'_>)) -> Vec<u8> {
+        let mut bytes = vec![0; 256];
+        let mut writer = CmsgWriter::new(&mut bytes);
+        write(&mut writer);
+        let written = writer.written();
+        bytes.truncate(written);
+        bytes
+    }
+
+    #[test]
+    fn a_message_of_another_size_or_a_broken_buffer_is_bad() {
+        let level = (sockopt::SOL_SOCKET, sockopt::SCM_DEVMEM_DMABUF);
+        for len in [0, 3, 5, 8] {
+            let bytes = control(|cmsg| cmsg.push(level.0, level.1, &vec![0; len]).unwrap());
+            assert_eq!(parse_tx(&bytes), Err(SendError::BadControl), "{len}");
+        }
+        let mut bytes = control(|cmsg| cmsg.push_tx_dmabuf(DmabufId(7)).unwrap());
+        bytes[0] = 255;
+        assert_eq!(parse_tx(&bytes), Err(SendError::BadControl));
+    }
+
+    #[test]
+    fn messages_of_others_are_passed_over() {
+        let bytes = control(|cmsg| cmsg.push(41, 50, &[1, 2, 3]).unwrap());
+        assert_eq!(parse_tx(&bytes), Ok(TxSource::Host));
     }
 }

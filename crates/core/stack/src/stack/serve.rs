@@ -10,7 +10,7 @@ use super::Stack;
 use super::poll::{Burst, FlushScope};
 use crate::network::{Egress, Network, SegmentOwner};
 use crate::socket::agenda::Mark;
-use crate::socket::connection::{ConnectionSocket, Holder};
+use crate::socket::connection::{ConnectionSocket, Holder, acked_offset};
 use crate::socket::kind::{SocketKind, TimeWaitSocket};
 use crate::socket::sockets::ConnectionMut;
 use crate::tuple::four_tuple;
@@ -249,7 +249,7 @@ pub(super) fn finish(connection: &mut ConnectionMut<'_>, now: Instant) -> (State
     connection.arm(next);
     if connection.writer.errors.has_unfinished() {
         let ConnectionSocket { conn, writer, .. } = &mut **connection;
-        writer.collect(conn);
+        writer.errors.collect(acked_offset(conn));
         writer.note_times(conn, now);
         if writer.is_draining(conn) {
             connection.mark(Mark::Draining);

@@ -15,7 +15,7 @@ use devmem_uapi::{
 };
 use netmem::{Dmabuf, NiovSize};
 use netsim::{Door as _, PairConfig, Pattern, Progress, RecvRoom, Side};
-use stack::{ETOOSMALL, Readiness, SendMsg, SocketOption};
+use stack::{ETOOSMALL, FlushScope, Readiness, SendMsg, SocketOption};
 
 const SIZE: usize = 1 << 16;
 const ZEROCOPY: MsgFlags = MsgFlags::ZEROCOPY;
@@ -598,7 +598,7 @@ fn a_program_that_calls_in_every_turn_does_not_put_off_retransmission() {
     let mut sending = Sending::new();
     assert_eq!(sending.send(&[0..1000]), Ok(1000));
     let now = sending.pair.now();
-    sending.pair.a.stack_mut().flush(now);
+    sending.pair.a.stack_mut().flush(FlushScope::All, now);
     // Packets in flight are lost, and neither side notices that the cable was disconnected.
     sending.pair.cable().pull();
     sending.pair.cable().plug();

@@ -13,7 +13,7 @@ use super::{DeviceSource, DoorSocket, Pair, Sink, Source};
 use devmem_uapi::{DmabufId, Errno, MsgFlags};
 use netmem::{Dmabuf, NiovSize, OpaqueProvider};
 use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
-use stack::{Readiness, SendMsg, SocketOption};
+use stack::{FlushScope, Readiness, SendMsg, SocketOption};
 
 /// Connects side A to itself; returns (accepted, opener).
 fn connect(pair: &mut Pair, ip: IpAddr, port: u16) -> (DoorSocket, DoorSocket) {
@@ -80,7 +80,7 @@ fn a_stack_that_was_not_polled_in_time_receives_what_waits_before_it_judges_its_
             .sendmsg(sender, &SendMsg::new(piece), MsgFlags::empty());
         assert_eq!(sent, Ok(piece.len()));
         let now = pair.now();
-        pair.a.stack_mut().flush(now);
+        pair.a.stack_mut().flush(FlushScope::All, now);
         let info = pair.a.info(sender).unwrap().unwrap();
         assert!(
             descheduled.is_zero() || info.notsent_bytes == 0,

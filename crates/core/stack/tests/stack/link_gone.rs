@@ -7,8 +7,8 @@ use devmem_uapi::{Errno, MsgFlags};
 use netsim::Side;
 use nic::{Nic, NicConfig, WireLink, WireOptions};
 use stack::{
-    AcceptError, ConnectError, ListenError, Readiness, RecvError, RecvMsg, Secret, SendError,
-    SendMsg, SocketId, Stack, StackConfig, Stopped,
+    AcceptError, ConnectError, FlushScope, ListenError, Readiness, RecvError, RecvMsg, Secret,
+    SendError, SendMsg, SocketId, Stack, StackConfig, Stopped,
 };
 use tcp::TcpError;
 use wire::Instant;
@@ -41,7 +41,7 @@ impl World {
     /// Returns our stack, and the time, when theirs has sent what was queued and has gone.
     fn left(self) -> (Stack, Instant) {
         let mut theirs = self.theirs;
-        theirs.flush(self.now);
+        theirs.flush(FlushScope::All, self.now);
         (self.ours, self.now)
     }
 

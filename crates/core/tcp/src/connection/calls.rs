@@ -38,14 +38,14 @@ impl<P: Payload> Connection<P> {
     /// [`Connection::on_idle`], or for a timer.
     pub fn on_drained(&mut self) {
         if let Some(open) = self.synchronized_mut() {
-            open.receiver.on_drained();
+            open.receiver.ack.on_drained();
         }
     }
 
     /// Makes a pending ACK due: the stack has found the link empty again, so waiting for more segments gains nothing.
     pub fn on_idle(&mut self) {
         if let Some(open) = self.synchronized_mut() {
-            open.receiver.on_idle();
+            open.receiver.ack.on_idle();
         }
     }
 
@@ -53,7 +53,7 @@ impl<P: Payload> Connection<P> {
     /// [`Connection::on_idle`]. One that waits for an answer of the program is none.
     pub fn has_ack_for_link(&self) -> bool {
         self.synchronized()
-            .is_some_and(|open| open.receiver.has_ack_for_link())
+            .is_some_and(|open| open.receiver.ack.waits_for_link())
     }
 
     /// Sets the receive space: how many bytes may lie beyond RCV.NXT, those held out of order included. Data that arrives in
@@ -171,7 +171,7 @@ impl<P: Payload> Connection<P> {
     pub fn write_room(&self, settings: &Settings) -> usize {
         match &self.state {
             ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized.sender.room(settings)
+                synchronized.sender.queue.room(settings.snd_buf_max)
             }
             ConnectionState::SynSent(_) => self.early.as_ref().map_or(0, |early| early.room()),
             _ => 0,
@@ -216,7 +216,7 @@ impl<P: Payload> Connection<P> {
             }
             _ => return Err(SendError::Closed(payload)),
         };
-        Ok(synchronized.sender.push(payload, push == Push::Later))
+        Ok(synchronized.sender.queue.push(payload, push == Push::Later))
     }
 
     /// Queues payload for the SYN (RFC 7413).
@@ -231,7 +231,9 @@ impl<P: Payload> Connection<P> {
             false => push,
         };
         match &mut early.sender {
-            Some(sender) if payload.len() <= room => Ok(sender.push(payload, push == Push::Later)),
+            Some(sender) if payload.len() <= room => {
+                Ok(sender.queue.push(payload, push == Push::Later))
+            }
             _ => Err(SendError::NotEstablished(payload)),
         }
     }
@@ -244,9 +246,9 @@ impl<P: Payload> Connection<P> {
     /// Lets the next send start a new packet: host and device bytes do not share packets (MSG_EOR).
     pub fn push_boundary(&mut self) {
         if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.push_boundary();
+            synchronized.sender.queue.push_boundary();
         } else if let Some(sender) = self.early_sender_mut() {
-            sender.push_boundary();
+            sender.queue.push_boundary();
         }
     }
 
@@ -276,8 +278,8 @@ impl<P: Payload> Connection<P> {
         self.early.as_mut()?.sender.as_deref_mut()
     }
 
-    /// Returns the stream offset up to which every byte is acknowledged; `None` in CLOSED and TIME-WAIT, where everything is
-    /// released.
+    /// Returns the stream offset up to which every byte is acknowledged; 0 without a stream: before one is open, and in CLOSED and
+    /// TIME-WAIT, where everything is released.
     #[must_use]
     pub fn acked_offset(&self) -> u64 {
         self.synchronized()
@@ -293,8 +295,8 @@ impl<P: Payload> Connection<P> {
     /// Returns the stream offset behind the last byte that was queued; 0 without a stream.
     pub fn pushed_offset(&self) -> u64 {
         match self.synchronized() {
-            Some(open) => open.sender.pushed_offset(),
-            None => self.early_sender().map_or(0, Sender::pushed_offset),
+            Some(open) => open.sender.queue.end(),
+            None => self.early_sender().map_or(0, |sender| sender.queue.end()),
         }
     }
 
@@ -377,7 +379,7 @@ impl<P: Payload> Connection<P> {
         match &self.state {
             ConnectionState::Synchronized(synchronized) => {
                 self.reset.is_none()
-                    && !synchronized.receiver.is_ack_due(now)
+                    && !synchronized.receiver.ack.is_due(now)
                     && synchronized.sender.may_gather(&cx)
             }
             _ => false,
@@ -387,7 +389,7 @@ impl<P: Payload> Connection<P> {
     /// Notes that the user has read everything: an ACK that waited for it is due.
     pub fn on_read(&mut self) {
         if let Some(open) = self.synchronized_mut() {
-            open.receiver.on_read();
+            open.receiver.ack.on_read();
         }
     }
 
@@ -395,13 +397,13 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn has_quick_acks(&self) -> bool {
         self.synchronized()
-            .is_none_or(|open| open.receiver.has_quick_acks())
+            .is_none_or(|open| open.receiver.ack.is_quick())
     }
 
     /// Switches immediate ACKs on or off (TCP_QUICKACK). As in linux, the connection may switch back by itself.
     pub fn set_quick_acks(&mut self, quick: bool) {
         if let Some(open) = self.synchronized_mut() {
-            open.receiver.set_quick_acks(quick);
+            open.receiver.ack.set_quick(quick);
         }
     }
 
@@ -409,8 +411,8 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn unacked_len(&self) -> usize {
         match self.synchronized() {
-            Some(open) => open.sender.queued_len(),
-            None => self.early_sender().map_or(0, Sender::queued_len),
+            Some(open) => open.sender.queue.len(),
+            None => self.early_sender().map_or(0, |sender| sender.queue.len()),
         }
     }
 

@@ -41,7 +41,7 @@ impl<P: Payload> ClientOpen<P> {
     pub(crate) fn room(&self) -> usize {
         match (&self.sender, self.sent) {
             (Some(sender), None) => {
-                usize::from(self.start.data_max).saturating_sub(sender.queued_len())
+                usize::from(self.start.data_max).saturating_sub(sender.queue.len())
             }
             _ => 0,
         }

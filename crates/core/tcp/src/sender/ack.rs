@@ -20,7 +20,7 @@ impl<P: Payload> Sender<P> {
             self.space.note_seq(ack.seq);
             return AckKind::Duplicate;
         }
-        self.writer.forget_more();
+        self.queue.forget_more();
         let kind = self.space.classify(ack.ack);
         if matches!(kind, AckKind::New | AckKind::Duplicate) {
             let mut event = self.take_in(ack, cx.now);
@@ -47,19 +47,19 @@ impl<P: Payload> Sender<P> {
         let offset = self.space.offset_of(ack.ack);
         let in_order = offset >= una_before.cast_signed();
         // Of an ACK that was overtaken, and without data in flight, it says nothing new (linux `tcp_ack`).
-        let in_time = in_order && self.flight.outstanding() > 0;
+        let in_time = in_order && self.flight.board.outstanding() > 0;
         let mut event = AckEvent {
             una: una_before,
             nxt: self.space.nxt(),
             advanced: 0,
-            delivered: self.flight.begin_ack(),
+            delivered: self.flight.board.begin_ack(),
             dsack: false,
             duplicate: false,
-            ece: ack.ece && self.rate.is_ecn_enabled() && in_time,
+            ece: ack.ece && self.rate.cwr.is_enabled() && in_time,
             in_time,
             reopened: false,
             ts_echo: ack.ts_echo,
-            clock: self.flight.clock(),
+            clock: self.flight.clock,
             now,
         };
         self.take_in_sack(ack, offset, &mut event);
@@ -67,13 +67,13 @@ impl<P: Payload> Sender<P> {
             event.una = offset.cast_unsigned();
             event.advanced = self.space.advance_una(event.una);
             self.flight.ack_to(event.una, &mut event.delivered);
-            self.writer.release(self.acked_offset());
+            self.queue.release(self.acked_offset());
         }
         let update = match in_order {
             true => self.space.update_window(ack),
             false => WindowUpdate::Unchanged,
         };
-        let is_waiting = self.flight.outstanding() > 0;
+        let is_waiting = self.flight.board.outstanding() > 0;
         event.reopened = update == WindowUpdate::Reopened && is_waiting;
         let is_repetition = event.advanced == 0 && update == WindowUpdate::Unchanged;
         event.duplicate = is_repetition && in_order && !ack.has_data && is_waiting;
@@ -107,7 +107,7 @@ impl<P: Payload> Sender<P> {
         if self.flight.has_sack() {
             self.judge_by_rack(event, cx);
         }
-        let srtt = self.flight.rtt().srtt();
+        let srtt = self.flight.rtt.srtt();
         let acked = Acked {
             bytes: self.flight.delivered_bytes(event, self.mss()),
             srtt,
@@ -129,12 +129,12 @@ impl<P: Payload> Sender<P> {
     /// between were probes of the closed window (RFC 9293 3.8.6), and what they repeated was refused, not lost. Without
     /// this the data would wait for the doubled timer, for up to two minutes.
     fn on_reopened(&mut self, event: &AckEvent) {
-        if !self.flight.end_backoff() {
+        if !self.flight.rtt.end_backoff() {
             return;
         }
         self.timers.restart(event.now);
         if event.advanced == 0 && self.recovery.phase() == Phase::Loss {
-            self.flight.mark_head_refused();
+            self.flight.board.mark_head_timed_out();
         }
     }
 
@@ -174,7 +174,7 @@ impl<P: Payload> Sender<P> {
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
         if event.delivered.split && cx.shared().tuning.takes_split_packets_for_reordering {
-            self.flight.on_needless_repair();
+            self.flight.rack.on_needless_recovery();
             self.counters.reord_seen = self.counters.reord_seen.saturating_add(1);
         }
         match self.recovery.judge_probe(event) {

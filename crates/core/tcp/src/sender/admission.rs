@@ -14,7 +14,7 @@ impl<P: Payload> Sender<P> {
         let admitted = match shared.tuning.fills_super_segments {
             true => self.admit_to_skbs(wanted, lowat, settings, shared),
             false => {
-                let room = wanted.min(self.room(settings));
+                let room = wanted.min(self.queue.room(settings.snd_buf_max));
                 let below = lowat.map_or(u64::MAX, |lowat| self.below_lowat(lowat));
                 room.min(usize::try_from(below).unwrap_or(usize::MAX))
             }
@@ -45,12 +45,12 @@ impl<P: Payload> Sender<P> {
             at_once: self.packets_at_once(shared) * u64::from(self.mss()),
             sendable: self.sendable(),
             unsent: self.unsent(),
-            used: self.writer.charged() as u64,
+            used: self.queue.charged() as u64,
             buffer: settings.snd_buf_max as u64,
             notsent_lowat: lowat.unwrap_or(u64::MAX),
         };
-        let (max_wnd, end) = (self.space.max_wnd(), self.writer.end());
-        let Some(pushes) = self.writer.pushes_mut() else {
+        let (max_wnd, end) = (self.space.max_wnd(), self.queue.end());
+        let Some(pushes) = self.queue.pushes_mut() else {
             return admission.admit(wanted as u64, |_| false) as usize;
         };
         pushes.forget_behind(end);
@@ -63,7 +63,11 @@ impl<P: Payload> Sender<P> {
     /// Returns how many new bytes the windows let out, in whole packets: only those leave while more is to follow.
     fn sendable(&self) -> u64 {
         let mss = u64::from(self.mss());
-        let congestion = self.rate.cwnd().saturating_sub(self.flight.pipe());
+        let congestion = self
+            .rate
+            .congestion
+            .cwnd()
+            .saturating_sub(self.flight.pipe());
         self.space.usable().min(congestion) / mss * mss
     }
 
@@ -72,7 +76,7 @@ impl<P: Payload> Sender<P> {
     fn size_goal(&self) -> u64 {
         let mss = u64::from(self.mss());
         let half_window = u64::from(self.space.max_wnd() / 2);
-        let longest = u64::from(self.packets.longest()).min(half_window);
+        let longest = u64::from(self.packets.super_payload.longest).min(half_window);
         (longest / mss).max(1) * mss
     }
 }

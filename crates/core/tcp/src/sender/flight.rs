@@ -6,9 +6,9 @@ use wire::{Instant, SackBlocks};
 
 use super::event::AckEvent;
 use super::recovery::Phase;
+use super::send_queue::SendRange;
 use super::space::SendSpace;
 use super::timers::InFlight;
-use super::writer::SendRange;
 use crate::options::TimestampClock;
 use crate::rack::{DUP_THRESHOLD, Patience, Rack};
 use crate::rtt::RttEstimator;
@@ -22,10 +22,10 @@ const REORDERING_MAX: u32 = 300;
 /// Scoreboard, round-trip time and RACK. Changed by what leaves, by ACKs, and by verdicts about losses.
 #[derive(Debug)]
 pub(super) struct Flight {
-    board: Scoreboard,
-    rtt: RttEstimator,
-    rack: Rack,
-    clock: TimestampClock,
+    pub(super) board: Scoreboard,
+    pub(super) rtt: RttEstimator,
+    pub(super) rack: Rack,
+    pub(super) clock: TimestampClock,
     /// Bytes that duplicate ACKs stand for, without SACK (linux `tcp_add_reno_sack`).
     duplicates: u32,
 }
@@ -58,45 +58,14 @@ impl Flight {
         self.clock = clock;
     }
 
-    /// Repeats each super-segment apart from the others.
-    pub(super) fn keep_apart(&mut self) {
-        self.board.keep_apart();
-    }
-
     /// Takes the round trip of the handshake.
     pub(super) fn on_handshake_rtt(&mut self, rtt: Duration, now: Instant) {
         self.rtt.on_sample(rtt);
         self.rtt.note_min(rtt, now);
     }
 
-    /// Starts with a longer timeout: the SYN was lost.
-    pub(super) fn on_lost_syn(&mut self) {
-        self.rtt.on_lost_syn();
-    }
-
-    pub(super) fn board(&self) -> &Scoreboard {
-        &self.board
-    }
-
-    pub(super) fn rtt(&self) -> &RttEstimator {
-        &self.rtt
-    }
-
-    pub(super) fn rack(&self) -> &Rack {
-        &self.rack
-    }
-
-    pub(super) fn clock(&self) -> TimestampClock {
-        self.clock
-    }
-
     pub(super) fn has_sack(&self) -> bool {
         self.rack.is_enabled()
-    }
-
-    /// Returns the bytes between SND.UNA and SND.NXT.
-    pub(super) fn outstanding(&self) -> u64 {
-        self.board.outstanding()
     }
 
     /// Returns the bytes believed to be in the network.
@@ -127,11 +96,6 @@ impl Flight {
         }
     }
 
-    /// Returns the next range to repeat, at most `most` bytes of it.
-    pub(super) fn next_lost(&mut self, most: u32) -> Option<(u64, u32)> {
-        self.board.next_lost(most)
-    }
-
     /// Notes new data that leaves, in packets of `mss` bytes.
     pub(super) fn on_sent(&mut self, range: SendRange, mss: u16, now: Instant) {
         if range.len > 0 {
@@ -141,16 +105,6 @@ impl Flight {
             let fin = range.start + u64::from(range.len);
             self.board.on_sent(fin, 1, mss, now);
         }
-    }
-
-    /// Notes a range that leaves again.
-    pub(super) fn on_retransmitted(&mut self, start: u64, len: u32, mss: u16, now: Instant) {
-        self.board.on_retransmitted(start, len, mss, now);
-    }
-
-    /// Returns the account of a new ACK.
-    pub(super) fn begin_ack(&self) -> Delivered {
-        self.board.begin_ack()
     }
 
     /// Marks what the peer reports to have; returns the range of the first block if it is a D-SACK (RFC 2883 4).
@@ -309,16 +263,6 @@ impl Flight {
         self.rack.reordering_window(&self.rtt, patience)
     }
 
-    /// Marks the first packet as lost; returns whether it was not.
-    pub(super) fn mark_head_lost(&mut self) -> bool {
-        self.board.mark_head_lost()
-    }
-
-    /// Marks the first packet as lost, even if it was repeated just now.
-    pub(super) fn mark_head_refused(&mut self) {
-        self.board.mark_head_timed_out();
-    }
-
     /// Marks what a timeout makes lost: the first packet, and with RACK whatever else had time to arrive.
     pub(super) fn mark_timed_out(&mut self, now: Instant) {
         if self.board.head_sacked() {
@@ -340,45 +284,14 @@ impl Flight {
         self.board.lost() > before
     }
 
-    /// Marks everything in flight as lost.
-    pub(super) fn mark_all_lost(&mut self) {
-        self.board.mark_lost_where(|_, _| true);
-    }
-
-    /// Doubles the timeout.
-    pub(super) fn back_off(&mut self) {
-        self.rtt.back_off();
-    }
-
-    /// Returns to the timeout that was never doubled; returns whether it had been doubled.
-    pub(super) fn end_backoff(&mut self) -> bool {
-        self.rtt.end_backoff()
-    }
-
     /// Ends an episode of losses.
     pub(super) fn on_repaired(&mut self) {
         self.duplicates = 0;
         self.rack.on_recovery_end();
     }
 
-    /// Takes back verdicts about losses that were not acted on.
-    pub(super) fn unmark_lost(&mut self) {
-        self.board.unmark_lost();
-    }
-
     /// Forgets what duplicate ACKs stand for.
     pub(super) fn forget_duplicates(&mut self) {
-        self.duplicates = 0;
-    }
-
-    /// Notes that what was repeated had arrived, only late: the path reorders.
-    pub(super) fn on_needless_repair(&mut self) {
-        self.rack.on_needless_recovery();
-    }
-
-    /// Forgets what is in flight, for a connection that is aborted.
-    pub(super) fn clear(&mut self) {
-        self.board.clear();
         self.duplicates = 0;
     }
 }

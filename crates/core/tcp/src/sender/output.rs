@@ -7,8 +7,8 @@ use wire::{Ecn, Instant};
 
 use super::packets::Bundling;
 use super::recovery::Phase;
+use super::send_queue::SendRange;
 use super::timers::DueSend;
-use super::writer::SendRange;
 use super::{DataSegment, Sender};
 use crate::chrono::Busy;
 use crate::config::Config;
@@ -78,7 +78,7 @@ impl<P: Payload> Sender<P> {
         let (mss, unsent) = (u64::from(self.mss()), self.unsent());
         let by_window = unsent > 0 && self.space.usable() < unsent.min(mss);
         let waits =
-            self.counters.chrono.writer_waits && !self.writer.is_writable(cx.settings.snd_buf_max);
+            self.counters.chrono.writer_waits && !self.queue.is_writable(cx.settings.snd_buf_max);
         let by_buffer = unsent == 0 && waits;
         // Where the congestion window is used up, too, the network counts (linux `tcp_write_xmit`, `tcp_cwnd_validate`).
         let by_network = |sender: &Self| sender.allowance(cx).congestion < mss;
@@ -99,41 +99,46 @@ impl<P: Payload> Sender<P> {
         }
         let release = self
             .rate
-            .paced_release(cx.now)
-            .filter(|_| waits || self.flight.board().lost() > 0);
+            .pacer
+            .release(cx.now)
+            .filter(|_| waits || self.flight.board.lost() > 0);
         self.timers.set_paced_until(release);
     }
 
     fn has_unsent(&self) -> bool {
-        self.writer.has_unsent(self.space.nxt())
+        self.queue.has_unsent(self.space.nxt())
     }
 
     fn allowance(&self, cx: &Context<'_>) -> Allowance {
         let mss = u64::from(self.mss());
         let pipe = self.flight.pipe();
-        let room = self.rate.cwnd().saturating_sub(pipe);
+        let room = self.rate.congestion.cwnd().saturating_sub(pipe);
         let packets = self.packets_at_once(cx.shared());
-        let paced = self.rate.paced_allowance(self.mss(), cx.now);
+        let paced = self.rate.pacer.allowance(self.mss(), cx.now);
         Allowance {
             window: self.space.usable(),
             // A segment may always leave into an empty pipe.
             congestion: if pipe == 0 { room.max(mss) } else { room },
-            burst: self.packets.fit(packets * mss, mss).min(paced),
+            burst: self
+                .packets
+                .super_payload
+                .fit(packets * mss, mss)
+                .min(paced),
         }
     }
 
     /// Returns how many packets one segment may have.
     pub(super) fn packets_at_once(&self, shared: &Config) -> u64 {
-        if self.packets.bundling() == Bundling::SinglePackets {
+        if self.packets.bundling == Bundling::SinglePackets {
             return 1;
         }
-        let rtt = self.flight.rtt();
+        let rtt = &self.flight.rtt;
         shared.tuning.packets_at_once(&FlowState {
             mss: self.mss().into(),
-            longest: self.packets.longest().into(),
+            longest: self.packets.super_payload.longest.into(),
             max_wnd: self.space.max_wnd().into(),
-            cwnd: self.rate.cwnd(),
-            ssthresh: self.rate.ssthresh(),
+            cwnd: self.rate.congestion.cwnd(),
+            ssthresh: self.rate.congestion.ssthresh(),
             srtt: rtt.srtt(),
             min_rtt: rtt.min_rtt(),
         })
@@ -141,7 +146,7 @@ impl<P: Payload> Sender<P> {
 
     /// Returns the next range to be sent again.
     fn next_retransmission(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
-        if self.flight.board().lost() == 0 || self.recovery.prefers_new_data() {
+        if self.flight.board.lost() == 0 || self.recovery.prefers_new_data() {
             return None;
         }
         let mss = u64::from(self.mss());
@@ -150,6 +155,7 @@ impl<P: Payload> Sender<P> {
         let most = (room / mss).max(1) * mss;
         let (start, len) = self
             .flight
+            .board
             .next_lost(u32::try_from(most).unwrap_or(u32::MAX))?;
         if u64::from(len) > room {
             self.note_flight(FlightLimit::Window);
@@ -161,8 +167,8 @@ impl<P: Payload> Sender<P> {
 
     /// Returns whether something lost must leave before anything new (RFC 6675 4 NextSeg).
     fn awaits_retransmission(&mut self) -> bool {
-        let lost = self.flight.board().lost() > 0 && !self.recovery.prefers_new_data();
-        lost && self.flight.next_lost(1).is_some()
+        let lost = self.flight.board.lost() > 0 && !self.recovery.prefers_new_data();
+        lost && self.flight.board.next_lost(1).is_some()
     }
 
     /// Cuts a retransmission to the peer's window, which may have shrunk. The first packet may always leave: it is
@@ -196,31 +202,31 @@ impl<P: Payload> Sender<P> {
             }
         }
         let range = range?;
-        let mut segment = self.emit_new(range);
+        let mut segment = self.emit(range);
         segment.push |= self.timers.due() == Some(DueSend::Small);
-        self.on_new_sent(range, cx);
+        self.on_new_sent(&mut segment, range, cx);
         Some(segment)
     }
 
     /// Decides how much new data leaves.
     fn new_range(&self, allowance: &Allowance, cx: &Context<'_>) -> Option<SendRange> {
         let (nxt, mss) = (self.space.nxt(), u64::from(self.mss()));
-        let unsent = self.writer.unsent(nxt);
+        let unsent = self.queue.unsent(nxt);
         let most = allowance
             .window
             .min(allowance.congestion)
             .min(allowance.burst);
-        let len = self.writer.until_boundary(nxt, unsent.min(most));
-        let len = self.packets.fit(len, mss);
+        let len = self.queue.until_boundary(nxt, unsent.min(most));
+        let len = self.packets.super_payload.fit(len, mss);
         let has_room = allowance.window > len && allowance.burst > len;
-        let fin = has_room && self.writer.fin_follows(len, nxt);
-        let is_complete = self.writer.is_complete(nxt, len);
+        let fin = has_room && self.queue.fin_follows(len, nxt);
+        let is_complete = self.queue.is_complete(nxt, len);
         let una = self.space.una();
-        let may_be_small = || is_complete && self.writer.may_send_small(cx.settings, nxt, len, una);
+        let may_be_small = || is_complete && self.queue.may_send_small(cx.settings, nxt, len, una);
         let len = if len.is_multiple_of(mss) || fin || may_be_small() {
             len
         } else {
-            self.packets.fit(len / mss * mss, mss)
+            self.packets.super_payload.fit(len / mss * mss, mss)
         };
         if len == 0 && !fin {
             return self.overdue_range(allowance);
@@ -244,10 +250,11 @@ impl<P: Payload> Sender<P> {
         }
         let longest = self
             .packets
+            .super_payload
             .fit(self.packets_at_once(cx.shared()) * mss, mss);
-        let is_idle = self.flight.outstanding() < longest;
-        let has_more = self.timers.due().is_some() || self.flight.board().lost() > 0;
-        unsent < longest && !is_idle && !has_more && self.writer.may_gather(cx.settings, longest)
+        let is_idle = self.flight.board.outstanding() < longest;
+        let has_more = self.timers.due().is_some() || self.flight.board.lost() > 0;
+        unsent < longest && !is_idle && !has_more && self.queue.may_gather(cx.settings, longest)
     }
 
     /// Returns a small segment whose waiting is over (RFC 9293 3.8.6.2.1 override).
@@ -262,7 +269,7 @@ impl<P: Payload> Sender<P> {
     fn packet_of_new(&self, most: u64) -> Option<SendRange> {
         let start = self.space.nxt();
         let len = self.unsent().min(most).min(self.mss().into());
-        let len = self.writer.until_boundary(start, len) as u32;
+        let len = self.queue.until_boundary(start, len) as u32;
         (len > 0).then_some(SendRange {
             start,
             len,
@@ -277,7 +284,7 @@ impl<P: Payload> Sender<P> {
         if !matches!(self.recovery.phase(), Phase::Open | Phase::Cwr) || len >= allowance.burst {
             return false;
         }
-        let window = u64::from(self.space.wnd()).min(self.rate.cwnd());
+        let window = u64::from(self.space.wnd()).min(self.rate.congestion.cwnd());
         let divisor = u64::from(cx.shared().tso_win_divisor);
         if divisor == 0
             || len >= window / divisor
@@ -285,8 +292,8 @@ impl<P: Payload> Sender<P> {
         {
             return false;
         }
-        let head = self.flight.board().head_sent_at();
-        let (Some(head), Some(srtt)) = (head, self.flight.rtt().srtt()) else {
+        let head = self.flight.board.head_sent_at();
+        let (Some(head), Some(srtt)) = (head, self.flight.rtt.srtt()) else {
             return false;
         };
         // Only if the ACK is close.
@@ -296,7 +303,7 @@ impl<P: Payload> Sender<P> {
     /// Sends something for the peer to acknowledge when an ACK is overdue (RFC 8985 7.3): new data if there is some.
     fn tail_probe(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
         let phase = self.recovery.phase();
-        if self.flight.outstanding() == 0 || phase == Phase::Loss {
+        if self.flight.board.outstanding() == 0 || phase == Phase::Loss {
             return None;
         }
         let mut probe = TailProbe {
@@ -308,11 +315,11 @@ impl<P: Payload> Sender<P> {
         } else if let Some(range) = self.packet_of_new(self.space.usable()) {
             // Whatever the congestion window says.
             probe.retransmission = false;
-            let segment = self.emit_new(range);
-            self.on_new_sent(range, cx);
+            let mut segment = self.emit(range);
+            self.on_new_sent(&mut segment, range, cx);
             segment
         } else {
-            let board = self.flight.board();
+            let board = &self.flight.board;
             let known = match phase {
                 // The last one may have arrived, the first one has not.
                 Phase::Recovery => board.first_packet(),
@@ -333,13 +340,13 @@ impl<P: Payload> Sender<P> {
         if self.recovery.phase() != Phase::Recovery {
             return None;
         }
-        let (start, len) = self.flight.next_lost(u32::from(self.mss()))?;
+        let (start, len) = self.flight.board.next_lost(u32::from(self.mss()))?;
         Some((start, self.within_window(start, len)?))
     }
 
     /// Sends a range again.
     fn repeat(&mut self, (start, len): (u64, u32), cx: &Context<'_>) -> DataSegment<P> {
-        let range = self.writer.range_at(start, len);
+        let range = self.queue.range_at(start, len);
         let segment = self.emit(range);
         self.on_retransmitted(range, cx);
         segment
@@ -348,7 +355,7 @@ impl<P: Payload> Sender<P> {
     /// Asks for the window with a number that the peer has seen: it must answer, and may drop what comes
     /// (linux `tcp_xmit_probe_skb`).
     fn window_probe(&mut self, cx: &Context<'_>) -> Option<DataSegment<P>> {
-        let is_idle = self.flight.outstanding() == 0;
+        let is_idle = self.flight.board.outstanding() == 0;
         if !is_idle || !self.has_unsent() || self.space.usable() > 0 {
             return None;
         }
@@ -365,7 +372,7 @@ impl<P: Payload> Sender<P> {
     }
 
     fn emit(&self, range: SendRange) -> DataSegment<P> {
-        let shared = self.writer.share(range);
+        let shared = self.queue.share(range);
         DataSegment {
             seq: self.space.seq_of(range.start),
             payload: shared.payload,
@@ -377,24 +384,19 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    /// Emits what leaves for the first time: with payload it may be marked, and says that the window was reduced
-    /// (linux `tcp_ecn_send`).
-    fn emit_new(&mut self, range: SendRange) -> DataSegment<P> {
-        let mut segment = self.emit(range);
-        if range.len > 0 {
-            (segment.ecn, segment.cwr) = self.rate.mark_new_data();
-        }
-        segment
-    }
-
-    fn on_new_sent(&mut self, range: SendRange, cx: &Context<'_>) {
+    /// Counts what leaves for the first time: with payload it may be marked, and says that the window was reduced (linux
+    /// `tcp_ecn_send`).
+    fn on_new_sent(&mut self, segment: &mut DataSegment<P>, range: SendRange, cx: &Context<'_>) {
         let now = cx.now;
-        let is_first = self.flight.outstanding() == 0;
+        if range.len > 0 {
+            (segment.ecn, segment.cwr) = self.rate.cwr.on_new_data();
+        }
+        let is_first = self.flight.board.outstanding() == 0;
         let mss = self.mss();
         self.flight.on_sent(range, mss, now);
         self.space.advance_nxt(range.len);
         if !range.len.is_multiple_of(u32::from(mss)) {
-            self.writer.note_small(self.space.nxt());
+            self.queue.note_small(self.space.nxt());
         }
         self.space.advance_nxt(range.fin.into());
         self.recovery.on_sent(u64::from(range.len));
@@ -410,7 +412,9 @@ impl<P: Payload> Sender<P> {
         let now = cx.now;
         let len = range.len + u32::from(range.fin);
         let mss = self.mss();
-        self.flight.on_retransmitted(range.start, len, mss, now);
+        self.flight
+            .board
+            .on_retransmitted(range.start, len, mss, now);
         self.recovery.on_retransmitted(u64::from(len), now);
         if range.start == self.space.una() && !self.recovery.is_impatient() {
             self.timers.restart(now);
@@ -426,32 +430,34 @@ impl<P: Payload> Sender<P> {
         self.timers.note_sent(now);
         self.counters.last_data_sent = now;
         self.counters.bytes_sent += u64::from(range.len);
-        self.rate.on_sent(u64::from(range.len), self.mss(), now);
+        self.rate
+            .pacer
+            .on_sent(u64::from(range.len), self.mss(), now);
     }
 
     /// Reports to congestion control how much of its window is used.
     fn note_flight(&mut self, limit: FlightLimit) {
-        let flight = self.flight.outstanding();
-        let full = self.flight.pipe() + u64::from(self.mss()) > self.rate.cwnd();
+        let flight = self.flight.board.outstanding();
+        let full = self.flight.pipe() + u64::from(self.mss()) > self.rate.congestion.cwnd();
         let limit = if full { FlightLimit::Window } else { limit };
         let span = (self.space.una(), self.space.nxt());
-        self.rate.note_flight(flight, limit, span);
+        self.rate.congestion.note_flight(flight, limit, span);
     }
 
     /// Forgets the window that a pause has made stale (RFC 5681 4.1).
     fn restart_after_idle(&mut self, cx: &Context<'_>) {
         let now = cx.now;
         let is_shut = self.space.usable() == 0;
-        if self.flight.outstanding() > 0 || is_shut || !cx.shared().slow_start_after_idle {
+        if self.flight.board.outstanding() > 0 || is_shut || !cx.shared().slow_start_after_idle {
             return;
         }
         let idle = now.saturating_since(self.timers.last_sent());
-        let rto = self.flight.rtt().base_rto();
+        let rto = self.flight.rtt.base_rto();
         if idle > rto {
             let restart = u64::from(cx.shared().initial_cwnd) * u64::from(self.mss());
-            self.rate.restart(idle, rto, restart, now);
+            self.rate.congestion.on_idle(idle, rto, restart, now);
             self.timers.note_sent(now);
-            self.rate.update_pacing(self.flight.rtt().srtt());
+            self.rate.update_pacing(self.flight.rtt.srtt());
         }
     }
 }

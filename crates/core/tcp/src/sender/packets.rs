@@ -10,11 +10,11 @@ const TINY_WINDOW: u32 = 536;
 /// Sizes of packets. Changed by what the path and the NIC say, and by timeouts of large packets.
 #[derive(Debug)]
 pub(super) struct PacketSize {
-    /// Payload bytes of a full packet; 0 before the handshake.
-    mss: u16,
-    super_payload: SuperPayload,
-    bundling: Bundling,
-    path: PathMss,
+    /// Payload bytes of a full packet, as far as the path is concerned; 0 before the handshake.
+    pub(super) mss: u16,
+    pub(super) super_payload: SuperPayload,
+    pub(super) bundling: Bundling,
+    pub(super) path: PathMss,
 }
 
 /// Whether packets leave together.
@@ -47,11 +47,6 @@ impl PacketSize {
         self.mss > 0
     }
 
-    /// Returns the payload bytes of a full packet, as far as the path is concerned.
-    pub(super) fn path_mss(&self) -> u16 {
-        self.mss
-    }
-
     /// Returns the payload bytes of a full packet to a peer whose largest window was `max_wnd`.
     ///
     /// A packet never takes more than half of that window, or tiny windows would stall it (RFC 9293 3.8.6.2.1, linux
@@ -66,33 +61,6 @@ impl PacketSize {
         };
         let bound = u16::try_from(bound).unwrap_or(u16::MAX);
         self.mss.min(bound.max(MIN_MSS))
-    }
-
-    /// Returns the largest payload of a packet that the peer and the network allow, as far as they said.
-    pub(super) fn ceiling(&self) -> u16 {
-        self.path.ceiling()
-    }
-
-    pub(super) fn path(&self) -> &PathMss {
-        &self.path
-    }
-
-    pub(super) fn set_bundling(&mut self, bundling: Bundling) {
-        self.bundling = bundling;
-    }
-
-    pub(super) fn bundling(&self) -> Bundling {
-        self.bundling
-    }
-
-    /// Returns the longest payload of a super-segment, in bytes.
-    pub(super) fn longest(&self) -> u32 {
-        self.super_payload.longest
-    }
-
-    /// Returns `len`, or the most whole packets of `mss` bytes below it that the link takes at once.
-    pub(super) fn fit(&self, len: u64, mss: u64) -> u64 {
-        self.super_payload.fit(len, mss)
     }
 
     /// Adapts to a path whose packets carry `mss` bytes of payload, by its own word; returns the new size if packets that
@@ -128,10 +96,5 @@ impl PacketSize {
         if self.path.begin_trial(self.mss, nxt, now) {
             self.mss = self.path.ceiling();
         }
-    }
-
-    /// Keeps to larger packets once they arrive: everything before `una` has.
-    pub(super) fn on_progress(&mut self, una: u64) {
-        self.path.on_progress(una);
     }
 }

@@ -134,22 +134,6 @@ mod tests {
     }
 
     #[test]
-    fn the_third_timeout_in_a_row_reduces_packets_and_the_sixth_once_more() {
-        let mut path = PathMss::new(true);
-        path.set_ceiling(1460);
-        let sizes: Vec<_> = (1..=7).map(|n| path.on_timeout(1460, n, ms(0))).collect();
-        let reduced = Some(REDUCED_MSS);
-        let least = Some(LEAST_MSS);
-        assert_eq!(sizes, [None, None, reduced, reduced, reduced, least, least]);
-    }
-
-    #[test]
-    fn small_packets_and_a_search_that_is_off_change_nothing() {
-        assert_eq!(PathMss::new(true).on_timeout(1000, 3, ms(0)), None);
-        assert_eq!(PathMss::new(false).on_timeout(1460, 3, ms(0)), None);
-    }
-
-    #[test]
     fn one_timeout_ends_a_trial_and_doubles_the_interval() {
         let mut path = PathMss::new(true);
         assert!(path.on_timeout(1460, 3, ms(0)).is_some());

@@ -2,10 +2,8 @@
 
 use core::time::Duration;
 
-use wire::{Ecn, Instant};
-
 use crate::config::EcnMode;
-use crate::congestion::{Acked, Congestion, FlightLimit, Prior};
+use crate::congestion::{Congestion, Prior};
 use crate::ecn::echo::CwrAnswer;
 use crate::pacing::{Gain, Pacer};
 use crate::settings::CongestionKind;
@@ -13,9 +11,9 @@ use crate::settings::CongestionKind;
 /// Changed by ACKs, losses, marks and timeouts, as loss recovery decides; and by what leaves, for pacing.
 #[derive(Debug)]
 pub(super) struct Rate {
-    congestion: Congestion,
-    pacer: Pacer,
-    cwr: CwrAnswer,
+    pub(super) congestion: Congestion,
+    pub(super) pacer: Pacer,
+    pub(super) cwr: CwrAnswer,
 }
 
 impl Rate {
@@ -33,46 +31,11 @@ impl Rate {
         self.cwr = CwrAnswer::new(ecn == EcnMode::Classic);
     }
 
-    /// Changes the congestion control; the window stays.
-    pub(super) fn change(&mut self, kind: CongestionKind) {
-        self.congestion.change(kind);
-    }
-
-    /// Returns the congestion window, in bytes.
-    pub(super) fn cwnd(&self) -> u64 {
-        self.congestion.cwnd()
-    }
-
-    /// Returns the slow start threshold, in bytes; `None` before the first loss.
-    pub(super) fn ssthresh(&self) -> Option<u64> {
-        self.congestion.ssthresh()
-    }
-
-    /// Returns whether an echoed mark reduces the window (RFC 3168).
-    pub(super) fn is_ecn_enabled(&self) -> bool {
-        self.cwr.is_enabled()
-    }
-
-    /// Sets the congestion window, in recovery.
-    pub(super) fn set_cwnd(&mut self, cwnd: u64) {
-        self.congestion.set_cwnd(cwnd);
-    }
-
-    /// Grows the window for an ACK.
-    pub(super) fn grow(&mut self, acked: &Acked) {
-        self.congestion.on_ack(acked);
-    }
-
     /// Answers congestion: sets the slow start threshold and tells the peer. Returns what [`Rate::undo`] goes back to; the
     /// window itself is left to recovery.
     pub(super) fn reduce(&mut self, mss: u16) -> Prior {
         self.cwr.on_reduced();
         self.congestion.on_loss(mss)
-    }
-
-    /// Tells the peer of a timeout whose losses have reduced the threshold before.
-    pub(super) fn announce_reduction(&mut self) {
-        self.cwr.on_reduced();
     }
 
     /// Ends a reduction: the window is the slow start threshold.
@@ -88,22 +51,6 @@ impl Rate {
         self.cwr.on_undone();
     }
 
-    /// Forgets a window that a pause of `idle` has made stale (RFC 5681 4.1), down to `restart_window`.
-    pub(super) fn restart(
-        &mut self,
-        idle: Duration,
-        rto: Duration,
-        restart_window: u64,
-        now: Instant,
-    ) {
-        self.congestion.on_idle(idle, rto, restart_window, now);
-    }
-
-    /// Notes that `flight` bytes are in flight between `(una, nxt)`, and what kept it from being more.
-    pub(super) fn note_flight(&mut self, flight: u64, limit: FlightLimit, span: (u64, u64)) {
-        self.congestion.note_flight(flight, limit, span);
-    }
-
     /// Adapts pacing to the window and the round trip.
     pub(super) fn update_pacing(&mut self, srtt: Option<Duration>) {
         let gain = match self.congestion.in_slow_start() {
@@ -111,30 +58,5 @@ impl Rate {
             false => Gain::AVOIDANCE,
         };
         self.pacer.on_window(self.congestion.cwnd(), srtt, gain);
-    }
-
-    /// Returns how many bytes pacing lets out now.
-    pub(super) fn paced_allowance(&self, mss: u16, now: Instant) -> u64 {
-        self.pacer.allowance(mss, now)
-    }
-
-    /// Returns when pacing lets the next segment out, if not now.
-    pub(super) fn paced_release(&self, now: Instant) -> Option<Instant> {
-        self.pacer.release(now)
-    }
-
-    /// Returns the pacing rate in bytes per second; 0 without pacing.
-    pub(super) fn pacing_rate(&self) -> u64 {
-        self.pacer.rate()
-    }
-
-    /// Charges what leaves against pacing.
-    pub(super) fn on_sent(&mut self, bytes: u64, mss: u16, now: Instant) {
-        self.pacer.on_sent(bytes, mss, now);
-    }
-
-    /// Returns the ECN field of new data, and whether it carries CWR, once for each reduction (linux `tcp_ecn_send`).
-    pub(super) fn mark_new_data(&mut self) -> (Ecn, bool) {
-        self.cwr.on_new_data()
     }
 }

@@ -91,7 +91,7 @@ struct Episode {
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     /// The last episode ends when this is acknowledged: RecoveryPoint; 0 before the first one.
-    point: u64,
+    pub(super) point: u64,
     episode: Option<Box<Episode>>,
     phase: Phase,
     frto: Frto,

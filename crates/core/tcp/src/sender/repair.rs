@@ -23,8 +23,8 @@ impl<P: Payload> Sender<P> {
             self.timers.on_news(event.now);
         }
         let left = Remaining {
-            sacked: self.flight.board().sacked(),
-            retrans: self.flight.board().retrans(),
+            sacked: self.flight.board.sacked(),
+            retrans: self.flight.board.retrans(),
             can_send_new: self.unsent() > 0 && self.space.usable() > 0,
         };
         match self.recovery.on_ack(event, &left) {
@@ -64,22 +64,22 @@ impl<P: Payload> Sender<P> {
         let mut new_loss = NewLoss::of(losses);
         if let Some(duplicates) = self.flight.duplicate_packets(mss)
             && self.recovery.condemns_head(event, duplicates)
-            && self.flight.mark_head_lost()
+            && self.flight.board.mark_head_lost()
         {
             new_loss = NewLoss::NextHole;
         }
         Evidence {
-            lost: self.flight.board().lost(),
+            lost: self.flight.board.lost(),
             new_loss,
             out_of_order: self.flight.out_of_order(),
-            reorders: self.flight.rack().reordering_seen(),
+            reorders: self.flight.rack.reordering_seen(),
         }
     }
 
     fn react(&mut self, reaction: WindowReaction, event: &AckEvent, acked: &Acked) {
         match reaction {
             WindowReaction::Keep => {}
-            WindowReaction::Grow => self.rate.grow(acked),
+            WindowReaction::Grow => self.rate.congestion.on_ack(acked),
             WindowReaction::Repair => {
                 self.begin_repair(acked.bytes);
                 if event.ece {
@@ -93,7 +93,9 @@ impl<P: Payload> Sender<P> {
                 self.reduce(acked.bytes, CatchUp::No);
                 // There may be no other ACK to let it out.
                 let enough = self.flight.pipe() + u64::from(self.mss());
-                self.rate.set_cwnd(self.rate.cwnd().max(enough));
+                self.rate
+                    .congestion
+                    .set_cwnd(self.rate.congestion.cwnd().max(enough));
             }
         }
     }
@@ -104,7 +106,7 @@ impl<P: Payload> Sender<P> {
         let prior = self
             .recovery
             .repair_reduces()
-            .then(|| self.rate.reduce(self.packets.path_mss()));
+            .then(|| self.rate.reduce(self.packets.mss));
         self.recovery.begin_repair(start, prior);
         self.counters.recoveries = self.counters.recoveries.saturating_add(1);
     }
@@ -113,7 +115,7 @@ impl<P: Payload> Sender<P> {
     fn answer_mark(&mut self, event: &AckEvent, acked: &Acked) {
         self.recovery.begin_cwr(self.episode_start(acked.bytes));
         // A mark is not taken back.
-        let _ = self.rate.reduce(self.packets.path_mss());
+        let _ = self.rate.reduce(self.packets.mss);
         self.counters.ecn_reductions = self.counters.ecn_reductions.saturating_add(1);
         let catch_up = match event.advanced {
             0 => CatchUp::No,
@@ -124,13 +126,13 @@ impl<P: Payload> Sender<P> {
 
     /// Returns where an episode begins, by an ACK that delivered `delivered` bytes.
     fn episode_start(&self, delivered: u64) -> EpisodeStart {
-        let flight =
-            (self.flight.outstanding() + delivered).saturating_sub(self.flight.out_of_order());
+        let flight = (self.flight.board.outstanding() + delivered)
+            .saturating_sub(self.flight.out_of_order());
         EpisodeStart {
             una: self.space.una(),
             nxt: self.space.nxt(),
-            retrans: self.flight.board().retrans(),
-            recover_flight: flight.max(self.packets.path_mss().into()),
+            retrans: self.flight.board.retrans(),
+            recover_flight: flight.max(self.packets.mss.into()),
         }
     }
 
@@ -147,7 +149,7 @@ impl<P: Payload> Sender<P> {
         }
         self.flight.on_repaired();
         let _ = self.detect_losses(cx);
-        if self.flight.board().lost() > 0 {
+        if self.flight.board.lost() > 0 {
             // Lost behind the recovery point: the next episode.
             self.begin_repair(0);
             self.reduce(self.mss().into(), CatchUp::No);
@@ -158,7 +160,7 @@ impl<P: Payload> Sender<P> {
 
     /// Sets cwnd for an ACK that delivered `delivered` bytes, while a reduction goes on.
     fn reduce(&mut self, delivered: u64, catch_up: CatchUp) {
-        let Some(ssthresh) = self.rate.ssthresh() else {
+        let Some(ssthresh) = self.rate.congestion.ssthresh() else {
             return;
         };
         let input = PrrInput {
@@ -169,14 +171,14 @@ impl<P: Payload> Sender<P> {
             mss: self.mss().into(),
         };
         if let Some(cwnd) = self.recovery.reduced_window(&input) {
-            self.rate.set_cwnd(cwnd);
+            self.rate.congestion.set_cwnd(cwnd);
         }
     }
 
     /// Answers a loss that a tail loss probe has repaired already.
     pub(super) fn reduce_once(&mut self) {
         if !self.recovery.is_repairing() {
-            let _ = self.rate.reduce(self.packets.path_mss());
+            let _ = self.rate.reduce(self.packets.mss);
             self.recovery.drop_episode();
             self.rate.end_reduction();
         }
@@ -190,13 +192,14 @@ impl<P: Payload> Sender<P> {
         };
         match self.recovery.on_timeout(&start, self.timers.retransmits()) {
             TimeoutVerdict::Reduce => {
-                let prior = self.rate.reduce(self.packets.path_mss());
+                let prior = self.rate.reduce(self.packets.mss);
                 self.recovery.begin_timeout_episode(&start, prior);
             }
-            TimeoutVerdict::ReducedBefore => self.rate.announce_reduction(),
+            TimeoutVerdict::ReducedBefore => self.rate.cwr.on_reduced(),
         }
         self.flight.mark_timed_out(now);
         self.rate
+            .congestion
             .set_cwnd(self.flight.pipe() + u64::from(self.mss()));
     }
 
@@ -234,13 +237,13 @@ impl<P: Payload> Sender<P> {
 
     /// Takes a reduction back.
     fn undo(&mut self, undone: Undone) {
-        self.flight.unmark_lost();
+        self.flight.board.unmark_lost();
         self.counters.undone = self.counters.undone.saturating_add(1);
         if let Some(prior) = undone.prior {
             self.rate.undo(prior);
         }
         if undone.inferred {
-            self.flight.on_needless_repair();
+            self.flight.rack.on_needless_recovery();
         }
     }
 }

@@ -21,7 +21,7 @@ impl<P: Payload> Sender<P> {
             tries: cx.shared().timers.data_retries,
             user_timeout: self.user_timeout(cx.settings),
         };
-        match self.timers.on_timer(self.flight.rtt(), give_up, cx.now) {
+        match self.timers.on_timer(&self.flight.rtt, give_up, cx.now) {
             Expiry::NotYet => return TimerOutcome::Nothing,
             Expiry::GiveUp => return TimerOutcome::Abort(TcpError::TimedOut),
             Expiry::Send => {}
@@ -35,9 +35,9 @@ impl<P: Payload> Sender<P> {
         let now = cx.now;
         self.enter_loss(now);
         self.counters.total_rto = self.counters.total_rto.saturating_add(1);
-        self.flight.back_off();
+        self.flight.rtt.back_off();
         self.timers.on_timeout(now);
-        let (outstanding, timeouts) = (self.flight.outstanding(), self.timers.retransmits());
+        let (outstanding, timeouts) = (self.flight.board.outstanding(), self.timers.retransmits());
         if let Some(smaller) = self.packets.on_timeout(outstanding, timeouts, now) {
             self.retransmit_larger_than(smaller);
         }
@@ -48,11 +48,12 @@ impl<P: Payload> Sender<P> {
     pub(super) fn after_ack(&mut self, advanced: u64, cx: &Context<'_>) {
         let now = cx.now;
         if advanced > 0 {
-            self.timers.on_progress(self.flight.outstanding(), now);
+            self.timers
+                .on_progress(self.flight.board.outstanding(), now);
             if !self.recovery.is_impatient() {
                 self.timers.restart(now);
             }
-            self.packets.on_progress(self.space.una());
+            self.packets.path.on_progress(self.space.una());
             if self.recovery.phase() == Phase::Open {
                 self.packets.try_larger(self.space.nxt(), now);
             }
@@ -80,7 +81,7 @@ impl<P: Payload> Sender<P> {
     }
 
     fn may_probe(&self, cx: &Context<'_>) -> bool {
-        let sacked = self.flight.board().sacked();
+        let sacked = self.flight.board.sacked();
         let in_recovery = cx.shared().tuning.probes_in_recovery;
         self.flight.has_sack() && self.recovery.may_probe(sacked, in_recovery)
     }

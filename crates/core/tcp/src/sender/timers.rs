@@ -15,9 +15,6 @@ use crate::rtt::RttEstimator;
 /// (RFC 9293 3.8.6.2.1 override timeout; linux flushes a corked socket after as long).
 const OVERRIDE: Duration = Duration::from_millis(200);
 
-/// A time that does not come.
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
-
 /// What the armed timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendTimer {
@@ -86,12 +83,39 @@ pub(super) struct GiveUpAfter {
     pub(super) user_timeout: Option<Duration>,
 }
 
-/// The armed timer and the facts its time follows from. Changed by ACKs, by sending, and by timeouts.
-#[derive(Debug)]
-pub(super) struct SendTimers {
-    armed: Option<SendTimer>,
-    /// When it fires; [`NEVER`] if none is armed. The same holds for the times below.
+/// A time or none, in the eight bytes of a time: an `Option` has sixteen, and each connection has three of these.
+#[derive(Debug, Clone, Copy)]
+struct MaybeAt(Instant);
+
+impl Default for MaybeAt {
+    fn default() -> MaybeAt {
+        MaybeAt::from(None)
+    }
+}
+
+impl From<Option<Instant>> for MaybeAt {
+    fn from(at: Option<Instant>) -> MaybeAt {
+        MaybeAt(at.unwrap_or(Instant::from_nanos(u64::MAX)))
+    }
+}
+
+impl MaybeAt {
+    fn get(self) -> Option<Instant> {
+        (self.0 != MaybeAt::default().0).then_some(self.0)
+    }
+}
+
+/// The timer that runs.
+#[derive(Debug, Clone, Copy)]
+struct Armed {
+    timer: SendTimer,
     at: Instant,
+}
+
+/// The armed timer and the facts its time follows from. Changed by ACKs, by sending, and by timeouts.
+#[derive(Debug, Default)]
+pub(super) struct SendTimers {
+    armed: Option<Armed>,
     due: Option<DueSend>,
     /// The retransmission timeout counts from here.
     rto_base: Instant,
@@ -100,11 +124,11 @@ pub(super) struct SendTimers {
     /// When data left last, or a pause was noticed.
     last_sent: Instant,
     /// Pacing holds data back until then.
-    paced_until: Instant,
+    paced_until: MaybeAt,
     /// When RACK wants to look again.
-    reorder_at: Instant,
+    reorder_at: MaybeAt,
     /// Since when something waits for the peer without progress.
-    stalled_since: Instant,
+    stalled_since: MaybeAt,
     /// Retransmission timeouts in a row.
     retransmits: u8,
     /// Window probes without an answer.
@@ -113,35 +137,7 @@ pub(super) struct SendTimers {
     persist_backoff: u8,
 }
 
-impl Default for SendTimers {
-    /// Returns timers none of which is armed.
-    fn default() -> SendTimers {
-        SendTimers {
-            armed: None,
-            at: NEVER,
-            due: None,
-            rto_base: Instant::ZERO,
-            heard_at: Instant::ZERO,
-            last_sent: Instant::ZERO,
-            paced_until: NEVER,
-            reorder_at: NEVER,
-            stalled_since: NEVER,
-            retransmits: 0,
-            probes: 0,
-            persist_backoff: 0,
-        }
-    }
-}
-
 impl SendTimers {
-    /// Forgets what is in flight, for a connection that is aborted.
-    pub(super) fn clear(&mut self) {
-        *self = SendTimers {
-            last_sent: self.last_sent,
-            ..SendTimers::default()
-        };
-    }
-
     pub(super) fn retransmits(&self) -> u8 {
         self.retransmits
     }
@@ -156,7 +152,7 @@ impl SendTimers {
 
     /// Returns how often the running timeout was doubled.
     pub(super) fn backoff(&self) -> u8 {
-        match self.armed {
+        match self.running() {
             Some(SendTimer::Persist) => self.persist_backoff,
             _ => self.retransmits,
         }
@@ -164,8 +160,8 @@ impl SendTimers {
 
     /// Returns when a timer runs out, or pacing lets data out.
     pub(super) fn next(&self) -> Option<Instant> {
-        let at = self.at.min(self.paced_until);
-        (at != NEVER).then_some(at)
+        let at = self.armed.map(|armed| armed.at);
+        at.into_iter().chain(self.paced_until.get()).min()
     }
 
     /// Returns what a timer left to be sent.
@@ -184,11 +180,11 @@ impl SendTimers {
     }
 
     pub(super) fn set_paced_until(&mut self, release: Option<Instant>) {
-        self.paced_until = release.unwrap_or(NEVER);
+        self.paced_until = release.into();
     }
 
     pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
-        self.reorder_at = at.unwrap_or(NEVER);
+        self.reorder_at = at.into();
     }
 
     /// Notes that the peer is alive.
@@ -203,10 +199,7 @@ impl SendTimers {
 
     /// Notes that SND.UNA moved; `outstanding` bytes are left.
     pub(super) fn on_progress(&mut self, outstanding: u64, now: Instant) {
-        self.stalled_since = match outstanding {
-            0 => NEVER,
-            _ => now,
-        };
+        self.stalled_since = (outstanding > 0).then_some(now).into();
     }
 
     /// Starts the count of timeouts anew.
@@ -217,7 +210,7 @@ impl SendTimers {
     /// Starts the clocks with data that leaves when nothing was in flight.
     pub(super) fn on_first_sent(&mut self, now: Instant) {
         self.rto_base = now;
-        self.stalled_since = now;
+        self.stalled_since = Some(now).into();
     }
 
     /// Notes that data leaves, or that a pause before it was noticed.
@@ -234,7 +227,7 @@ impl SendTimers {
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.retransmits = self.retransmits.saturating_add(1);
         self.rto_base = now;
-        self.reorder_at = NEVER;
+        self.reorder_at = None.into();
     }
 
     /// Decides what is to be done at `now`; a timer that fires late counts once.
@@ -244,10 +237,9 @@ impl SendTimers {
         give_up: GiveUpAfter,
         now: Instant,
     ) -> Expiry {
-        let Some(timer) = self.armed.filter(|_| self.at <= now) else {
+        let Some(Armed { timer, .. }) = self.armed.take_if(|armed| armed.at <= now) else {
             return self.on_release(now);
         };
-        self.disarm();
         let deadline = self.user_deadline(give_up.user_timeout);
         let is_timed_out = deadline.is_some_and(|deadline| deadline <= now);
         if is_timed_out || self.is_given_up(timer, give_up) {
@@ -272,10 +264,10 @@ impl SendTimers {
     }
 
     fn on_release(&mut self, now: Instant) -> Expiry {
-        if self.paced_until > now {
+        if self.paced_until.0 > now {
             return Expiry::NotYet;
         }
-        self.paced_until = NEVER;
+        self.paced_until = None.into();
         Expiry::Send
     }
 
@@ -290,8 +282,7 @@ impl SendTimers {
 
     /// Returns until when data may wait for progress, as far as the user says (RFC 5482 3).
     fn user_deadline(&self, user_timeout: Option<Duration>) -> Option<Instant> {
-        let timeout = user_timeout?;
-        (self.stalled_since != NEVER).then(|| self.stalled_since + timeout)
+        Some(self.stalled_since.get()? + user_timeout?)
     }
 
     /// Arms the timer that the state calls for.
@@ -302,8 +293,8 @@ impl SendTimers {
         }
         let rto_at = (self.rto_base + flight.rtt.rto()).max(now);
         let deadline = self.user_deadline(flight.user_timeout);
-        if self.reorder_at < rto_at {
-            self.arm(SendTimer::Reorder, self.reorder_at, deadline);
+        if let Some(at) = self.reorder_at.get().filter(|at| *at < rto_at) {
+            self.arm(SendTimer::Reorder, at, deadline);
         } else if flight.may_probe && self.due.is_none() && self.retransmits == 0 {
             let single = flight.outstanding <= u64::from(flight.mss);
             let timeout = probe_timeout(flight.rtt, single.then_some(flight.rtt.rto_min()));
@@ -317,19 +308,14 @@ impl SendTimers {
     /// Nothing is in flight: the timers for what is in flight end, those for what is held back go on until
     /// the window admits `usable` bytes.
     fn schedule_idle(&mut self, usable: u64) {
-        self.reorder_at = NEVER;
-        match self.armed {
-            Some(SendTimer::Persist) if usable > 0 => {
-                self.disarm();
-                self.persist_backoff = 0;
-                self.stalled_since = NEVER;
-            }
-            Some(SendTimer::Persist | SendTimer::Override) => {}
-            _ => {
-                self.disarm();
-                self.stalled_since = NEVER;
-            }
+        self.reorder_at = None.into();
+        match self.running() {
+            Some(SendTimer::Persist) if usable > 0 => self.persist_backoff = 0,
+            Some(SendTimer::Persist | SendTimer::Override) => return,
+            _ => {}
         }
+        self.armed = None;
+        self.stalled_since = None.into();
     }
 
     /// Arms a timer for data that waits although nothing is in flight, and could not be sent.
@@ -338,7 +324,7 @@ impl SendTimers {
             return;
         }
         if flight.usable == 0 {
-            self.stalled_since = self.stalled_since.min(now);
+            self.stalled_since = self.stalled_since.get().or(Some(now)).into();
             let timeout = flight.rtt.backed_off(self.persist_backoff);
             let deadline = self.user_deadline(flight.user_timeout);
             self.arm(SendTimer::Persist, now + timeout, deadline);
@@ -353,12 +339,10 @@ impl SendTimers {
     /// Arms a timer, to fire at `deadline` at the latest.
     fn arm(&mut self, timer: SendTimer, at: Instant, deadline: Option<Instant>) {
         let at = deadline.map_or(at, |deadline| deadline.min(at));
-        self.armed = Some(timer);
-        self.at = at;
+        self.armed = Some(Armed { timer, at });
     }
 
-    fn disarm(&mut self) {
-        self.armed = None;
-        self.at = NEVER;
+    fn running(&self) -> Option<SendTimer> {
+        self.armed.map(|armed| armed.timer)
     }
 }

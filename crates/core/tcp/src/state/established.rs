@@ -137,22 +137,17 @@ impl<P: Payload> Synchronized<P> {
         segment: Segment<P>,
         queue: &mut RecvQueue<P>,
         cx: &Context<'_>,
-    ) -> SegmentVerdict {
-        match self.process(segment, queue, cx) {
-            Ok(verdict) | Err(verdict) => verdict,
-        }
-    }
-
-    fn process(
-        &mut self,
-        segment: Segment<P>,
-        queue: &mut RecvQueue<P>,
-        cx: &Context<'_>,
     ) -> Result<SegmentVerdict, SegmentVerdict> {
-        self.check_repeated_syn(&segment)?;
+        if self.opening.is_some() {
+            self.check_repeated_syn(&segment)?;
+        }
         self.check_timestamp(&segment, cx.now)?;
         self.check_sequence(&segment, cx.now)?;
-        self.check_control(&segment, cx.now)?;
+        match segment.control {
+            Control::None | Control::Fin => {}
+            Control::Rst => return Err(self.on_rst(segment.seq, cx.now)),
+            Control::Syn => return Err(self.on_syn(&segment, cx.now)),
+        }
         let Some(ack) = segment.ack else {
             return Err(drop_silently(SegmentDrop::NoAck));
         };
@@ -166,13 +161,7 @@ impl<P: Payload> Synchronized<P> {
             .note_timestamp(segment.seq, segment.options.timestamps, cx.now);
         let fin_acked = self.note_fin_acked();
         if let Next::Closed(_) = fin_acked {
-            return Err((
-                Disposition {
-                    closed: true,
-                    ..Disposition::default()
-                },
-                fin_acked,
-            ));
+            return Err((Disposition::CLOSED, fin_acked));
         }
         let accepted = self.take_payload(segment, queue, cx.now)?;
         Ok(self.conclude(accepted, fin_acked, cx.now))
@@ -263,25 +252,25 @@ impl<P: Payload> Synchronized<P> {
         Err(self.answer(reason, segment, now))
     }
 
-    /// Second and fourth check: RST and SYN, each with the defence of RFC 5961.
-    fn check_control(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), SegmentVerdict> {
-        match segment.control {
-            Control::None | Control::Fin => Ok(()),
-            Control::Syn => {
-                self.note_syn_ack(segment);
-                Err(self.challenge(SegmentDrop::UnexpectedSyn, now))
-            }
-            Control::Rst if segment.seq == self.receiver.rcv_nxt() => {
-                if let Some(opening) = self.opening.take() {
-                    opening.slot.reset(now);
-                }
-                Err(self.reset())
-            }
-            Control::Rst if segment.seq.before(self.receiver.rcv_nxt()) => {
-                Err(drop_silently(SegmentDrop::BlindRst))
-            }
-            Control::Rst => Err(self.challenge(SegmentDrop::InexactRst, now)),
+    /// Second check: a RST ends the connection only with the exact sequence number (RFC 5961 3).
+    fn on_rst(&mut self, seq: SeqNum, now: Instant) -> SegmentVerdict {
+        let expected = self.receiver.rcv_nxt();
+        if seq.before(expected) {
+            return drop_silently(SegmentDrop::BlindRst);
         }
+        if seq != expected {
+            return self.challenge(SegmentDrop::InexactRst, now);
+        }
+        if let Some(opening) = self.opening.take() {
+            opening.slot.reset(now);
+        }
+        self.reset()
+    }
+
+    /// Fourth check: a SYN is answered by a challenge ACK (RFC 5961 4).
+    fn on_syn(&mut self, segment: &Segment<P>, now: Instant) -> SegmentVerdict {
+        self.note_syn_ack(segment);
+        self.challenge(SegmentDrop::UnexpectedSyn, now)
     }
 
     /// Ends the connection by the peer's RST; without an error if both FINs were sent (RFC 9293 3.10.7.4).
@@ -291,13 +280,7 @@ impl<P: Payload> Synchronized<P> {
             StateKind::CloseWait => Some(TcpError::BrokenPipe),
             _ => Some(TcpError::Reset),
         };
-        (
-            Disposition {
-                closed: true,
-                ..Disposition::default()
-            },
-            Next::Closed(error),
-        )
+        (Disposition::CLOSED, Next::Closed(error))
     }
 
     /// Fifth check: the ACK field.
@@ -383,12 +366,12 @@ impl<P: Payload> Synchronized<P> {
             (self.kind, next) = self.kind.after_peer_fin();
             if self.kind != StateKind::CloseWait {
                 // We have closed, too: no data will take the ACK along.
-                self.receiver.request_ack();
+                self.receiver.ack.request();
             }
         }
         let disposition = Disposition {
             reply: next == Next::TimeWait
-                || self.receiver.is_ack_urgent(now)
+                || self.receiver.ack.is_urgent(now)
                 || !self.sender.all_acked(),
             drop,
             ..Disposition::default()
@@ -413,7 +396,7 @@ impl<P: Payload> Synchronized<P> {
         if segment.seq_len() == 0 && !self.replies.allow_invalid(now) {
             return drop_silently(reason);
         }
-        self.receiver.request_ack();
+        self.receiver.ack.request();
         (Disposition::answered(reason), Next::Stay)
     }
 
@@ -424,14 +407,14 @@ impl<P: Payload> Synchronized<P> {
             return drop_silently(SegmentDrop::ChallengeAckLimited);
         }
         self.tally.challenge_acks += 1;
-        self.receiver.request_ack();
+        self.receiver.ack.request();
         (Disposition::answered(reason), Next::Stay)
     }
 
     /// Ends our half of the stream behind what is queued.
     pub(crate) fn shutdown_write(&mut self) {
         if self.kind.can_send() {
-            self.sender.queue_fin();
+            self.sender.queue.push_fin();
             self.kind = self.kind.after_close();
         }
     }
@@ -453,7 +436,7 @@ impl<P: Payload> Synchronized<P> {
 
     /// Returns what TIME-WAIT keeps.
     pub(crate) fn remains(&mut self, queue: &RecvQueue<P>) -> Remains {
-        let ack_due = self.receiver.is_ack_pending();
+        let ack_due = self.receiver.ack.is_pending();
         let at = AnnouncedAt {
             now: Instant::ZERO,
             ts_value: 0,
@@ -495,7 +478,7 @@ impl<P: Payload> Synchronized<P> {
         info.snd_wscale = self.negotiated.snd_wscale;
         info.rcv_wscale = self.negotiated.rcv_wscale;
         info.last_data_recv = self.last_data_recv;
-        info.rcv_mss = self.receiver.rcv_mss();
+        info.rcv_mss = self.receiver.ack.rcv_mss();
         info.rcv_wnd = self.receiver.window().promised(self.receiver.rcv_nxt());
         info.rcv_space = self.receiver.window().space(self.receiver.rcv_nxt());
         info.out_of_order = self.receiver.out_of_order();

@@ -11,7 +11,7 @@ use gve_defs::adminq::{
     QueriedFlowRules, QueryFlowRules, QueryRss, flow_type, opcode,
 };
 use gve_driver::{Driver, DriverError, QueueOptions};
-use steer::{RuleLocation, Selected};
+use steer::RuleLocation;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 fn rule(location: u32, queue: u16, port: u16) -> ConfigureFlowRule {
@@ -38,10 +38,8 @@ fn queue_of(bench: &mut Bench, driver: &mut Driver, frame: &Frame) -> u16 {
 fn queue_by_steer(bench: &Bench, frame: &Frame) -> u16 {
     let bytes = frame.bytes();
     let headers = wire::RxHeaders::parse(&bytes, bytes.len()).unwrap();
-    match bench.device.steering().select_queue(&headers) {
-        Selected::Queue { queue, .. } => queue.0,
-        Selected::Drop(location) => panic!("rule {location} drops"),
-    }
+    let queue = bench.device.steering().select_queue(&headers);
+    queue.expect("no rule drops").0
 }
 
 fn refused(result: Result<(), DriverError>) -> AdminqStatus {

@@ -8,12 +8,12 @@ use nic::Nic;
 use tcp::{Connection, SeqNum, StateKind};
 use wire::{FourTuple, Instant};
 
+use super::ConnectionSocket;
 use crate::socket::error::{DontneedError, RecvError};
 use crate::socket::place::{Place, PlacedFrags};
-use crate::socket::recvmsg::{RecvCall, RecvOutcome, recvmsg};
+use crate::socket::recvmsg::{RecvCall, RecvOutcome, Stopped, recvmsg};
 use crate::socket::timestamps::ArrivalTimes;
-use crate::socket::token_memory::TokenMemory;
-use crate::socket::token_table::TokenTable;
+use crate::socket::token_table::{TokenMemory, TokenTable};
 
 /// The reading side of a connection.
 #[derive(Debug, Default)]
@@ -33,21 +33,22 @@ pub(crate) struct Reader {
     is_shut_down: bool,
 }
 
-impl Reader {
-    /// Delivers payload to the program.
-    pub(super) fn receive(
-        &mut self,
-        conn: &mut Connection<FragList>,
-        call: RecvCall<'_, '_>,
-    ) -> Result<RecvOutcome, RecvError> {
+impl ConnectionSocket {
+    /// Delivers payload to the program, or the end of the stream, or the error of the connection.
+    pub(crate) fn receive(&mut self, call: RecvCall<'_, '_>) -> Result<RecvOutcome, RecvError> {
+        let Self { conn, reader, .. } = self;
         let is_peek = call.is_peek();
-        let placed_frags = self.placed_frags.as_deref_mut();
-        let mut outcome = recvmsg(conn.recv_queue(), &mut self.tokens, placed_frags, call)?;
-        let end = self.read + outcome.bytes as u64;
-        outcome.arrived = self.arrival_times.of(self.read..end);
+        let placed_frags = reader.placed_frags.as_deref_mut();
+        let received = recvmsg(conn.recv_queue(), &mut reader.tokens, placed_frags, call);
+        let mut outcome = match received {
+            Err(RecvError::WouldBlock) => return self.end_of_queue(),
+            received => received?,
+        };
+        let end = reader.read + outcome.bytes as u64;
+        outcome.arrived = reader.arrival_times.of(reader.read..end);
         if !is_peek {
-            self.read = end;
-            self.arrival_times.forget(end);
+            reader.read = end;
+            reader.arrival_times.forget(end);
             if conn.readable_len() == 0 {
                 conn.on_read();
             }
@@ -55,6 +56,21 @@ impl Reader {
         Ok(outcome)
     }
 
+    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
+    /// `WouldBlock`.
+    fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
+        match self.take_error() {
+            Some(error) => Err(RecvError::Connection(error)),
+            None if self.reader.is_at_end(self.conn.state()) => {
+                self.conn.on_read();
+                Ok(RecvOutcome::without_bytes(Stopped::Eof))
+            }
+            None => Err(RecvError::WouldBlock),
+        }
+    }
+}
+
+impl Reader {
     /// Returns whether nothing follows what was received: the connection is over, or reading was shut down.
     pub(super) fn is_at_end(&self, state: StateKind) -> bool {
         match state {
@@ -139,14 +155,15 @@ impl Reader {
     ) -> Result<u32, DontneedError> {
         let freed = self
             .tokens
-            .release(ranges, |memory| memory.release(&mut home))?;
+            .release(ranges, |memory| memory.into_iter().for_each(&mut home))?;
         self.note_gathered(ranges);
         Ok(freed)
     }
 
     /// Takes all tokens back.
     pub(crate) fn release_tokens(&mut self, mut home: impl FnMut(Netmem)) {
-        self.tokens.release_all(|memory| memory.release(&mut home));
+        self.tokens
+            .release_all(|memory| memory.into_iter().for_each(&mut home));
     }
 
     /// Returns the number of tokens that have not been given back.

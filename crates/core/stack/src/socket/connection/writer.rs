@@ -1,12 +1,17 @@
 //! The writing side of a connection: what its sends are made of, and what is reported of them.
 
+use std::net::IpAddr;
+
+use devmem_uapi::{CmsgSink, OffenderFamily, SCM_TIMESTAMPING_LEN, SockExtendedErr, cmsg_space};
 use netmem::FragList;
 use tcp::{Connection, Push, Segment, StateKind};
 use wire::Instant;
 
-use super::SourceMemory;
+use super::{ConnectionSocket, SourceMemory};
 use crate::path_mtu::PathMtu;
+use crate::socket::error::RecvError;
 use crate::socket::errqueue::ErrQueue;
+use crate::socket::recvmsg::{RecvOutcome, Stopped};
 
 /// The writing side of a connection.
 #[derive(Debug, Default)]
@@ -64,11 +69,6 @@ impl Writer {
         Some(ident)
     }
 
-    /// Reports the sends that are complete; returns whether there were any.
-    pub(crate) fn collect(&mut self, conn: &Connection<FragList>) -> bool {
-        self.errors.collect(acked_offset(conn))
-    }
-
     /// Returns whether the NIC, or the queue of a neighbour, still holds packets of a send that the peer has
     /// acknowledged, or that will not be acknowledged because the connection has ended.
     pub(crate) fn is_draining(&self, conn: &Connection<FragList>) -> bool {
@@ -84,6 +84,28 @@ impl Writer {
             _ => conn.acked_offset(),
         };
         self.errors.note_times(conn.sent_offset(), acked, now);
+    }
+}
+
+impl ConnectionSocket {
+    /// Reports the oldest entry of the error queue.
+    pub(crate) fn recv_error(&mut self, sink: &mut dyn CmsgSink) -> Result<RecvOutcome, RecvError> {
+        let (family, address_len) = match self.tuple.dst_ip {
+            IpAddr::V4(_) => (OffenderFamily::Ip, 16),
+            IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
+        };
+        let errors = &mut self.writer.errors;
+        let time = match errors.is_time() {
+            true => cmsg_space(SCM_TIMESTAMPING_LEN),
+            false => 0,
+        };
+        match errors.report(family, sink) {
+            None => Err(RecvError::ErrorQueueEmpty),
+            Some(Ok(())) => Ok(RecvOutcome::without_bytes(Stopped::ErrorQueue)),
+            Some(Err(_)) => Err(RecvError::NoControlSpace {
+                need: time + cmsg_space(size_of::<SockExtendedErr>() + address_len),
+            }),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::sockopt::SocketOption;
 use super::super::timestamps::{StampIds, Timestamping};
 use super::*;
 use crate::socket::readiness::Readiness;
-use crate::{Secret, SendMsg, Stack, StackConfig};
+use crate::{FlushScope, Secret, SendMsg, Stack, StackConfig};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 5201;
@@ -172,7 +172,7 @@ fn no_call_and_no_poll_changes_a_socket_without_comparing_its_readiness() {
         .call(|stack, _| stack.shutdown(accepted, Shutdown::Read))
         .unwrap();
     world.run();
-    world.call(|stack, now| stack.flush(now));
+    world.call(|stack, now| stack.flush(FlushScope::All, now));
     assert!(world.has(accepted, Readiness::READ_CLOSED));
     world.call(|stack, _| stack.close(accepted)).unwrap();
     world.run();
@@ -204,17 +204,17 @@ fn a_flush_of_full_super_packets_leaves_the_rest_to_the_next_poll() {
     let mut waited = 0;
     for _ in 0..20 {
         send(&mut world);
-        world.call(|stack, now| stack.flush_full(now));
+        world.call(|stack, now| stack.flush(FlushScope::Full, now));
         waited += usize::from(world.stack.wants_flush());
     }
     let packets = world.stack.stats().tx_packets - before;
     // Seven sends until a super-packet is in flight, and then one packet for six or seven sends.
     assert!((9..=10).contains(&packets), "{packets}");
     assert!(waited > 10, "{waited}");
-    world.call(|stack, now| stack.flush(now));
+    world.call(|stack, now| stack.flush(FlushScope::All, now));
     assert!(!world.stack.wants_flush());
     send(&mut world);
-    world.call(|stack, now| stack.flush_full(now));
+    world.call(|stack, now| stack.flush(FlushScope::Full, now));
     assert!(world.stack.wants_flush() && world.stack.has_unsent());
     world.run();
     assert!(!world.stack.wants_flush() && !world.stack.has_unsent());
@@ -287,7 +287,7 @@ fn polls_that_go_on_serve_each_connection_once_and_the_empty_link_sends_its_ack(
         let sent = world.call(|stack, _| stack.sendmsg(*opener, &message, MsgFlags::empty()));
         assert_eq!(sent, Ok(100));
     }
-    world.call(|stack, now| stack.flush(now));
+    world.call(|stack, now| stack.flush(FlushScope::All, now));
     let acks_sent = world.stack.stats().tx_packets;
     for received in 1..=CONNECTIONS {
         assert_eq!(world.call(|stack, now| stack.poll(now)).received, 1);
@@ -308,7 +308,7 @@ fn polls_that_go_on_serve_each_connection_once_and_the_empty_link_sends_its_ack(
         let message = SendMsg::new(&[7; 100]);
         let sent = world.call(|stack, _| stack.sendmsg(opener, &message, MsgFlags::empty()));
         assert_eq!(sent, Ok(100));
-        world.call(|stack, now| stack.flush(now));
+        world.call(|stack, now| stack.flush(FlushScope::All, now));
         assert_eq!(world.call(|stack, now| stack.poll(now)).received, 1);
     }
     // When the link is empty, all are served once, also one that has received another segment meanwhile.

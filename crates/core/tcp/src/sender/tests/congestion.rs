@@ -102,7 +102,7 @@ fn a_pause_halves_the_window_per_timeout_down_to_the_initial_one() {
     }
     assert_eq!(bench.cwnd(), (160_000, None));
     assert!(bench.sender.all_acked());
-    let rto = bench.sender.flight.rtt().base_rto();
+    let rto = bench.sender.flight.rtt.base_rto();
     bench.now = bench.now + 2 * rto + Duration::from_millis(1);
     bench.write(100);
     bench.drain();

@@ -139,8 +139,8 @@ impl Bench {
     }
 
     pub fn write_more(&mut self, len: usize, more: bool) {
-        let start = self.at(self.sender.pushed_offset());
-        self.sender.push(Bytes::pattern(start, len), more);
+        let start = self.at(self.sender.queue.end());
+        self.sender.queue.push(Bytes::pattern(start, len), more);
     }
 
     /// Advances the clock without running timers.
@@ -259,6 +259,9 @@ impl Bench {
 
     /// Returns cwnd and ssthresh in bytes.
     pub fn cwnd(&self) -> (u64, Option<u64>) {
-        (self.sender.rate.cwnd(), self.sender.rate.ssthresh())
+        (
+            self.sender.rate.congestion.cwnd(),
+            self.sender.rate.congestion.ssthresh(),
+        )
     }
 }

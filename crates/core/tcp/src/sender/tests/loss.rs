@@ -48,7 +48,7 @@ fn packets_that_arrive_late_are_no_losses() {
     bench.drain();
     bench.pass(10);
     let _ = bench.ack(2000);
-    assert!(bench.sender.flight.rack().reordering_seen());
+    assert!(bench.sender.flight.rack.reordering_seen());
     assert_eq!(
         (bench.sender.recovery.phase(), bench.info().reord_seen),
         (Phase::Open, 1)
@@ -68,8 +68,8 @@ fn a_dsack_widens_the_reordering_window() {
         bench
             .sender
             .flight
-            .rack()
-            .reordering_window(bench.sender.flight.rtt(), Patience::Some)
+            .rack
+            .reordering_window(&bench.sender.flight.rtt, Patience::Some)
     };
     assert_eq!(window(&bench), Duration::from_millis(25));
     let _ = bench.sacked(1000, &[(0, 1000)]);
@@ -86,7 +86,7 @@ fn a_dsack_widens_the_reordering_window() {
     }
     assert_eq!(
         window(&bench),
-        bench.sender.flight.rtt().srtt().unwrap(),
+        bench.sender.flight.rtt.srtt().unwrap(),
         "at most a round trip"
     );
 }
@@ -214,7 +214,7 @@ fn in_recovery(change: impl FnOnce(&mut Setup)) -> Bench {
 fn a_recovery_without_acks_is_probed_before_the_timeout() {
     let mut bench = in_recovery(|_| ());
     let end = bench.sender.sent_offset();
-    let timeout = 2 * bench.sender.flight.rtt().srtt().unwrap() + Duration::from_millis(2);
+    let timeout = 2 * bench.sender.flight.rtt.srtt().unwrap() + Duration::from_millis(2);
     // The retransmission filled the hole, and the only ACK for it was lost.
     let (after, probe) = bench.fire_and_drain();
     assert_eq!(u128::from(after), timeout.as_millis());
@@ -321,7 +321,7 @@ fn without_sack_three_duplicates_repair_the_first_packet() {
     let _ = bench.ack(4000);
     assert_eq!(bench.drain()[0], sent(4000, 5000, ""));
     // A full one ends it.
-    let end = bench.sender.recovery.point();
+    let end = bench.sender.recovery.point;
     let _ = bench.ack(end);
     assert_eq!(bench.cwnd().0, 5000);
     assert_eq!(bench.sender.recovery.phase(), Phase::Open);
@@ -334,7 +334,7 @@ fn without_sack_old_duplicates_begin_no_second_recovery() {
         let _ = bench.ack(0);
         bench.drain();
     }
-    let end = bench.sender.recovery.point();
+    let end = bench.sender.recovery.point;
     let _ = bench.ack(end);
     bench.drain();
     for _ in 0..5 {
@@ -380,7 +380,7 @@ fn lost_packets_are_sent_before_new_data_that_would_fit_earlier() {
     });
     bench.write(5000);
     for _ in 0..10 {
-        bench.sender.push_boundary();
+        bench.sender.queue.push_boundary();
         bench.write(500);
     }
     bench.drain();
@@ -466,7 +466,7 @@ fn nonsense_in_sack_blocks_is_ignored() {
         let _ = bench.sacked(5000, &blocks);
         assert_eq!(bench.info(), before, "{blocks:?}");
     }
-    bench.sender.flight.board().check();
+    bench.sender.flight.board.check();
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn larger_packets_are_tried_again_and_kept_if_they_arrive() {
     bench.write(3000);
     bench.drain();
     deliver_all(&mut bench);
-    assert!(!bench.sender.packets.path().is_reduced());
+    assert!(!bench.sender.packets.path.is_reduced());
     // One timeout has no effect any more.
     bench.write(3000);
     bench.drain();

@@ -56,8 +56,8 @@ fn only_a_valid_sample_ends_the_backoff() {
     bench.pass(100);
     let _ = bench.ack(10_000);
     assert_eq!(
-        bench.sender.flight.rtt().rto(),
-        bench.sender.flight.rtt().base_rto()
+        bench.sender.flight.rtt.rto(),
+        bench.sender.flight.rtt.base_rto()
     );
 }
 
@@ -110,7 +110,7 @@ fn slow_start_repairs_the_rest() {
         assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
         let _ = bench.ack(una);
         bench.drain();
-        bench.sender.flight.board().check();
+        bench.sender.flight.board.check();
     }
     let _ = bench.ack(12_000);
     assert_eq!(

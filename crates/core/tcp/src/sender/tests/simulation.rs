@@ -207,8 +207,8 @@ impl Simulation {
         for _ in 0..steps {
             self.write();
             self.transmit();
-            self.sender.flight.board().check();
-            self.most_records = self.most_records.max(self.sender.flight.board().records());
+            self.sender.flight.board.check();
+            self.most_records = self.most_records.max(self.sender.flight.board.records());
             if self.sender.all_acked() && self.sender.fin_sent() {
                 return self.finish(start);
             }
@@ -245,24 +245,32 @@ impl Simulation {
     }
 
     fn write(&mut self) {
-        while self.sender.pushed_offset() < self.transfer.bytes
-            && self.sender.room(&self.transfer.config.settings) > 0
+        while self.sender.queue.end() < self.transfer.bytes
+            && self
+                .sender
+                .queue
+                .room(self.transfer.config.settings.snd_buf_max)
+                > 0
         {
-            let left = self.transfer.bytes - self.sender.pushed_offset();
-            let most = left
-                .min(self.transfer.write)
-                .min(self.sender.room(&self.transfer.config.settings) as u64);
+            let left = self.transfer.bytes - self.sender.queue.end();
+            let most = left.min(self.transfer.write).min(
+                self.sender
+                    .queue
+                    .room(self.transfer.config.settings.snd_buf_max) as u64,
+            );
             let len = 1 + self.random.below(most);
             let len = len.min(left);
-            let start = self.first + self.sender.pushed_offset() as u32 as usize;
+            let start = self.first + self.sender.queue.end() as u32 as usize;
             let more = len < left && self.random.chance(100);
             if self.random.chance(20) {
-                self.sender.push_boundary();
+                self.sender.queue.push_boundary();
             }
-            self.sender.push(Bytes::pattern(start, len as usize), more);
+            self.sender
+                .queue
+                .push(Bytes::pattern(start, len as usize), more);
         }
-        if self.sender.pushed_offset() == self.transfer.bytes {
-            self.sender.queue_fin();
+        if self.sender.queue.end() == self.transfer.bytes {
+            self.sender.queue.push_fin();
         }
     }
 

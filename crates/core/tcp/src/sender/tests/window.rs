@@ -20,9 +20,9 @@ use crate::test_payload::Bytes;
 fn nothing_leaves_before_the_handshake() {
     let config = TestConfig::default();
     let mut sender: Sender<Bytes> = Sender::new(&config, &config.settings, ISS);
-    sender.push(Bytes::pattern(ISS + 1, 10), false);
+    sender.queue.push(Bytes::pattern(ISS + 1, 10), false);
     assert!(sender.poll_data(&config.at(Instant::ZERO)).is_none());
-    assert_eq!((sender.next_timer(), sender.queued_len()), (None, 10));
+    assert_eq!((sender.next_timer(), sender.queue.len()), (None, 10));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn an_older_segment_does_not_change_the_window() {
             ts_progress: false,
         };
         let _ = bench.sender.on_ack(&ack, &bench.config.at(bench.now));
-        bench.sender.snd_wnd()
+        bench.sender.space.wnd()
     };
     assert_eq!(ack(PEER + 10, 3000), 3000);
     assert_eq!(ack(PEER + 5, 9000), 3000);
@@ -179,14 +179,20 @@ fn a_refused_acknowledgement_changes_nothing() {
 fn room_comes_back_as_data_is_acknowledged() {
     let mut bench = Bench::with(|setup| setup.config.settings.snd_buf_max = 9000);
     bench.write(9000);
-    assert_eq!(bench.sender.room(&bench.config.settings), 0);
+    assert_eq!(
+        bench.sender.queue.room(bench.config.settings.snd_buf_max),
+        0
+    );
     bench.drain();
     let _ = bench.ack(1000);
-    assert!(!bench.sender.writer.is_writable(9000));
+    assert!(!bench.sender.queue.is_writable(9000));
     let _ = bench.ack(5000);
-    assert!(bench.sender.writer.is_writable(9000), "a third is free");
+    assert!(bench.sender.queue.is_writable(9000), "a third is free");
     let _ = bench.ack(9000);
-    assert_eq!(bench.sender.room(&bench.config.settings), 9000);
+    assert_eq!(
+        bench.sender.queue.room(bench.config.settings.snd_buf_max),
+        9000
+    );
     assert!(bench.sender.all_acked());
 }
 
@@ -278,7 +284,7 @@ fn uncorking_without_bytes_lets_the_rest_out() {
     let mut bench = Bench::with(|_| ());
     bench.write_more(100, true);
     assert_eq!(bench.drain(), []);
-    bench.sender.push(Bytes::default(), false);
+    bench.sender.queue.push(Bytes::default(), false);
     assert_eq!(bench.drain(), [sent(0, 100, "P")]);
 }
 
@@ -286,7 +292,7 @@ fn uncorking_without_bytes_lets_the_rest_out() {
 fn a_boundary_cuts_segments_and_retransmissions() {
     let mut bench = Bench::with(|setup| setup.config.settings.nodelay = true);
     bench.write(1500);
-    bench.sender.push_boundary();
+    bench.sender.queue.push_boundary();
     bench.write(1500);
     assert_eq!(bench.drain(), [sent(0, 1500, "P"), sent(1500, 3000, "P")]);
     bench.fire_and_drain();
@@ -333,7 +339,7 @@ fn a_closed_window_is_probed_with_doubling_intervals() {
     bench.window = 0;
     let _ = bench.ack(1000);
     assert_eq!(bench.drain(), []);
-    let base = bench.sender.flight.rtt().base_rto();
+    let base = bench.sender.flight.rtt.base_rto();
     for times in 0..12 {
         let (waited, probe) = bench.fire_and_drain();
         let expected = (base * (1 << times)).as_millis().min(120_000);
@@ -447,7 +453,7 @@ fn a_window_that_grows_does_not_end_the_backoff_of_a_lossy_path() {
 fn the_fin_rides_on_the_last_data() {
     let mut bench = Bench::with(|_| ());
     bench.write(1500);
-    bench.sender.queue_fin();
+    bench.sender.queue.push_fin();
     assert!(!bench.sender.fin_sent());
     assert_eq!(bench.drain(), [sent(0, 1500, "FP")]);
     assert!(bench.sender.fin_sent() && !bench.sender.fin_acked());
@@ -462,7 +468,7 @@ fn the_fin_rides_on_the_last_data() {
 #[test]
 fn a_fin_alone_leaves_and_is_repeated() {
     let mut bench = Bench::with(|_| ());
-    bench.sender.queue_fin();
+    bench.sender.queue.push_fin();
     assert_eq!(bench.drain(), [sent(0, 0, "F")]);
     assert_eq!(bench.fire_and_drain().1, [sent(0, 0, "Fp")]);
     assert_eq!(bench.fire_and_drain().1, [sent(0, 0, "F")]);
@@ -476,7 +482,7 @@ fn a_fin_is_not_delayed_by_nagle_and_needs_window() {
     bench.write(100);
     bench.drain();
     bench.write(100);
-    bench.sender.queue_fin();
+    bench.sender.queue.push_fin();
     assert_eq!(
         bench.drain(),
         [],
@@ -490,9 +496,9 @@ fn a_fin_is_not_delayed_by_nagle_and_needs_window() {
 #[test]
 fn payload_behind_a_fin_is_dropped() {
     let mut bench = Bench::with(|_| ());
-    bench.sender.queue_fin();
+    bench.sender.queue.push_fin();
     bench.write(100);
-    assert_eq!(bench.sender.queued_len(), 0);
+    assert_eq!(bench.sender.queue.len(), 0);
 }
 
 #[test]
@@ -528,19 +534,6 @@ fn pacing_does_not_keep_a_blocked_sender_awake() {
     bench.pass(50);
     assert_eq!(bench.drain(), []);
     assert!(bench.sender.next_timer().unwrap() > bench.now);
-}
-
-#[test]
-fn clear_drops_everything() {
-    let mut bench = Bench::with(|_| ());
-    bench.write(20_000);
-    bench.drain();
-    bench.sender.clear();
-    assert_eq!(
-        (bench.sender.queued_len(), bench.sender.next_timer()),
-        (0, None)
-    );
-    assert_eq!(bench.drain(), []);
 }
 
 #[test]

@@ -16,7 +16,7 @@ impl<P: Payload> Synchronized<P> {
         };
         let (packets, len) = (segment.packets.max(1), segment.payload.len());
         if accurate.feedback.on_segment(segment.ecn, packets, len) {
-            self.receiver.request_ack();
+            self.receiver.ack.request();
         }
     }
 

@@ -31,7 +31,7 @@ impl<P: Payload> Synchronized<P> {
         if let Some(syn_ack) = self.poll_syn_ack(queue, cx) {
             return Some(syn_ack);
         }
-        if self.receiver.is_ack_due(now) && self.receiver.has_sack() {
+        if self.receiver.ack.is_due(now) && self.receiver.has_sack() {
             return Some(self.bare_ack(queue, now));
         }
         self.choose_bundling();
@@ -40,7 +40,7 @@ impl<P: Payload> Synchronized<P> {
             segment.push |= segment.gso_size > 0 && cx.shared().tuning.pushes_super_segments;
             return Some(segment);
         }
-        if self.receiver.is_ack_due(now) {
+        if self.receiver.ack.is_due(now) {
             return Some(self.bare_ack(queue, now));
         }
         if self.keepalive.poll_send() {
@@ -109,7 +109,7 @@ impl<P: Payload> Synchronized<P> {
         } = data;
         let mss = self.sender.mss();
         if !payload.is_empty() {
-            self.receiver.on_data_sent(now);
+            self.receiver.ack.on_data_sent(now);
         }
         let announcement = self.receiver.announce(queue, self.announced_at(now), 0);
         let mut segment = Segment {
@@ -136,7 +136,7 @@ impl<P: Payload> Synchronized<P> {
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         let own = earliest(
-            self.receiver.next_timer(),
+            self.receiver.ack.next_timer(),
             earliest(self.keepalive.next_timer(), self.linger),
         );
         if let Some(opening) = &self.opening {
@@ -148,10 +148,7 @@ impl<P: Payload> Synchronized<P> {
 
     pub(crate) fn on_timer(&mut self, cx: &Context<'_>) -> SegmentVerdict {
         let now = cx.now;
-        let over = Disposition {
-            closed: true,
-            ..Disposition::default()
-        };
+        let over = Disposition::CLOSED;
         if self.linger.is_some_and(|linger| linger <= now) {
             return (over, Next::Closed(None));
         }
@@ -162,7 +159,7 @@ impl<P: Payload> Synchronized<P> {
         } else if let TimerOutcome::Abort(error) = self.sender.on_timer(cx) {
             return (over, Next::Closed(Some(error)));
         }
-        let is_busy = self.sender.queued_len() > 0 || self.sender.in_flight() > 0;
+        let is_busy = self.sender.queue.len() > 0 || self.sender.in_flight() > 0;
         if let KeepaliveVerdict::Dead = self.keepalive.on_timer(is_busy, cx.settings, now) {
             return (
                 Disposition {
@@ -172,12 +169,6 @@ impl<P: Payload> Synchronized<P> {
                 Next::Abort(Some(TcpError::TimedOut)),
             );
         }
-        (
-            Disposition {
-                reply: true,
-                ..Disposition::default()
-            },
-            Next::Stay,
-        )
+        (Disposition::REPLY, Next::Stay)
     }
 }

@@ -23,6 +23,21 @@ pub enum Operation {
     Flush,
 }
 
+impl StoreError {
+    /// Returns whether the server has refused to write zeros by itself, although it says that it can: storage below it may be unable to.
+    pub(super) fn refuses_zeros(&self) -> bool {
+        /// `NBD_EINVAL` and `NBD_ENOTSUP` (the section "Error values").
+        const REFUSALS: [u32; 2] = [22, 95];
+        let Self::Server {
+            operation, errno, ..
+        } = self
+        else {
+            return false;
+        };
+        *operation == Operation::WriteZeroes && REFUSALS.contains(errno)
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

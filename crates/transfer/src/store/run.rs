@@ -282,6 +282,11 @@ impl<'a> Run<'a> {
             Err(fault) => fault,
         };
         match fault {
+            Fault::Fatal(error) if error.refuses_zeros() && self.job.supply.send_zeros() => {
+                // Other requests of the connection may have the same answer.
+                self.broken(index);
+                Ok(true)
+            }
             Fault::Fatal(error) => Err(error),
             Fault::Broken(cause) => {
                 self.broken(index);

@@ -1,13 +1,22 @@
-//! NBD servers with old negotiations, and exports that are not whole blocks.
+//! NBD servers with old negotiations, exports that are not whole blocks, and zeros that a server cannot write.
 
-use std::io;
-use std::ops::ControlFlow;
+use std::io::{self, Read};
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::{Loader, NbdExport};
+use devmem_transfer::store::{Filled, Storer};
 
 use crate::nbd_script::{ACK, Peer, SIZE, serve, simple};
 use crate::world::{V4, World, memory_for, pattern, whole};
+
+/// Commands, a flag and an error of the protocol.
+const WRITE: u8 = 1;
+const WRITE_ZEROES: u8 = 6;
+const SEND_WRITE_ZEROES: u16 = 1 << 6;
+const ENOTSUP: u32 = 95;
 
 /// Answers reads of the pattern, without structured replies.
 fn answer_reads(peer: &mut Peer, smallest: usize) -> io::Result<()> {
@@ -89,6 +98,80 @@ fn an_export_that_ends_with_a_part_of_a_block_is_loaded() {
                 answer_reads(peer, 512)
             });
             load_all(&world, &format!("nbd://{}:{port}/disk", V4.host));
+            world.end();
+        },
+    );
+}
+
+/// Stores what is written in `disk`, and refuses to write zeros.
+fn take_writes(peer: &mut Peer, disk: &Mutex<Vec<u8>>) -> io::Result<()> {
+    loop {
+        let [_, _, _, _, _, _, 0, command]: [u8; 8] = peer.read()? else {
+            panic!("a request without flags");
+        };
+        let cookie = u64::from_be_bytes(peer.read()?);
+        let at = u64::from_be_bytes(peer.read()?) as usize;
+        let len = peer.u32()? as usize;
+        let errno = match command {
+            WRITE => {
+                let mut bytes = vec![0; len];
+                peer.0.read_exact(&mut bytes)?;
+                disk.lock().expect("no panic")[at..at + len].copy_from_slice(&bytes);
+                0
+            }
+            WRITE_ZEROES => ENOTSUP,
+            // A goodbye.
+            _ => return Ok(()),
+        };
+        peer.say(&[&simple(cookie, errno)])?;
+    }
+}
+
+#[test]
+fn zeros_that_the_server_cannot_write_are_sent() {
+    in_netns(
+        "nbd_old::zeros_that_the_server_cannot_write_are_sent",
+        || {
+            let disk = Arc::new(Mutex::new(vec![0xee; SIZE]));
+            let served = Arc::clone(&disk);
+            let (port, connections) = serve(move |_, peer| {
+                peer.negotiate(ACK + 1, SEND_WRITE_ZEROES, None)?;
+                take_writes(peer, &served)
+            });
+            let world = World::new(V4);
+            let url = format!("nbd://{}:{port}/disk", V4.host);
+            let export =
+                NbdExport::open(&world.nic, url.parse().expect("a URL")).expect("it is there");
+            let (chunks, bytes) = (memory_for(64 << 10), pattern(SIZE));
+            let mut fill = |target: Range<u64>, place: Range<usize>| {
+                let is_hole = target.start < 8192;
+                let bytes = &bytes[target.start as usize..target.end as usize];
+                // In a hole something else lies in the chunk, which must not be sent.
+                let filled = chunks.copy_in(place.start, bytes);
+                filled.map_err(io::Error::other)?;
+                Ok(if is_hole {
+                    Filled::Zeros
+                } else {
+                    Filled::Bytes
+                })
+            };
+            let storer = Storer::new(&world.nic).piece_bytes(4096);
+            let all = [0..SIZE as u64];
+            let stored = storer.store_from(&export, &chunks, &all, &mut fill, &mut |_| {
+                ControlFlow::Continue(())
+            });
+            assert_eq!(stored.expect("it stores").bytes, SIZE as u64);
+            let mut expected = bytes.clone();
+            expected[..8192].fill(0);
+            assert!(*disk.lock().expect("no panic") == expected);
+            assert!(
+                connections.load(Ordering::Relaxed) >= 2,
+                "the first one was refused"
+            );
+            let refused =
+                storer.write_zeroes(&export, &[0..4096], &mut |_| ControlFlow::Continue(()));
+            let refused = refused.expect_err("it cannot").to_string();
+            assert!(refused.contains("cannot write zeros"), "{refused}");
             world.end();
         },
     );

@@ -11,6 +11,7 @@ mod chart;
 mod connections;
 mod exchange;
 mod form;
+mod latency;
 mod load;
 mod loopback;
 mod lossy;
@@ -59,6 +60,7 @@ enum What {
     Pool(pool::PoolArgs),
     Load(load::LoadArgs),
     Exchange(exchange::ExchangeArgs),
+    Latency(latency::LatencyArgs),
 }
 
 /// A process that a benchmark starts. A program of its own and no hidden command, which a misspelt one would be told to be
@@ -85,6 +87,9 @@ enum Helper {
     /// A rank of `exchange`.
     #[command(name = "__rank")]
     Rank(exchange::RankArgs),
+    /// The other end of `latency`.
+    #[command(name = "__far")]
+    Far(latency::FarArgs),
 }
 
 /// The name that errors and notes begin with.
@@ -115,12 +120,14 @@ fn run(what: What) -> Result<(), Failure> {
         What::Pool(args) => pool::run(&args),
         What::Load(args) => load::run(&args),
         What::Exchange(args) => exchange::run(&args),
+        What::Latency(args) => latency::run(&args),
     }
 }
 
 fn run_helper(what: Helper) -> Result<(), Failure> {
     match what {
         Helper::Rank(args) => Ok(exchange::run_rank(&args)?),
+        Helper::Far(args) => Ok(latency::run_far(&args)?),
         Helper::NvmeTarget(args) => Ok(load::run_nvme_target(&args)?),
         Helper::Sender(args) => Ok(sender::run(&args)?),
         Helper::Cable(args) => lossy::run_cable(args),

@@ -202,6 +202,55 @@ fn bench_exchange_moves_messages_over_every_link_and_compares_the_rows() {
 }
 
 #[test]
+fn bench_latency_measures_round_trips_and_connections_beside_the_kernels() {
+    const TEST: &str = "bench_latency_measures_round_trips_and_connections_beside_the_kernels";
+    if !has_tap(TEST) {
+        return;
+    }
+    let names = [
+        "kernel/8",
+        "kernel/8/spin",
+        "kernel-nic/8",
+        "tap/8",
+        "packet/8/spin",
+        "shared/8",
+        "kernel/connect",
+        "packet/connect",
+        "packet/accept",
+    ];
+    let only = names.join(",");
+    let finished = run(&format!(
+        "latency --json --reps 1 --seconds 0.05 --only {only}"
+    ));
+    let json = finished.json();
+    let rows = json["rows"].as_array().expect("rows is an array");
+    // A name is also a beginning of names.
+    for name in names {
+        let row = rows.iter().find(|row| row["name"] == name);
+        let row = row.expect(name);
+        for figure in [
+            "per_second",
+            "p50_us",
+            "p99_us",
+            "near_cpu_us",
+            "far_cpu_us",
+        ] {
+            assert!(row[figure][0].as_f64() > Some(0.0), "{figure}: {row}");
+        }
+    }
+    let ratios = json["ratios"].as_array().expect("ratios is an array");
+    for (row, against) in [("tap/8", "kernel/8"), ("packet/connect", "kernel/connect")] {
+        let of = ratios
+            .iter()
+            .find(|ratio| ratio["row"] == row && ratio["against"] == against);
+        assert!(
+            of.is_some_and(|ratio| ratio["ratio"].as_f64() > Some(0.0)),
+            "{row}"
+        );
+    }
+}
+
+#[test]
 fn an_invalid_option_is_refused_before_the_network_is_set_up() {
     for (line, text) in [
         ("tx --only nosuch", "there is no row \"nosuch\""),
@@ -211,6 +260,8 @@ fn an_invalid_option_is_refused_before_the_network_is_set_up() {
         ("loopback --niov 3K", "--niov"),
         ("exchange --only nosuch", "there is no such row"),
         ("exchange --seconds 0", "--seconds 0"),
+        ("latency --only nosuch", "there is no such row"),
+        ("latency --seconds 0", "--seconds 0"),
     ] {
         run(line).failed_with(2, text);
     }
@@ -229,7 +280,9 @@ fn the_rows_of_bench_tx_can_be_listed_without_running_them() {
 
 #[test]
 fn every_benchmark_draws_its_chart() {
-    for benchmark in ["rx", "tx", "lossy", "loopback", "pool", "load", "exchange"] {
+    for benchmark in [
+        "rx", "tx", "lossy", "loopback", "pool", "load", "exchange", "latency",
+    ] {
         let finished = run(&format!("{benchmark} --help"));
         let help = String::from_utf8(finished.stdout).unwrap();
         assert!(help.contains("--plot <FILE.svg>"), "{benchmark}: {help}");
@@ -241,7 +294,7 @@ fn a_machine_without_tun_is_refused_before_anything_is_measured() {
     const TEST: &str = "a_machine_without_tun_is_refused_before_anything_is_measured";
     // A mount namespace in which there is no TUN device.
     let script = "mount -t tmpfs none /dev/net || exit 77; exec \"$0\" $1 --json";
-    for benchmark in ["rx", "tx", "lossy", "exchange"] {
+    for benchmark in ["rx", "tx", "lossy", "exchange", "latency"] {
         let mut command = Command::new("unshare");
         let tool = tool();
         command.args(["--mount", "--map-root-user", "sh", "-c", script]);
@@ -308,6 +361,14 @@ fn an_interrupted_exchange_reports_what_was_measured() {
     if has_tap("an_interrupted_exchange_reports_what_was_measured") {
         let line = "exchange --reps 999 --seconds 0.05 --only ours/shared";
         is_reported_after_a_signal(line, "of CPU time per message", "/rows/0/gbit_per_s");
+    }
+}
+
+#[test]
+fn an_interrupted_latency_reports_what_was_measured() {
+    if has_tap("an_interrupted_latency_reports_what_was_measured") {
+        let line = "latency --reps 999 --seconds 0.05 --only shared/8";
+        is_reported_after_a_signal(line, "us there and back", "/rows/0/p50_us");
     }
 }
 

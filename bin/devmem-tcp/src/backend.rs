@@ -13,6 +13,18 @@ pub enum Backend {
     User,
     /// The kernel's stack, on this interface.
     Kernel(String),
+    /// The kernel's sockets, without device memory.
+    Sockets,
+}
+
+/// Refuses the kernel's sockets for a command that needs device memory on the way.
+///
+/// # Errors
+///
+/// Always.
+pub fn no_sockets<T>(command: &str) -> Result<T, Failure> {
+    let text = format!("--backend sockets: only load has it, and {command} uses device memory");
+    Err(Failure::usage(text))
 }
 
 /// Chooses the backend. `users_alone` is a given option that only our NIC supports. If there was a choice, prints it with its
@@ -31,6 +43,10 @@ pub fn choose(
         (BackendChoice::User, Some(_), _) => Err(Failure::usage(
             "--if: the user backend does not use it; use --link",
         )),
+        (BackendChoice::Sockets, _, None) => Ok(Backend::Sockets),
+        (BackendChoice::Sockets, _, Some(option)) => Err(Failure::usage(format!(
+            "{option}: --backend sockets has no link of ours"
+        ))),
         (BackendChoice::Kernel, _, Some(option)) => Err(Failure::usage(format!(
             "{option}: only the user backend supports it"
         ))),

@@ -40,6 +40,8 @@ const MAX_QUEUES: u16 = 64;
 /// Default sizes of device memory: for our stack, and for the kernel's, where udmabuf has a limit.
 const MEM_SIZE: Size = Size(256 << 20);
 const KERNEL_MEM_SIZE: Size = Size(64 << 20);
+/// Device memory that a short load binds, unless the queues need more.
+const SHORT_LOAD_BYTES: usize = 16 << 20;
 /// The MTU of a NIC of the kernel, usually, and the default of `--impair`.
 const MTU: u16 = 1500;
 const UNIMPAIRED: &str = "none";
@@ -58,6 +60,8 @@ pub struct NicPlan {
     pub niov: NiovSize,
     /// Device memory to bind, in bytes.
     pub mem_bytes: usize,
+    /// Device memory to bind at least, for a short load: as many bytes if the user has said how many.
+    pub least_bytes: usize,
     /// Kind of that memory.
     pub memory: MemoryKind,
     /// Impairments of the link.
@@ -91,6 +95,7 @@ impl NicPlan {
             )));
         }
         let niov = parse_niov(*niov)?.unwrap_or_default();
+        let is_chosen = mem_size.is_some();
         let mem_size = mem_size.unwrap_or(MEM_SIZE);
         let mem_bytes = to_usize("--mem-size", mem_size)?;
         let least = usize::from(shards)
@@ -113,6 +118,13 @@ impl NicPlan {
             queues: *queues,
             niov,
             mem_bytes,
+            least_bytes: match is_chosen {
+                true => mem_bytes,
+                false => least
+                    .max(SHORT_LOAD_BYTES)
+                    .next_multiple_of(niov.bytes())
+                    .min(mem_bytes),
+            },
             memory: memory.unwrap_or(MemoryKind::Anonymous),
             impairment,
             linear_bytes: usize::from(linear),

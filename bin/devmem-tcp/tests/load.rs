@@ -433,7 +433,7 @@ fn no_error_of_a_command_line_shows_a_secret_or_what_a_terminal_obeys() {
     refused(&["http://me:s3cret@host:port/file"], None);
     refused(&["ftp://me:s3cret@host/file?sig=s3cret"], None);
     refused(&["http://127.0.0.1/file?token=s3cret"], None);
-    refused(&["nbd://me:s3cret@host/disk"], None);
+    refused(&["nbd://me:s3cret@host:port/disk"], None);
     refused(
         &[
             "http://host/f",

@@ -27,6 +27,9 @@ pub enum Congestion {
     Cubic,
     /// NewReno (RFC 5681, RFC 6582).
     Reno,
+    /// BBR, version 3 (draft-ietf-ccwg-bbr): for paths that lose packets without being full, and for short queues. Its packets are
+    /// paced.
+    Bbr,
 }
 
 /// Explicit congestion notification: whether routers may mark packets instead of dropping them. The values are those of Linux'
@@ -220,6 +223,7 @@ impl From<Congestion> for tcp::CongestionKind {
         match ours {
             Congestion::Cubic => Self::Cubic,
             Congestion::Reno => Self::NewReno,
+            Congestion::Bbr => Self::Bbr,
         }
     }
 }

@@ -41,6 +41,18 @@ const MAX_QUEUES: u16 = 256;
 /// more packets than the kernel's default, 500 or 1,000. The queue itself takes 8 bytes per packet.
 pub(crate) const TX_QUEUE_PACKETS: u32 = 10_000;
 
+/// Returns whether this process may make TAP interfaces: there are TUN devices, and it has CAP_NET_ADMIN. Without, it may still attach to one that
+/// was made for its user.
+pub fn may_create() -> bool {
+    /// `CAP_NET_ADMIN` (linux include/uapi/linux/capability.h).
+    const CAP_NET_ADMIN: u32 = 12;
+    let device = open(TUN_PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|caps| u64::from_str_radix(caps.trim(), 16).ok());
+    device.is_ok() && effective.is_some_and(|caps| caps & (1 << CAP_NET_ADMIN) != 0)
+}
+
 /// Offloads that the kernel may use for packets that it sends to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapOffloads {

@@ -2,11 +2,11 @@
 
 use nvme::Status;
 use nvme::command::{
-    self, CNS_ACTIVE, CNS_CONTROLLER, CNS_NAMESPACE, FABRICS, GET_LOG_PAGE, IDENTIFY, KEEP_ALIVE,
-    LOG_DISCOVERY, PROPERTY_GET, PROPERTY_SET, SET_FEATURES, Sqe,
+    self, CNS_ACTIVE, CNS_CONTROLLER, CNS_DESCRIPTORS, CNS_NAMESPACE, FABRICS, GET_LOG_PAGE,
+    IDENTIFY, KEEP_ALIVE, LOG_DISCOVERY, PROPERTY_GET, PROPERTY_SET, SET_FEATURES, Sqe,
 };
 use nvme::discovery::{self, Record};
-use nvme::identify::{Controller as Page, PAGE_BYTES, active_page};
+use nvme::identify::{Controller as Page, PAGE_BYTES, active_page, descriptor_page};
 use nvme::pdu::FromHost;
 use nvme::property::{self, Capabilities, Phase};
 
@@ -71,7 +71,7 @@ fn property(shared: &Shared, controller: &Controller, sqe: &Sqe) -> Result<u64, 
             };
             Ok(capabilities.to_bits())
         }
-        (PROPERTY_GET, property::VS) => Ok(0x0002_0000),
+        (PROPERTY_GET, property::VS) => Ok(nvme::identify::VERSION.into()),
         (PROPERTY_GET, property::CC) => Ok(controller.configuration().into()),
         (PROPERTY_GET, property::CSTS) => Ok(Phase::after(controller.configuration()).into()),
         (PROPERTY_SET, property::CC) => {
@@ -117,8 +117,27 @@ fn identify(shared: &Shared, controller: &Controller, sqe: &Sqe) -> Result<Vec<u
             let disk = disks.get(index as usize).ok_or(Status::INVALID_NAMESPACE)?;
             Ok(disk.identify().to_page())
         }
+        CNS_DESCRIPTORS => {
+            let index = sqe.nsid().checked_sub(1).ok_or(Status::INVALID_NAMESPACE)?;
+            let disk = disks.get(index as usize).filter(|disk| disk.is_active());
+            disk.ok_or(Status::INVALID_NAMESPACE)?;
+            Ok(descriptor_page(uuid_of(&subsystem.nqn, sqe.nsid())))
+        }
         _ => Err(Status::INVALID_FIELD),
     }
+}
+
+/// Returns the identifier of a namespace: another one in each subsystem.
+fn uuid_of(nqn: &str, nsid: u32) -> [u8; 16] {
+    let mut id = [0_u8; 16];
+    for (at, byte) in nqn.bytes().enumerate() {
+        id[at % 12] = id[at % 12].wrapping_mul(31).wrapping_add(byte);
+    }
+    id[12..].copy_from_slice(&nsid.to_be_bytes());
+    // A UUID of version 8 (RFC 9562 5.8).
+    id[6] = id[6] & 0x0f | 0x80;
+    id[8] = id[8] & 0x3f | 0x80;
+    id
 }
 
 fn log(shared: &Shared, sqe: &Sqe) -> Result<Vec<u8>, Status> {

@@ -44,6 +44,8 @@ pub const CNS_NAMESPACE: u8 = 0x00;
 pub const CNS_CONTROLLER: u8 = 0x01;
 /// Identify: the active namespaces.
 pub const CNS_ACTIVE: u8 = 0x02;
+/// Identify: the identifiers of a namespace.
+pub const CNS_DESCRIPTORS: u8 = 0x03;
 /// Get Log Page: the discovery log.
 pub const LOG_DISCOVERY: u8 = 0x70;
 

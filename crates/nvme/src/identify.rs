@@ -4,6 +4,8 @@ use crate::{field_of, text_of};
 
 /// Length of every page.
 pub const PAGE_BYTES: usize = 4096;
+/// Version of the pages that are written here: 1.3 has no command sets but NVM.
+pub const VERSION: u32 = 0x0001_0300;
 /// Length of a submission queue entry, which a capsule begins with.
 const SQE_BYTES: u64 = 64;
 
@@ -88,8 +90,8 @@ impl Controller {
         page[MODEL_AT..64].copy_from_slice(&field_of::<40>(&self.model, b' '));
         page[MDTS_AT] = self.transfer_log2;
         put(&mut page, CONTROLLER_ID_AT, &self.id.to_le_bytes());
-        // Version 2.0, an I/O controller, keep alive in steps of 100 ms.
-        put(&mut page, 80, &0x0002_0000u32.to_le_bytes());
+        // An I/O controller, keep alive in steps of 100 ms.
+        put(&mut page, 80, &VERSION.to_le_bytes());
         page[111] = 1;
         put(&mut page, KEEP_ALIVE_AT, &1u16.to_le_bytes());
         page[512] = 0x66;
@@ -221,6 +223,15 @@ pub fn active_page(namespaces: impl IntoIterator<Item = u32>) -> Vec<u8> {
     page
 }
 
+/// Returns the list of identifiers of a namespace that has a UUID alone.
+pub fn descriptor_page(uuid: [u8; 16]) -> Vec<u8> {
+    let mut page = vec![0; PAGE_BYTES];
+    // Type and length (Base, "Namespace Identification Descriptor").
+    page[..2].copy_from_slice(&[3, 16]);
+    put(&mut page, 4, &uuid);
+    page
+}
+
 fn u16_at(page: &[u8], at: usize) -> Option<u16> {
     let bytes = page.get(at..)?.first_chunk()?;
     Some(u16::from_le_bytes(*bytes))
@@ -322,6 +333,13 @@ mod tests {
             let namespace = Namespace::parse(&page).unwrap();
             assert_eq!(namespace.block_log2, 0xff);
         }
+    }
+
+    #[test]
+    fn the_identifiers_of_a_namespace_are_its_uuid() {
+        let page = descriptor_page([7; 16]);
+        assert_eq!(page[..4], [3, 16, 0, 0]);
+        assert_eq!((&page[4..20], page[20]), (&[7; 16][..], 0));
     }
 
     #[test]

@@ -20,8 +20,14 @@
 //!    copied to host memory, or payload.
 //! 3. `Landing::target` tells the NIC where payload belongs, `Landing::place` moves what is not there; its tokens are returned at
 //!    once.
-//! 4. `Session::completed` returns the pieces that are whole. If the connection breaks, `Pieces::give_back` takes those that
-//!    are not, and another connection requests them again.
+//! 4. `Session::completed` returns the pieces that are whole. If the connection breaks, what has come of a piece stays, `Pieces::give_back` takes
+//!    the rest, and another connection requests it.
+//!
+//! # The way of a file
+//!
+//! A file belongs to the URL that the user gave, its origin. `Client::find` follows redirects from there to the place that has the bytes, `Way`;
+//! `HttpRequest::redirected` decides which fields each place may see. Where a place has the file no more, because it was signed for an hour, the origin is
+//! asked again: `HttpFile::find_again`. Connections wait in a `Pool` for the next file of the same host.
 //!
 //! [`RecvHalf::place_next`]: devmem_tcp::RecvHalf::place_next
 //! [`RxBatch::gather_into`]: devmem_tcp::RxBatch::gather_into
@@ -44,9 +50,12 @@ mod http;
 mod landing;
 mod loader;
 pub(crate) mod nbd;
+mod notice;
 pub(crate) mod nvme;
 mod origin;
 mod part;
+mod partial;
+mod pool;
 mod run;
 mod safetensors;
 mod secrets;
@@ -55,16 +64,19 @@ mod source;
 mod to_host;
 
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
-pub use crate::parallel::{Breakage, Progress};
+pub use crate::parallel::Progress;
 pub use checksum::{Crc32c, Xxh3};
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
-pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError};
+pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError, Volume};
 pub use landing::Landed;
 pub use loader::{Loaded, Loader};
 pub use nbd::{NbdExport, NbdUrl};
 pub use origin::Origin;
 pub use part::Part;
-pub use safetensors::{Checkpoint, CheckpointError, CheckpointLimit, HeaderError, Tensor};
+pub use partial::{FileVersion, PartialError, PartialFile};
+pub use safetensors::{
+    Checkpoint, CheckpointError, CheckpointLimit, HeaderError, Metadata, Tensor,
+};
 pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;

@@ -5,7 +5,6 @@
     reason = "a load and a store take a list of ranges"
 )]
 
-mod breakage;
 mod idle;
 mod pace;
 mod piece;
@@ -14,10 +13,8 @@ pub(crate) mod retry;
 mod settings;
 mod slots;
 
-pub use breakage::Breakage;
-pub(crate) use breakage::write_error;
 pub(crate) use idle::{Connected, Idle, turn_all};
-pub(crate) use pace::Pace;
+pub(crate) use pace::{LEAST_BYTES, Pace};
 pub(crate) use piece::{Piece, Pieces};
 pub(crate) use settings::{Settings, settable};
 pub(crate) use slots::{Failed, Slots, is_not_ready};

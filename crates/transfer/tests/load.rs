@@ -18,16 +18,22 @@ mod fuzz_replay;
 mod hostile;
 #[path = "load/nbd.rs"]
 mod nbd;
+#[path = "load/nbd_old.rs"]
+mod nbd_old;
 #[path = "load/nbd_script.rs"]
 mod nbd_script;
 #[path = "load/nvme.rs"]
 mod nvme;
 #[path = "load/nvme_faulty.rs"]
 mod nvme_faulty;
+#[path = "load/origins.rs"]
+mod origins;
 #[path = "load/process.rs"]
 mod process;
 #[path = "load/server.rs"]
 mod server;
+#[path = "load/sloppy.rs"]
+mod sloppy;
 #[path = "load/stock.rs"]
 mod stock;
 #[path = "load/store.rs"]

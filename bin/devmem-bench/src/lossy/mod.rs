@@ -80,6 +80,7 @@ pub struct LossyArgs {
 enum Congestion {
     Cubic,
     Reno,
+    Bbr,
 }
 
 /// Runs the benchmark and prints its report.
@@ -166,6 +167,7 @@ impl Bench {
             congestion: match self.congestion {
                 Congestion::Cubic => "cubic",
                 Congestion::Reno => "reno",
+                Congestion::Bbr => "bbr",
             },
             write_bytes: WRITE_BYTES,
             source_bytes: WRITE_BYTES,
@@ -202,6 +204,7 @@ impl Bench {
         tcp.congestion = match self.congestion {
             Congestion::Cubic => devmem_tcp::tcp::Congestion::Cubic,
             Congestion::Reno => devmem_tcp::tcp::Congestion::Reno,
+            Congestion::Bbr => devmem_tcp::tcp::Congestion::Bbr,
         };
         let nic = cable.our_nic(self.mtu)?.tcp(tcp).open()?;
         let tx = nic.bind_tx(&self.memory)?;

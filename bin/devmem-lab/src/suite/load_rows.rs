@@ -5,33 +5,28 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use devmem_linux::helper::Helper;
 use devmem_linux::netns::NetNs;
-use lab::job::{PEER_NETNS, TOOL_PATH};
-use serde::Deserialize;
+use lab::job::PEER_NETNS;
 
 use super::devmem::bound::require_rx;
+use super::loading::{COPY, FOLDER, Loader, QUEUE, Report};
+use super::nvme_rows;
 use super::row::{Context, Row, Seen, Skip};
-use super::traffic::{self, Family, Rate, STUCK};
+use super::traffic::{Family, STUCK};
 use tool::pattern::PositionPattern;
 use tool::signals::StopFlag;
 use tool::stock::{self, RunningServer, StockServer};
 
 /// The servers that the host copies into the guest.
 pub const SERVERS: [StockServer; 2] = [StockServer::Nginx, StockServer::QemuNbd];
-/// The queue of eth1 that is bound to find out whether the kernel can.
-const QUEUE: u32 = 2;
 /// Seed of the pattern in the served file.
 const SEED: u64 = 7;
-/// Where the server's files are.
-const FOLDER: &str = "/served";
-/// Where loaded files are put.
-const COPY: &str = "/loaded";
 /// Fewest bytes of a load whose server is restarted.
 const RESTART_BYTES: u64 = 64 << 20;
 /// Time between two looks at a running load.
@@ -56,6 +51,27 @@ pub const ROWS: &[Row] = &[
         load(context, StockServer::Nginx, Family::V4, Loader::PeersAtEth0)
     }),
     ("store in qemu-nbd, and load back", store),
+    ("load from nvmet", |context| nvme_rows::load(context, "")),
+    ("load from nvmet, digests", |context| {
+        nvme_rows::load(context, nvme_rows::DIGESTS)
+    }),
+    ("load from nvmet, flow control of queues", |context| {
+        nvme_rows::load(context, nvme_rows::FLOW_CONTROL)
+    }),
+    ("store in nvmet, and load back", |context| {
+        nvme_rows::store(context, "")
+    }),
+    ("store in nvmet, and load back, digests", |context| {
+        nvme_rows::store(context, nvme_rows::DIGESTS)
+    }),
+    (
+        "load from nvmet that is ended and restarted",
+        nvme_rows::restart,
+    ),
+    (
+        "the kernel's NVMe host and our target",
+        nvme_rows::kernels_host,
+    ),
     ("load from a server that is killed and restarted", restart),
 ];
 
@@ -65,85 +81,6 @@ pub const LOSS_ROWS: &[Row] = &[
     }),
     ("bad wire: store in qemu-nbd, and load back", store),
 ];
-
-/// Which NIC has the device memory. The server is at the other one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loader {
-    OursAtEth1,
-    PeersAtEth0,
-}
-
-impl Loader {
-    fn interface(self) -> &'static str {
-        match self {
-            Self::OursAtEth1 => "eth1",
-            Self::PeersAtEth0 => "eth0",
-        }
-    }
-
-    /// Returns the server's address.
-    fn host(self, family: Family) -> IpAddr {
-        match self {
-            Self::OursAtEth1 => traffic::address(0, family),
-            Self::PeersAtEth0 => traffic::address(1, family),
-        }
-    }
-
-    /// Returns the command that runs our program with the loader's NIC.
-    fn tool(self, subcommand: &str) -> Command {
-        let mut command = match self {
-            Self::OursAtEth1 => Command::new(TOOL_PATH),
-            Self::PeersAtEth0 => {
-                let mut inside = Command::new("ip");
-                inside.args(["netns", "exec", PEER_NETNS, TOOL_PATH]);
-                inside
-            }
-        };
-        command.args([subcommand, "--backend", "kernel", "--json"]);
-        command.args(["--if", self.interface()]);
-        command
-    }
-}
-
-/// The report of a load or a store, as far as it is looked at.
-#[derive(Debug, Deserialize)]
-struct Report {
-    backend: String,
-    bytes: u64,
-    seconds: f64,
-    broken: u64,
-    crc32c: Option<String>,
-    crc32c_matches: Option<bool>,
-    /// Received bytes in host memory; a store has none of these figures.
-    linear_bytes: Option<u64>,
-}
-
-impl Report {
-    /// Returns the report of a run that has succeeded.
-    fn of(output: &Output) -> anyhow::Result<Self> {
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success(),
-            "{}: {}",
-            output.status,
-            said.trim()
-        );
-        let report: Self = serde_json::from_slice(&output.stdout).context("parse the report")?;
-        ensure!(
-            report.backend == "kernel",
-            "the backend was {}",
-            report.backend
-        );
-        Ok(report)
-    }
-
-    fn seen(&self) -> Seen {
-        Seen::from(Rate {
-            bytes: self.bytes,
-            elapsed: Duration::from_secs_f64(self.seconds),
-        })
-    }
-}
 
 /// A running server, and the file that it serves.
 struct Served {

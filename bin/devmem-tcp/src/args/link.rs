@@ -56,4 +56,6 @@ pub enum BackendChoice {
     Kernel,
     /// The kernel's stack if the NIC of --if supports device memory, else ours; prints the choice and its reason
     Auto,
+    /// The kernel's sockets on any interface, without privileges and without device memory on the way; for load
+    Sockets,
 }

@@ -20,7 +20,8 @@ pub enum ChecksumKind {
 ///
 /// The server needs no device memory: our stack connects from an address of a TAP interface, or with --if the kernel's stack
 /// from one of a NIC that supports device memory. It requests the file in pieces over several connections, and the payload goes straight into device memory; only protocol headers go to host memory.
-/// Each received piece is moved to its place by one device copy. The tensors of a safetensors file, or of the shards that a
+/// Each received piece is moved to its place by one device copy. Where no TAP interface may be opened, and no option names a link, the kernel's sockets are used, and
+/// the payload passes through host memory (--backend sockets). The tensors of a safetensors file, or of the shards that a
 /// safetensors.index.json names, are aligned in one memory, and --json lists them. The command ends with statistics when the file is whole. If
 /// a connection breaks, or the server is restarted, its pieces are requested again.
 #[derive(Debug, Args)]
@@ -41,11 +42,18 @@ pub struct Load {
     /// Load only bytes A to B-1
     #[arg(long, value_name = "A-B")]
     pub range: Option<String>,
-    /// Maximum number of simultaneous connections; fewer are used if more are not faster
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub connections: u16,
-    /// Bytes of one request: 16M by default, 1M from an NVMe subsystem or an NBD server, whose first one is 4M; a broken connection loses at most its
-    /// unfinished pieces
+    /// Go on where an earlier load to the same FILE has stopped: its bytes are in FILE.part beside it until all have come. The file on the server must
+    /// be the same
+    #[arg(long)]
+    pub resume: bool,
+    /// Maximum number of simultaneous connections; fewer are used if more are not faster [default: 4, and 16 while the files of a
+    /// checkpoint are opened]
+    #[arg(long, value_name = "N")]
+    pub connections: Option<u16>,
+    /// Seconds in which a connection must bring 4 KiB of payload, or the rest of its requests; more for a server that needs long for its first byte
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub idle_limit: u32,
+    /// Bytes of one request: 16M by default, 1M from an NVMe subsystem or an NBD server, whose first one is 4M
     #[arg(long, value_name = "SIZE")]
     pub piece: Option<Size>,
     /// Add a field to the HTTP requests; may be repeated. @FILE adds those of a file, one a line, and @- those of standard input:
@@ -59,7 +67,7 @@ pub struct Load {
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// Compute a checksum of the loaded bytes at their place, CRC-32C unless --verify=xxh3; a CRC-32C is compared with the
-    /// server's, if it sends one. An NVIDIA GPU computes the CRC-32C of its memory; XXH3 is one sequential chain, so the CPU
+    /// server's, if it sends one or, as an S3-compatible store, has one. An NVIDIA GPU computes the CRC-32C of its memory; XXH3 is one sequential chain, so the CPU
     /// reads all bytes back for it, as for a CRC-32C of other memory and of files
     #[arg(
         long,
@@ -86,11 +94,14 @@ Secrets: the arguments of a program, its URL among them, are visible in the list
 message or report shows a password, or the value of a query parameter that may be one. After a redirect to another host or port
 only harmless fields are sent there: Accept, User-Agent, If-*.
 
+A connection must bring 4 KiB of payload in 30 seconds (--idle-limit), or the rest of its requests; otherwise it is made again, 8 times in a row at
+most. Responses without payload do not count, however many bytes they have. What has come of a piece stays.
+
 Parameters of nvme:// URLs: nsid, unless there is one namespace; hostnqn, the name of this host; hdr-digest=1 and data-digest=1 have
 CRC-32Cs checked; sq-flow=1 keeps the flow control of submission queues, for controllers that cannot do without.
 
-A connection must bring 4 KiB of payload in 30 seconds, or the rest of its requests; otherwise it is made again, 8 times in a row at
-most. Responses without payload do not count, however many bytes they have.
+A load to FILE writes FILE.part beside it, and gives it its name when all bytes have come and the checksum of --verify is right: an earlier FILE stays until
+then. FILE.part.state says what has come, for --resume.
 
 Examples:
   devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1:8000/model.safetensors
@@ -103,6 +114,8 @@ Examples:
       into the memory of a GPU, received in host memory and copied once more
   AWS_ENDPOINT_URL=http://10.77.0.1:9000 devmem-tcp load s3://models/model.safetensors
       an object of an S3-compatible store, signed with the keys of the environment
+  devmem-tcp load --backend sockets http://192.0.2.1/model.safetensors --to model.safetensors --resume
+      with the kernel's sockets, which need no privileges, to a file; what came before stays
   devmem-tcp load --backend kernel --if eth1 http://192.0.2.1/model.safetensors
       with the kernel's stack, on a NIC that supports device memory
   devmem-tcp load nbd://10.77.0.1/disk --range 0-1M --to start.img --verify

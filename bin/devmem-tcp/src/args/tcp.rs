@@ -36,4 +36,6 @@ pub enum CongestionChoice {
     Cubic,
     /// NewReno (RFC 6582)
     Reno,
+    /// BBR, version 3: for paths that lose packets without being full
+    Bbr,
 }

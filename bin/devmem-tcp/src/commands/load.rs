@@ -9,11 +9,12 @@ use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{ErrorKind, choice::Purpose};
+use devmem_tcp::ErrorKind;
 
 use crate::args::ChecksumKind;
 use crate::client::Client;
 use crate::plan::{LoadJob, LoadPlan, NicPlan};
+use crate::receiver::BoundNic;
 use crate::report::{LoadReport, checksum_on, verdict};
 use contents::Contents;
 pub use target::Target;
@@ -29,19 +30,12 @@ use transfer::load::{LoadError, Loader, Origin, Url, Xxh3};
 ///
 /// A failed step, or a wrong result.
 pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
-    let LoadPlan {
-        link,
-        nic,
-        kernel,
-        job,
-        ..
-    } = plan;
     let stop = StopFlag::install().context("install signal handlers")?;
-    let client = Client::open(link, nic, kernel, Purpose::Receive, &stop)?;
-    if let Some(host) = list::host_of(&job.origin) {
+    let client = Client::of_load(plan, &stop)?;
+    if let Some(host) = list::host_of(&plan.job.origin) {
         return list::run(&client.nic, host, plan.form, &stop);
     }
-    let mut loaded = transfer(&client, nic, job, &stop)?;
+    let mut loaded = transfer(&client, &plan.nic, &plan.job, &stop)?;
     match plan.verify.filter(|_| !loaded.report.interrupted) {
         Some(ChecksumKind::Crc32c) => loaded.add_crc32c()?,
         Some(ChecksumKind::Xxh3) => loaded.add_xxh3()?,
@@ -64,6 +58,7 @@ impl LoadedTarget {
     fn add_crc32c(&mut self) -> Result<(), Failure> {
         let (sum, device) = self.target.crc32c(self.size)?;
         self.report.crc32c = Some(format!("{sum:08x}"));
+        self.report.checksum_reason = device.is_none().then(|| self.target.why_cpu());
         self.report.checksum_on = Some(checksum_on(device));
         self.report.crc32c_matches = self.theirs.map(|theirs| theirs == sum);
         Ok(())
@@ -72,19 +67,26 @@ impl LoadedTarget {
     fn add_xxh3(&mut self) -> Result<(), Failure> {
         let mut sum = Xxh3::default();
         self.target.read_back(self.size, |bytes| sum.add(bytes))?;
+        self.report.checksum_reason = Some("XXH3 is one sequential chain");
         self.report.checksum_on = Some(checksum_on(None));
         self.report.xxh3 = Some(format!("{:016x}", sum.value()));
         Ok(())
     }
 
-    /// Prints the report.
+    /// Gives a file its name if all of it has come and is right, and prints the report.
     ///
     /// # Errors
     ///
     /// The result is wrong.
-    pub fn end(&self, form: OutputArgs) -> Result<(), Failure> {
-        form.print(&self.report)?;
-        verdict(self.report.complaint(), self.report.interrupted)
+    pub fn end(self, form: OutputArgs) -> Result<(), Failure> {
+        let Self { report, target, .. } = self;
+        let complaint = report.complaint();
+        match complaint.is_none() && !report.interrupted {
+            true => target.commit()?,
+            false => target.tell_rest(),
+        }
+        form.print(&report)?;
+        verdict(complaint, report.interrupted)
     }
 }
 
@@ -99,22 +101,20 @@ pub fn transfer(
     job: &LoadJob,
     stop: &StopFlag,
 ) -> Result<LoadedTarget, Failure> {
-    let mut loader = Loader::new(&client.nic).connections(usize::from(job.connections));
-    if let Some(bytes) = job.piece_bytes {
-        loader = loader.piece_bytes(bytes);
-    }
+    let loader = loader(client, job);
     let contents = Contents::open(job, &loader, stop)?;
     let size = contents.memory_bytes();
     note(format_args!("loading {}", contents.name()));
 
     let servers = contents.addresses();
     let local = client.local(&servers)?;
-    let bound = client.bind(client.mem_bytes().0, local, &servers)?;
-    let target = Target::open(&job.target, nic.memory, size)?;
+    let bound = client.bind(client.mem_bytes_for(contents.bytes()), local, &servers)?;
+    let mut target = Target::open(job, nic.memory, size, || contents.version())?;
+    let resumed = target.done_bytes();
     let progress = Progress::transfer(Some(contents.bytes()));
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
     let mut bytes = 0;
-    let loaded = contents.load(&loader, &target, &mut |so_far| {
+    let loaded = contents.load(&loader, &mut target, &mut |so_far| {
         bytes = so_far.bytes;
         progress.transferred(bytes, start.elapsed());
         stop.go_on()
@@ -123,7 +123,11 @@ pub fn transfer(
     progress.finish();
     let loaded = match loaded {
         Err(LoadError::Cancelled) if stop.is_set() => None,
-        loaded => Some(loaded.map_err(|error| failure(error, &job.origin, stop))?),
+        Ok(loaded) => Some(loaded),
+        Err(error) => {
+            target.tell_rest();
+            return Err(failure(error, &job.origin, stop));
+        }
     };
 
     let mut report = LoadReport {
@@ -133,6 +137,7 @@ pub fn transfer(
         to: target.name(),
         tensors: contents.tensors(),
         serves_ranges: contents.serves_ranges(),
+        resumed_bytes: Some(resumed).filter(|bytes| *bytes > 0),
         ..LoadReport::default()
     };
     match &loaded {
@@ -140,20 +145,40 @@ pub fn transfer(
         None => report.set_interrupted(bytes, start.elapsed(), &client.nic.queue_stats()),
     }
     report.set_moved(&client.nic.queue_stats());
-    report.set_unused(&bound.finish(), local.ip(), nic.impairment);
+    match bound.map(BoundNic::finish) {
+        Some(unused) => report.set_unused(&unused, local.ip(), nic.impairment),
+        None => report.set_unbound(&client.nic, local.ip()),
+    }
+    let theirs = match job.compares && !report.interrupted {
+        true => contents.crc32c(&loader, stop)?,
+        false => None,
+    };
     Ok(LoadedTarget {
         report,
         target,
         size,
-        theirs: contents.crc32c(),
+        theirs,
     })
+}
+
+/// Returns the loader of a job.
+fn loader(client: &Client<'_>, job: &LoadJob) -> Loader {
+    let mut loader = Loader::new(&client.nic)
+        .idle_limit(job.idle_limit)
+        .on_notice(|text| note(text));
+    if let Some(connections) = job.connections {
+        loader = loader.connections(usize::from(connections));
+    }
+    if let Some(bytes) = job.piece_bytes {
+        loader = loader.piece_bytes(bytes);
+    }
+    loader
 }
 
 /// Returns the error of a load, with the next command.
 pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::interrupted(),
-        LoadError::NoFamily { .. } => (error.reason(), "give it one: --addr ADDR/LEN".to_owned()),
         LoadError::Connect { address, source } => match source.kind() {
             ErrorKind::NetworkUnreachable => (
                 format!("there is no route to {}", address.ip()),

@@ -37,6 +37,7 @@ pub fn run(plan: &RecvPlan) -> Result<(), Failure> {
     match backend::choose(&plan.link, users_alone, Purpose::Receive)? {
         Backend::User => on_tap(plan),
         Backend::Kernel(name) => on_kernel(&name, plan),
+        Backend::Sockets => backend::no_sockets("recv"),
     }
 }
 

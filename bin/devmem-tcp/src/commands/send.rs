@@ -153,6 +153,7 @@ impl End {
                         link: name,
                     }
                 }
+                Backend::Sockets => return backend::no_sockets("send"),
             },
         )
     }

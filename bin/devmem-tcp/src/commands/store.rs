@@ -10,6 +10,7 @@ use devmem_tcp::{Dmabuf, Netdev, choice::Purpose};
 use super::load;
 use crate::client::Client;
 use crate::plan::StorePlan;
+use crate::receiver::BoundNic;
 use crate::report::{Circumstances, StoreReport, verdict};
 use tool::memory::PAGE_BYTES;
 use tool::output::{Failure, note};
@@ -66,8 +67,8 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
             }
         }
     }
-    let unused = bound.finish();
-    report.circumstances = Circumstances::of(&unused.nic, &memory, local.ip(), nic.impairment);
+    drop(bound.map(BoundNic::finish));
+    report.circumstances = Circumstances::of(&client.nic, &memory, local.ip(), nic.impairment);
     plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => {

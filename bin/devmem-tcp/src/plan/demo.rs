@@ -138,10 +138,11 @@ fn our_tcp(
     let mut tcp = with_buffers(buffers)?;
     tcp.congestion = match (direction, congestion) {
         (_, "reno") => Congestion::Reno,
+        (Direction::Tx | Direction::Loopback, "bbr") => Congestion::Bbr,
         (_, "cubic") | (Direction::Rx | Direction::Both, _) => Congestion::Cubic,
         (Direction::Tx | Direction::Loopback, name) => {
             return Err(Failure::usage(format!(
-                "--congestion {name}: our stack, which sends in this direction, has cubic and reno"
+                "--congestion {name}: our stack, which sends in this direction, has cubic, reno and bbr"
             )));
         }
     };

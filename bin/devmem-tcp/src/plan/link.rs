@@ -63,15 +63,7 @@ impl LinkPlan {
             shards,
             tcp,
         } = args;
-        let backend = match (backend, interface) {
-            (Some(BackendChoice::Kernel), None) => {
-                return Err(Failure::usage("--backend kernel needs --if NAME")
-                    .with_remedy("`devmem-tcp doctor` lists the interfaces"));
-            }
-            (Some(backend), _) => *backend,
-            (None, Some(_)) => BackendChoice::Auto,
-            (None, None) => BackendChoice::User,
-        };
+        let backend = backend_of(*backend, interface.as_deref())?;
         if let Some(name) = interface {
             check_interface_name("--if", name)?;
         }
@@ -105,6 +97,25 @@ impl LinkPlan {
                 tcp: tcp_options(tcp)?,
             },
         })
+    }
+}
+
+/// Returns the backend that options choose.
+fn backend_of(
+    backend: Option<BackendChoice>,
+    interface: Option<&str>,
+) -> Result<BackendChoice, Failure> {
+    match (backend, interface) {
+        (Some(BackendChoice::Kernel), None) => {
+            Err(Failure::usage("--backend kernel needs --if NAME")
+                .with_remedy("`devmem-tcp doctor` lists the interfaces"))
+        }
+        (Some(BackendChoice::Sockets), Some(_)) => Err(Failure::usage(
+            "--if: --backend sockets uses the interface of the route to the server",
+        )),
+        (Some(backend), _) => Ok(backend),
+        (None, Some(_)) => Ok(BackendChoice::Auto),
+        (None, None) => Ok(BackendChoice::User),
     }
 }
 

@@ -3,17 +3,21 @@
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use devmem_linux::tap;
 use transfer::load::{HttpRequest, Origin, SecretError, password_of, read_secret};
 
 use super::link::users_alone;
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
-use crate::args::{self, ChecksumKind};
+use crate::args::{self, BackendChoice, ChecksumKind};
 use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::OutputArgs;
 use tool::size::Size;
 
+/// The command.
+const LOAD: &str = "load";
 /// Smallest `--piece`.
 const MIN_PIECE: Size = Size(4 << 10);
 
@@ -30,6 +34,8 @@ pub struct LoadPlan {
     pub job: LoadJob,
     /// The checksum to compute.
     pub verify: Option<ChecksumKind>,
+    /// Whether the kernel's sockets may be used where no TAP may be opened: no option names a link.
+    pub may_use_sockets: bool,
     /// How to print the report.
     pub form: OutputArgs,
 }
@@ -43,11 +49,20 @@ pub struct LoadJob {
     pub target: LoadTarget,
     /// The part of the file; `None` for all of it.
     pub range: Option<Range<u64>>,
-    /// Number of simultaneous connections.
-    pub connections: u16,
+    /// Number of simultaneous connections; `None`: that of the loader.
+    pub connections: Option<u16>,
     /// Bytes of one request; `None`: those of the loader.
     pub piece_bytes: Option<u64>,
+    /// Time in which a connection must make progress.
+    pub idle_limit: Duration,
+    /// Go on where an earlier load has stopped.
+    pub resume: bool,
+    /// The server's checksum is wanted.
+    pub compares: bool,
 }
+
+/// How long a connection may make no progress, unless the user says so.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where loaded bytes go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +91,11 @@ impl LoadJob {
             origin: url.parse().map_err(Failure::usage)?,
             target: LoadTarget::Memory(None),
             range: None,
-            connections,
+            connections: Some(connections),
             piece_bytes: None,
+            idle_limit: IDLE_LIMIT,
+            resume: false,
+            compares: false,
         })
     }
 }
@@ -122,7 +140,9 @@ impl LoadPlan {
             link,
             to,
             range,
+            resume,
             connections,
+            idle_limit,
             piece,
             header,
             password_file,
@@ -131,7 +151,16 @@ impl LoadPlan {
             nic,
             output,
         } = args;
-        let Client { link, nic, kernel } = Client::new(&link, &nic)?;
+        let has_link = link.backend.is_some() || link.interface.is_some() || link.addr.is_some();
+        let Client {
+            mut link,
+            nic,
+            kernel,
+        } = Client::new(&link, &nic)?;
+        let may_use_sockets = !has_link && kernel.users_alone.is_none();
+        if may_use_sockets && names_loopback(&url) && !tap::may_create() {
+            link.backend = BackendChoice::Sockets;
+        }
         let piece_bytes = piece.map(check_piece).transpose()?;
         let job = LoadJob {
             origin: origin(
@@ -145,15 +174,23 @@ impl LoadPlan {
             )?,
             target: target(to)?,
             range: range.as_deref().map(parse_range).transpose()?,
-            connections: check_connections(connections)?,
+            connections: connections.map(check_connections).transpose()?,
             piece_bytes,
+            idle_limit: Duration::from_secs(idle_limit.into()),
+            resume,
+            compares: verify == Some(ChecksumKind::Crc32c),
         };
+        if resume && !matches!(job.target, LoadTarget::File(_)) {
+            let text = "--resume: memory has nothing of an earlier load";
+            return Err(Failure::usage(text).with_remedy("name a file: --to FILE"));
+        }
         Ok(Self {
             link,
             nic,
             kernel,
             job,
             verify,
+            may_use_sockets,
             form: output,
         })
     }
@@ -204,7 +241,7 @@ fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Fail
         ),
         other => url_at_host(other).unwrap_or_else(|| text.to_owned()),
     };
-    check_host("load", origin.host(), &again, link)?;
+    check_host(LOAD, origin.host(), &again, link)?;
     match origin {
         Origin::Http(request) => {
             let is_object = text.starts_with("s3:");
@@ -223,6 +260,16 @@ fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Fail
         }
         other => Ok(other),
     }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+/// Returns whether a URL names the kernel's loopback interface; one that is refused later does not.
+fn names_loopback(url: &str) -> bool {
+    url.parse()
+        .is_ok_and(|origin: Origin| is_loopback(origin.host()))
 }
 
 /// Returns the URL of blocks with `HOST` for the host; `None` for a URL of another kind.
@@ -254,8 +301,7 @@ pub(super) fn check_host(
     again: &str,
     link: &LinkPlan,
 ) -> Result<(), Failure> {
-    let is_loopback = |ip: IpAddr| ip.is_loopback();
-    if host != "localhost" && !host.parse().is_ok_and(is_loopback) {
+    if !is_loopback(host) || link.backend == BackendChoice::Sockets {
         return Ok(());
     }
     if let Some(name) = &link.interface {
@@ -265,8 +311,14 @@ pub(super) fn check_host(
     let theirs = link.tap.peers.unwrap_or_else(|| link.tap.ours.neighbour());
     let text = format!("{host} is the kernel's loopback interface");
     let url = again.replacen("HOST", &theirs.address.to_string(), 1);
+    let by_sockets = match command {
+        LOAD => {
+            "; --backend sockets reaches it without a TAP, and payload passes through host memory then"
+        }
+        _ => "",
+    };
     Err(Failure::usage(text).with_remedy(format!(
-        "to reach this host through the TAP: devmem-tcp {command} --peer-addr {theirs} {url}"
+        "to reach this host through the TAP: devmem-tcp {command} --peer-addr {theirs} {url}{by_sockets}"
     )))
 }
 

@@ -20,6 +20,7 @@ pub(super) fn tcp_options(args: &TcpArgs) -> Result<TcpOptions, Failure> {
     let mut tcp = with_buffers(&args.buffers)?;
     tcp.congestion = match args.congestion {
         Some(CongestionChoice::Reno) => Congestion::Reno,
+        Some(CongestionChoice::Bbr) => Congestion::Bbr,
         Some(CongestionChoice::Cubic) | None => Congestion::Cubic,
     };
     Ok(tcp)

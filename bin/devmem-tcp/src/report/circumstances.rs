@@ -31,6 +31,19 @@ pub struct Circumstances {
 }
 
 impl Circumstances {
+    /// Returns those of a transfer with `nic` to which no memory was bound.
+    pub fn unbound(nic: &Netdev, address: IpAddr) -> Self {
+        Self {
+            mem_bytes: 0,
+            page_kind: "none".to_owned(),
+            mtu: nic.mtu(),
+            ip_version: if address.is_ipv4() { 4 } else { 6 },
+            impair: Impairment::default().to_string(),
+            spread: Spread::of(nic),
+            undelivered: Undelivered::of(nic.drops()),
+        }
+    }
+
     /// Returns those of a transfer with `nic` that has ended, between `memory` and an address of the version of `address`.
     pub fn of(nic: &Netdev, memory: &Dmabuf, address: IpAddr, impairment: Impairment) -> Self {
         Self {

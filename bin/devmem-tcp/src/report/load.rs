@@ -4,19 +4,21 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use devmem_tcp::{Impairment, stats::QueueStats};
+use devmem_tcp::{Impairment, Netdev, stats::QueueStats};
 use serde::Serialize;
 
 use super::{Circumstances, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
+use crate::client::SOCKETS;
 use crate::receiver::Unused;
 use tool::pattern::Verifier;
 use tool::rate::Rate;
+use tool::size::Size;
 use transfer::load::{Loaded, Tensor};
 
 /// The report of `load`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoadReport {
-    /// The receiving stack: `user` or `kernel`.
+    /// The receiving stack: `user`, `kernel`, or `sockets`: the kernel's, without device memory.
     pub backend: &'static str,
     /// The link: `tap:NAME`, or the interface of the kernel.
     pub link: String,
@@ -30,6 +32,9 @@ pub struct LoadReport {
     pub interrupted: bool,
     /// Loaded bytes.
     pub bytes: u64,
+    /// Bytes that an earlier load had brought already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed_bytes: Option<u64>,
     /// Time from the first request for them to the last byte, in seconds.
     pub seconds: f64,
     /// Loaded bits per second, in 10^9.
@@ -66,6 +71,9 @@ pub struct LoadReport {
     pub crc32c_matches: Option<bool>,
     /// What computed the checksum: a device, which computes over its memory, such as `cuda:0`, or `cpu`; `null` without `--verify`.
     pub checksum_on: Option<String>,
+    /// Why no device computed it, if the CPU did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checksum_reason: Option<&'static str>,
     /// XXH3 of 64 bits of the loaded bytes in hexadecimal, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xxh3: Option<String>,
@@ -160,6 +168,11 @@ impl LoadReport {
         self.circumstances = Circumstances::of(nic, memory, address, impairment);
     }
 
+    /// Sets the circumstances of a load without bound memory.
+    pub fn set_unbound(&mut self, nic: &Netdev, address: IpAddr) {
+        self.circumstances = Circumstances::unbound(nic, address);
+    }
+
     /// Sets the result of comparing every byte.
     pub fn set_verified(&mut self, verifier: &Verifier) {
         self.verified_bytes = Some(verifier.good_bytes());
@@ -188,12 +201,21 @@ impl LoadReport {
             _ => "1 on arrival",
         };
         let moved = 100.0 * self.moved_bytes as f64 / self.device_bytes.max(1) as f64;
-        row(
-            f,
-            "copies",
-            format_args!("{arrival}, 1 more of {moved:.1} % of the bytes, to their place"),
-        )?;
+        match self.backend {
+            SOCKETS => row(
+                f,
+                "copies",
+                format_args!("1 on arrival in host memory, 1 more to their place"),
+            )?,
+            _ => row(
+                f,
+                "copies",
+                format_args!("{arrival}, 1 more of {moved:.1} % of the bytes, to their place"),
+            )?,
+        }
         let on = self.checksum_on.as_deref().unwrap_or_default();
+        let why = self.checksum_reason.map(|why| format!(": {why}"));
+        let why = why.unwrap_or_default();
         if let Some(sum) = &self.crc32c {
             let judged = match self.crc32c_matches {
                 Some(true) => "as the server says",
@@ -203,16 +225,19 @@ impl LoadReport {
             row(
                 f,
                 "CRC-32C",
-                format_args!("{sum}, {judged}; computed on {on}"),
+                format_args!("{sum}, {judged}; computed on {on}{why}"),
             )?;
         }
         if let Some(sum) = &self.xxh3 {
-            row(f, "XXH3", format_args!("{sum}; computed on {on}"))?;
+            row(f, "XXH3", format_args!("{sum}; computed on {on}{why}"))?;
         }
         match (self.verified_bytes, self.bad_bytes) {
             (Some(_), Some(0)) => row(f, "verified", format_args!("every byte, in device memory"))?,
             (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD"))?,
             _ => {}
+        }
+        if self.backend == SOCKETS {
+            return Ok(());
         }
         let (home, total) = (self.net_iovs_home, self.net_iovs_total);
         let kind = &self.circumstances.page_kind;
@@ -254,6 +279,13 @@ impl fmt::Display for LoadReport {
             "pieces",
             format_args!("{pieces}, {repeated} repeated, {broken} broken connections{ranges}"),
         )?;
+        if let Some(bytes) = self.resumed_bytes {
+            row(
+                f,
+                "resumed",
+                format_args!("{} had come before", Size(bytes)),
+            )?;
+        }
         self.memory_rows(f)?;
         write!(f, "{}", self.circumstances)
     }

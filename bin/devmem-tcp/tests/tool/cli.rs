@@ -49,8 +49,8 @@ const WRONG_USAGE: &[(&str, &str)] = &[
         "--receive-buffer 2 GiB: 4 KiB to 1 GiB",
     ),
     (
-        "demo --direction tx --congestion bbr",
-        "--congestion bbr: our stack, which sends in this direction, has cubic and reno",
+        "demo --direction tx --congestion vegas",
+        "--congestion vegas: our stack, which sends in this direction, has cubic, reno and bbr",
     ),
     (
         "load --backend kernel --if lo --pacing http://10.77.0.1/x",

@@ -10,6 +10,7 @@ mod completion;
 mod demo;
 mod doctor;
 mod gpu;
+mod load_file;
 mod ncdevmem;
 mod nic;
 mod recv;

@@ -16,7 +16,7 @@ const ROUNDS: usize = 9;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mapping = Mapping::anonymous(MEMORY_BYTES, Commit::Now)?;
     // Huge pages, as for network memory. The ordinary buffer has them only if the system enables them for all memory.
-    mapping.advise(Advice::Huge)?;
+    mapping.advise(0..mapping.len(), Advice::Huge)?;
     mapping.fill(0, MEMORY_BYTES, 1)?;
     let ordinary = vec![1_u8; MEMORY_BYTES];
     println!("walk        bytes   copy_out    copy_in    memcpy (GB/s)");

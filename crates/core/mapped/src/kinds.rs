@@ -23,6 +23,8 @@ pub enum MapAccess {
 pub enum Advice {
     /// Use huge pages when memory is touched (anonymous memory).
     Huge,
+    /// Use base pages when memory is touched.
+    Base,
     /// Touch every page now.
     Populate,
     /// Turn touched base pages into huge pages now.

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
@@ -146,22 +147,24 @@ impl Mapping {
         self.base.as_ptr().addr()
     }
 
-    /// Makes a request to the kernel about the pages.
+    /// Makes a request to the kernel about the pages of a part, which starts at a multiple of the base page.
     ///
     /// # Errors
-    /// The error of madvise(2).
-    pub fn advise(&self, advice: Advice) -> io::Result<()> {
+    /// The error of madvise(2), [`RangeError`].
+    pub fn advise(&self, part: Range<usize>, advice: Advice) -> io::Result<()> {
         let advice = match advice {
             _ if cfg!(miri) => return Err(io::ErrorKind::Unsupported.into()),
             Advice::Huge => libc::MADV_HUGEPAGE,
+            Advice::Base => libc::MADV_NOHUGEPAGE,
             Advice::Populate => libc::MADV_POPULATE_WRITE,
             Advice::Collapse => libc::MADV_COLLAPSE,
         };
-        // SAFETY: the range is that of this mapping, and none of the three requests changes a byte of it.
-        match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let span = self.span(part.start, part.len());
+        let span = span.map_err(io::Error::other)?;
+        // SAFETY: the span is a part of this mapping, and none of the four requests changes a byte of it.
+        let result = unsafe { libc::madvise(span.base().cast(), span.len, advice) };
+        let done = (result == 0).then_some(());
+        done.ok_or_else(io::Error::last_os_error)
     }
 
     /// Returns a range.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use mapped::UnmappableFile;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
@@ -193,8 +194,7 @@ impl Memory {
             mapped::check_room(size)?;
         }
         populate(&region)?;
-        // Refused before Linux 6.1 and for hugetlb; base pages work, slower.
-        let _ = region.advise(Advice::Collapse);
+        collapse(&region);
         Ok(Memory {
             file: Some(MemoryFile { fd: file, usage }),
             ..Self::mapped(region, MemoryAccess::Device)
@@ -452,18 +452,47 @@ fn map_file(
         })
 }
 
-/// Touches every page: MADV_POPULATE_WRITE, by hand before Linux 5.14 (EINVAL).
+/// Bytes that are touched at a time.
+const POPULATE_BYTES: usize = 16 << 20;
+/// Time of one step from which on the rest gets base pages. A step takes 2 to 5 ms; where free memory is in pieces, the kernel moves pages to make huge
+/// ones (compaction), which was seen to take seconds for each.
+const POPULATE_LIMIT: Duration = Duration::from_millis(100);
+
+/// Touches every page: MADV_POPULATE_WRITE, by hand before Linux 5.14 (EINVAL). Huge pages that the kernel has to make room for are not waited for.
 fn populate(region: &MemoryRegion) -> Result<(), DmabufError> {
-    match region.advise(Advice::Populate) {
-        Ok(()) => Ok(()),
-        Err(error) if unknown_advice(&error) => {
-            region.touch();
-            Ok(())
+    let mut is_slow = false;
+    for start in (0..region.len()).step_by(POPULATE_BYTES) {
+        let end = region.len().min(start + POPULATE_BYTES);
+        let begun = Instant::now();
+        match region.advise_part(start..end, Advice::Populate) {
+            Ok(()) => {}
+            Err(error) if unknown_advice(&error) => {
+                region.touch();
+                return Ok(());
+            }
+            Err(source) => {
+                let size = region.len();
+                return Err(DmabufError::Populate { size, source });
+            }
         }
-        Err(source) => Err(DmabufError::Populate {
-            size: region.len(),
-            source,
-        }),
+        if !is_slow && begun.elapsed() >= POPULATE_LIMIT {
+            is_slow = true;
+            // Base pages work, slower.
+            let _ = region.advise_part(end..region.len(), Advice::Base);
+        }
+    }
+    Ok(())
+}
+
+/// Turns base pages into huge ones, as long as the kernel does so at once. Refused before Linux 6.1 and for hugetlb; base pages work, slower.
+fn collapse(region: &MemoryRegion) {
+    for start in (0..region.len()).step_by(POPULATE_BYTES) {
+        let end = region.len().min(start + POPULATE_BYTES);
+        let begun = Instant::now();
+        let collapsed = region.advise_part(start..end, Advice::Collapse);
+        if collapsed.is_err() || begun.elapsed() >= POPULATE_LIMIT {
+            return;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! end is a bug of this crate, and panics.
 
 use std::io;
+use std::ops::Range;
 
 pub(crate) use mapped::{Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile};
 use mapped::{MapAccess, Mapping, RangeError, UnmappableFile};
@@ -54,7 +55,12 @@ impl MemoryRegion {
 
     /// Asks the kernel about the pages.
     pub(crate) fn advise(&self, advice: Advice) -> io::Result<()> {
-        self.mapping.advise(advice)
+        self.mapping.advise(0..self.len(), advice)
+    }
+
+    /// Asks the kernel about the pages of a part.
+    pub(crate) fn advise_part(&self, part: Range<usize>, advice: Advice) -> io::Result<()> {
+        self.mapping.advise(part, advice)
     }
 
     /// Writes zero to one byte of every page: only for memory that is still all zero.

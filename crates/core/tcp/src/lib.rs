@@ -24,7 +24,7 @@
 //! RFC 9293 (states, windows, probes, keepalive), 7323 (window scale, timestamps, PAWS), 2018 and
 //! 2883 (SACK, D-SACK), 5961 (blind attacks), 6528 (ISNs), 4987 (SYN cookies), 1337 and 6191
 //! (TIME-WAIT), 5482 (user timeout), 3168 (ECN), 9768 (AccECN), 7413 (Fast Open); in the sender 6298 (RTO), 5681 and 6582 (NewReno), 9438
-//! (CUBIC), 9406 (HyStart++), 6675 and 8985 (SACK recovery, RACK-TLP), 9937 (PRR), 5682 (F-RTO), 6928 (initial window),
+//! (CUBIC), 9406 (HyStart++), draft-ietf-ccwg-bbr (BBR), 6675 and 8985 (SACK recovery, RACK-TLP), 9937 (PRR), 5682 (F-RTO), 6928 (initial window),
 //! 3042 (limited transmit), 4821 (packet size without ICMP).
 //!
 //! # What it does not do

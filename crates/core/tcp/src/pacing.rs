@@ -54,6 +54,18 @@ impl Pacer {
         pace.rate = u64::try_from(per_second).unwrap_or(u64::MAX).max(1);
     }
 
+    /// Begins to pace, from the first rate on.
+    pub(crate) fn enable(&mut self) {
+        self.0.get_or_insert_default();
+    }
+
+    /// Sets the rate, in bytes per second.
+    pub(crate) fn set_rate(&mut self, rate: u64) {
+        if let Some(pace) = &mut self.0 {
+            pace.rate = rate.max(1);
+        }
+    }
+
     /// Returns how many bytes may be sent now: none before the release time.
     pub(crate) fn allowance(&self, mss: u16, now: Instant) -> u64 {
         let Some(pace) = self.0.as_ref().filter(|pace| pace.rate != 0) else {

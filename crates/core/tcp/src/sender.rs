@@ -48,7 +48,6 @@ use crate::ecn::accecn::Reports;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::pacing::Pacer;
 use crate::rtt::RttEstimator;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
@@ -145,7 +144,7 @@ impl<P: Payload> Sender<P> {
             packets: PacketSize::new(config.super_payload(), path),
             flight: Flight::new(RttEstimator::new(&shared.timers)),
             recovery: Recovery::default(),
-            rate: Rate::new(settings.congestion, Pacer::new(shared.pacing)),
+            rate: Rate::new(settings.congestion, shared.pacing, iss.0.into()),
             timers: SendTimers::default(),
             reports: None,
             counters: Counters::default(),
@@ -177,8 +176,9 @@ impl<P: Payload> Sender<P> {
             cx.shared().initial_cwnd
         };
         let cwnd = u64::from(segments) * u64::from(self.packets.mss);
-        self.rate.open(cwnd, negotiated.ecn);
-        self.rate.update_pacing(self.flight.rtt.srtt());
+        let srtt = self.flight.rtt.srtt();
+        self.rate.open(cwnd, srtt, negotiated.ecn);
+        self.rate.update_pacing(srtt);
     }
 
     /// Returns a second owner of the first queued bytes, at most `most`, for a SYN (RFC 7413). They do not count as sent.
@@ -295,7 +295,9 @@ impl<P: Payload> Sender<P> {
     /// Takes changes of the settings that have an effect at once: another congestion control, whose window stays, and
     /// TCP_CORK, which is off again.
     pub fn on_settings(&mut self, settings: &Settings) {
-        self.rate.congestion.change(settings.congestion);
+        let seed = self.space.seq_of(0).0.into();
+        self.rate
+            .change(settings.congestion, seed, self.flight.rtt.srtt());
         if !settings.cork {
             self.queue.forget_more();
         }

@@ -23,6 +23,22 @@ pub enum CongestionKind {
     /// RFC 9438, the default, as in Linux.
     #[default]
     Cubic,
+    /// BBR, version 3 (draft-ietf-ccwg-bbr). It is paced in any case.
+    Bbr,
+}
+
+impl CongestionKind {
+    /// All of them.
+    pub const ALL: [CongestionKind; 3] = [
+        CongestionKind::NewReno,
+        CongestionKind::Cubic,
+        CongestionKind::Bbr,
+    ];
+
+    /// Returns whether the connection is paced, whatever the stack's configuration says.
+    pub(crate) fn needs_pacing(self) -> bool {
+        self == CongestionKind::Bbr
+    }
 }
 
 /// When to probe a silent peer (RFC 9293 3.8.4).

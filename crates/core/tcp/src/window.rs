@@ -175,6 +175,16 @@ mod tests {
     }
 
     #[test]
+    fn the_edge_never_moves_back() {
+        let mut w = window(0, 10_000, 0);
+        assert_eq!(w.advertise(NXT), 10_000);
+        w.set_space(NXT, 0);
+        assert_eq!(w.advertise(NXT + 4000), 6000);
+        assert_eq!(w.advertise(NXT + 10_000), 0);
+        assert_eq!(w.right_edge(), NXT + 10_000);
+    }
+
+    #[test]
     fn a_closing_window_reaches_zero_whatever_the_segment_sizes() {
         // Rounding up would keep one unit open for ever.
         let mut w = window(0, 1 << 20, 7);
@@ -189,6 +199,33 @@ mod tests {
             assert_eq!(usize::from(field) << 7, edge.bytes_since(nxt) / 128 * 128);
         }
         assert_eq!(w.advertise(nxt), 0);
+    }
+
+    #[test]
+    fn small_gains_wait_for_a_segment() {
+        let mut w = window(0, 8000, 0);
+        assert_eq!(w.advertise(NXT), 8000);
+        w.set_space(NXT + 999, 8000);
+        assert_eq!(w.advertise(NXT + 999), 7001);
+        w.set_space(NXT + 1000, 8000);
+        assert_eq!(w.advertise(NXT + 1000), 8000);
+    }
+
+    #[test]
+    fn arriving_data_uses_up_the_grant() {
+        let mut w = window(0, 8000, 0);
+        assert_eq!(w.advertise(NXT), 8000);
+        assert_eq!(w.advertise(NXT + 5000), 3000);
+        assert_eq!(w.space(NXT + 5000), 3000);
+    }
+
+    #[test]
+    fn half_of_a_small_buffer_is_worth_a_window() {
+        let mut w = window(0, 600, 0);
+        w.set_space(NXT, 299);
+        assert_eq!(w.advertise(NXT), 0);
+        w.set_space(NXT, 300);
+        assert_eq!(w.advertise(NXT), 300);
     }
 
     #[test]

@@ -26,11 +26,14 @@ const CALLS_LAST: Duration = Duration::from_micros(200);
 
 /// For so long after the last byte the thread looks for more, before it sleeps: the answer to a short message comes in less time than a
 /// processor takes to wake up.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(200);
+
+/// After this part of it, the thread lets others use the processor in between.
+const POLITE: Duration = Duration::from_micros(50);
 
 /// Calls of `check` in a row that found nothing to do, each at once after the one before, from which on a call waits for a short time:
 /// the program does nothing else, and the processor is better used by the peer.
-const FRUITLESS: u32 = 64;
+const FRUITLESS: u32 = 16;
 const AT_ONCE: Duration = Duration::from_micros(10);
 const SHORT_SLEEP: Timespec = Timespec {
     tv_sec: 0,
@@ -280,9 +283,11 @@ impl Shared {
                 idle_since = None;
                 continue;
             }
-            match idle_since.get_or_insert_with(Instant::now).elapsed() < SPIN {
-                true => std::thread::yield_now(),
-                false => self.sleep(),
+            let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
+            if idle > SPIN {
+                self.sleep();
+            } else if idle > POLITE {
+                std::thread::yield_now();
             }
         }
     }

@@ -196,6 +196,7 @@ fn congestion(value: &str) -> Option<CongestionKind> {
     match value {
         "cubic" => Some(CongestionKind::Cubic),
         "reno" => Some(CongestionKind::NewReno),
+        "bbr" => Some(CongestionKind::Bbr),
         _ => None,
     }
 }
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(format!("{over:?}"), format!("{base:?}"));
         std::fs::write(folder.join("tcp_sack"), "0\n").unwrap();
         std::fs::write(folder.join("tcp_rmem"), "4096\t30000\t9000000\n").unwrap();
-        std::fs::write(folder.join("tcp_congestion_control"), "bbr\n").unwrap();
+        std::fs::write(folder.join("tcp_congestion_control"), "vegas\n").unwrap();
         let config = sysctls.over(&base, &none);
         assert!(!config.sack);
         assert_eq!(

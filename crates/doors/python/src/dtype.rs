@@ -38,7 +38,8 @@ const fn row(
     }
 }
 
-/// kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex, kDLBool, kDLFloat8_e4m3fn, kDLFloat8_e5m2.
+/// kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex, kDLBool, kDLFloat8_e4m3fn, kDLFloat8_e4m3fnuz, kDLFloat8_e5m2,
+/// kDLFloat8_e5m2fnuz, kDLFloat8_e8m0fnu.
 const INT: u8 = 0;
 const UINT: u8 = 1;
 const FLOAT: u8 = 2;
@@ -46,9 +47,12 @@ const BFLOAT: u8 = 4;
 const COMPLEX: u8 = 5;
 const BOOL: u8 = 6;
 const E4M3FN: u8 = 10;
+const E4M3FNUZ: u8 = 11;
 const E5M2: u8 = 12;
+const E5M2FNUZ: u8 = 13;
+const E8M0FNU: u8 = 14;
 
-static ROWS: [Row; 17] = [
+static ROWS: [Row; 20] = [
     row("uint8", Some("|u1"), Some(b"B\0"), UINT, 8),
     row("int8", Some("|i1"), Some(b"b\0"), INT, 8),
     row("uint16", Some("<u2"), Some(b"H\0"), UINT, 16),
@@ -65,7 +69,10 @@ static ROWS: [Row; 17] = [
     row("complex128", Some("<c16"), Some(b"Zd\0"), COMPLEX, 128),
     row("bool", Some("|b1"), Some(b"?\0"), BOOL, 8),
     row("float8_e4m3fn", None, None, E4M3FN, 8),
+    row("float8_e4m3fnuz", None, None, E4M3FNUZ, 8),
     row("float8_e5m2", None, None, E5M2, 8),
+    row("float8_e5m2fnuz", None, None, E5M2FNUZ, 8),
+    row("float8_e8m0fnu", None, None, E8M0FNU, 8),
 ];
 
 impl Dtype {

@@ -86,10 +86,16 @@ impl Error {
         )
     }
 
-    /// An error with text that may be from outside. Tracebacks go to terminals: what a terminal would obey is escaped.
-    pub(crate) fn of(kind: ErrorKind, errno: i32, reason: String, remedy: Option<Remedy>) -> Self {
-        let reason = PrintableLines(reason).to_string();
-        Self::new(kind, errno, reason, remedy.map(words))
+    /// An error of a load, with its remedy on further lines. It may have text from outside, and tracebacks go to terminals: what a
+    /// terminal would obey is escaped.
+    pub(crate) fn of_load(kind: ErrorKind, errno: i32, text: String) -> Self {
+        let text = PrintableLines(text).to_string();
+        let (reason, remedy) = match text.split_once('\n') {
+            None => (text.as_str(), None),
+            Some((reason, remedy)) => (reason, Some(remedy.lines().map(str::trim).collect())),
+        };
+        let remedy = remedy.map(|lines: Vec<_>| lines.join("\n"));
+        Self::new(kind, errno, reason.to_owned(), remedy)
     }
 
     /// A text cannot be resolved to an address.
@@ -234,8 +240,9 @@ macro_rules! from_library {
     ($($error:ty),* $(,)?) => {$(
         impl From<$error> for Error {
             fn from(error: $error) -> Self {
-                let reason = error.reason().to_string();
-                Self::of(error.kind(), error.errno().0, reason, error.remedy())
+                let remedy = error.remedy().map(words);
+                let reason = PrintableLines(error.reason()).to_string();
+                Self::new(error.kind(), error.errno().0, reason, remedy)
             }
         }
     )*};

@@ -1,5 +1,6 @@
 //! Checkpoints: tensors of a safetensors file on a stock server, loaded to their places in device memory.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -7,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Origin, SecretError,
+    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Metadata, Origin, SecretError,
     Tensor as Placed, Url, UrlError, password_of, read_secret,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -35,14 +36,17 @@ const BIND_BYTES: usize = 64 << 20;
 ///
 /// The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
 /// kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
-/// through host memory. `headers` are fields of each request, as pairs of name and value, and `headers_file` names a file with further ones,
+/// through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
 /// one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
 /// DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-/// (http_proxy, all_proxy, no_proxy). A type that this package has no name for becomes bytes.
+/// (http_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
+/// that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
+/// also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
+/// in the file.
 #[pyfunction]
 #[pyo3(signature = (
-    url, nic=None, *, device="cpu", bind=None, connections=4, headers=None, headers_file=None, user=None, password=None,
-    password_file=None
+    url, nic=None, *, device="cpu", bind=None, connections=None, idle_limit=30.0, headers=None, headers_file=None, user=None,
+    password=None, password_file=None
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load_safetensors<'py>(
@@ -51,17 +55,19 @@ pub(crate) fn load_safetensors<'py>(
     nic: Option<&Bound<'py, Netdev>>,
     device: &str,
     bind: Option<usize>,
-    connections: usize,
-    headers: Option<Vec<(String, String)>>,
+    connections: Option<usize>,
+    idle_limit: f64,
+    headers: Option<Headers>,
     headers_file: Option<PathBuf>,
     user: Option<String>,
     password: Option<String>,
     password_file: Option<PathBuf>,
-) -> PyResult<Bound<'py, PyDict>> {
+) -> PyResult<Bound<'py, PyAny>> {
+    let idle_limit = checked_limit(connections, idle_limit)?;
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
     let device = Device::named(device)?;
     let secrets = Secrets {
-        headers: headers.unwrap_or_default(),
+        headers: headers.map_or_else(Vec::new, Headers::into_pairs),
         headers_file,
         user,
         password,
@@ -97,25 +103,74 @@ pub(crate) fn load_safetensors<'py>(
             Some(_) => 0,
         });
         let _bound = bind_for(&nic, bind, device)?;
-        let loader = Loader::new(&nic).connections(connections);
+        let loader = Loader::new(&nic).idle_limit(idle_limit);
+        let loader = match connections {
+            Some(connections) => loader.connections(connections),
+            None => loader,
+        };
         let checkpoint = Checkpoint::open_while(&loader, request, &mut look)?;
         let memory = device.alloc(checkpoint.memory_bytes())?;
         let loaded = checkpoint.load(&loader, &memory, &mut |_| look());
         loaded.map_err(CheckpointError::from)?;
-        Ok((memory, checkpoint.tensors().to_vec()))
+        let tensors = checkpoint.tensors().to_vec();
+        Ok((memory, tensors, checkpoint.metadata().to_vec()))
     });
     if let Some(error) = raised {
         return Err(error);
     }
-    let (memory, tensors): (Memory, Vec<Placed>) =
+    let (memory, tensors, metadata): (Memory, Vec<Placed>, Vec<Metadata>) =
         loaded.map_err(|error: Error| PyErr::from(error))?;
+    tensors_of(py, memory, tensors, metadata)
+}
+
+/// Checks the settings of a load, and returns its limit of time.
+fn checked_limit(connections: Option<usize>, idle_limit: f64) -> PyResult<Duration> {
+    if connections == Some(0) {
+        return Err(Error::value("connections=0: at least one is needed".to_owned()).into());
+    }
+    let idle_limit = Duration::try_from_secs_f64(idle_limit)
+        .ok()
+        .filter(|limit| !limit.is_zero());
+    let is_wrong = || Error::value("idle_limit: a positive number of seconds is needed".to_owned());
+    Ok(idle_limit.ok_or_else(is_wrong)?)
+}
+
+/// Returns the tensors in `memory` as an object of Python.
+fn tensors_of<'py>(
+    py: Python<'py>,
+    memory: Memory,
+    tensors: Vec<Placed>,
+    metadata: Vec<Metadata>,
+) -> PyResult<Bound<'py, PyAny>> {
     let source = Source::device(memory, Vec::new())?;
-    let all = PyDict::new(py);
+    let (all, entries, texts) = (PyDict::new(py), PyDict::new(py), PyDict::new(py));
     for tensor in tensors {
         let view = view_of(&source, &tensor)?;
+        let shape = PyTuple::new(py, &tensor.shape)?;
+        entries.set_item(&tensor.name, (&tensor.dtype, shape))?;
         all.set_item(tensor.name, Tensor::make(py, view)?)?;
     }
-    Ok(all)
+    for (name, text) in metadata.into_iter().filter_map(|of| of.texts).flatten() {
+        texts.set_item(name, text)?;
+    }
+    let class = py.import("devmem_tcp._tensors")?.getattr("Tensors")?;
+    class.call1((all, texts, entries))
+}
+
+/// Fields of requests.
+#[derive(FromPyObject)]
+pub(crate) enum Headers {
+    Map(BTreeMap<String, String>),
+    Pairs(Vec<(String, String)>),
+}
+
+impl Headers {
+    fn into_pairs(self) -> Vec<(String, String)> {
+        match self {
+            Self::Map(map) => map.into_iter().collect(),
+            Self::Pairs(pairs) => pairs,
+        }
+    }
 }
 
 /// What the server needs to see.
@@ -155,18 +210,18 @@ impl Secrets {
 
 impl From<SecretError> for Error {
     fn from(error: SecretError) -> Self {
-        let (kind, errno) = match &error {
+        match &error {
             SecretError::Read { source, .. } => {
                 let kind = match source.kind() {
                     std::io::ErrorKind::NotFound => ErrorKind::NotFound,
                     std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
                     _ => ErrorKind::InvalidInput,
                 };
-                (kind, source.raw_os_error().unwrap_or(Errno::EINVAL.0))
+                let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
+                Self::of_load(kind, errno, error.to_string())
             }
-            _ => (ErrorKind::InvalidInput, Errno::EINVAL.0),
-        };
-        Self::of(kind, errno, error.reason(), error.remedy())
+            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+        }
     }
 }
 
@@ -204,6 +259,9 @@ fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {
         "C64" => "complex64",
         "F8_E4M3" => "float8_e4m3fn",
         "F8_E5M2" => "float8_e5m2",
+        "F8_E4M3FNUZ" => "float8_e4m3fnuz",
+        "F8_E5M2FNUZ" => "float8_e5m2fnuz",
+        "F8_E8M0" => "float8_e8m0fnu",
         _ => return Ok(bytes),
     };
     let too_large = |_error| Error::value(format!("the shape of {} is too large", tensor.name));
@@ -213,12 +271,7 @@ fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {
 }
 
 fn of_url(error: UrlError) -> Error {
-    Error::of(
-        ErrorKind::InvalidInput,
-        Errno::EINVAL.0,
-        error.reason(),
-        error.remedy(),
-    )
+    Error::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
 }
 
 impl From<CheckpointError> for Error {
@@ -227,14 +280,13 @@ impl From<CheckpointError> for Error {
             CheckpointError::Load(load) => verdict(load),
             CheckpointError::Header { .. }
             | CheckpointError::Index { .. }
-            | CheckpointError::Twice { .. }
             | CheckpointError::Missing { .. } => (ErrorKind::InvalidInput, Errno::EINVAL),
             CheckpointError::TooLarge | CheckpointError::Limit { .. } => {
                 (ErrorKind::OutOfResources, Errno::ENOMEM)
             }
             _ => (ErrorKind::Other, Errno::EIO),
         };
-        Self::of(kind, errno.0, error.reason(), error.remedy())
+        Self::of_load(kind, errno.0, error.to_string())
     }
 }
 

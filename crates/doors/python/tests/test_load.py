@@ -33,19 +33,24 @@ def checkpoint():
         data += array.tobytes()
     header["brain"] = {"dtype": "BF16", "shape": [2], "data_offsets": [len(data), len(data) + 4]}
     header["other"] = {"dtype": "F8_E8M0", "shape": [2], "data_offsets": [len(data) + 4, len(data) + 6]}
+    header["small"] = {"dtype": "F4", "shape": [4], "data_offsets": [len(data) + 6, len(data) + 8]}
     text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data + b"\x80\x3f\x00\x40\x01\x02"
+    return len(text).to_bytes(8, "little") + text + data + b"\x80\x3f\x00\x40\x01\x02\x03\x04"
 
 
 def check(tensors):
-    assert set(tensors) == {*ARRAYS, "brain", "other"}
+    assert set(tensors) == {*ARRAYS, "brain", "other", "small"}
     for name, array in ARRAYS.items():
         loaded = tensors[name]
         assert (loaded.shape, loaded.dtype) == (array.shape, array.dtype.name), name
         assert loaded.numpy().tobytes() == array.tobytes(), name
         assert loaded.data_ptr % 256 == 0
     assert (tensors["brain"].dtype, tensors["brain"].view("uint16").numpy().tolist()) == ("bfloat16", [0x3F80, 0x4000])
-    assert (tensors["other"].dtype, tensors["other"].tobytes()) == ("uint8", b"\x01\x02")
+    assert (tensors["other"].dtype, tensors["other"].tobytes()) == ("float8_e8m0fnu", b"\x01\x02")
+    assert (tensors["small"].dtype, tensors["small"].tobytes()) == ("uint8", b"\x03\x04")
+    assert tensors.entries["small"] == ("F4", (4,))
+    assert tensors.entries["weight"] == ("F32", (300, 1000))
+    assert tensors.metadata == {"made": "here"}
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -112,6 +117,11 @@ def test_what_cannot_be_loaded_is_an_error_with_its_cause(server):
             load_safetensors(server, nic, device=device)
     with pytest.raises(ValueError):
         load_safetensors(server, nic, headers=[("Host", "x")])
+    with pytest.raises(ValueError, match="given twice"):
+        load_safetensors(server, nic, headers=[("X", "a"), ("x", "b")])
+    for wrong in [{"connections": 0}, {"idle_limit": 0}, {"idle_limit": float("nan")}]:
+        with pytest.raises(ValueError):
+            load_safetensors(server, nic, **wrong)
     with pytest.raises(TypeError):
         load_safetensors(server, "lo")
     with pytest.raises(ConnectionRefusedError):

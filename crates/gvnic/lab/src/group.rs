@@ -10,7 +10,7 @@ pub enum Group {
     Nic,
     /// Device memory: bind, receive, send, starvation, unbind, kill
     Devmem,
-    /// `load` and `store` with the kernel's stack, from and to stock servers; skipped where this machine has no such server
+    /// `load` and `store` with the kernel's stack, from and to stock servers and nvmet; skipped where this machine has no such server
     Load,
     /// Device memory over an impaired wire
     Loss,

@@ -21,8 +21,18 @@ pub const BOOT_OPTIONS: &[&str] = &[
 ];
 /// Option of the gVNIC driver, if it is not a module.
 const KERNEL_DRIVER: &str = "CONFIG_GVE=y";
-/// Modules for the guest, if the kernel has them: the driver, and the modules that the tests need.
-const MODULES: &[&str] = &["gve", "sch_netem", "veth", "tun"];
+/// Modules for the guest, if the kernel has them, in load order: the driver, and the modules that the tests need.
+const MODULES: &[&str] = &[
+    "gve",
+    "sch_netem",
+    "veth",
+    "tun",
+    "configfs",
+    "nvmet",
+    "nvmet_tcp",
+    "nvme_fabrics",
+    "nvme_tcp",
+];
 
 /// A driver that only some guests need: a module, or built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,18 +7,21 @@ use std::io::Write;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{Interest, RecvError, RxBatch, Stream, stats::StreamStats};
+use devmem_tcp::{Interest, Netdev, RecvError, RxBatch, Stream, stats::StreamStats};
 
 use super::error::LoadError;
 use super::landing::Landing;
+use super::pool::Pool;
 use super::session::{Fault, Next, Session};
-use crate::parallel::{Breakage, Connected, Pace, Piece, is_not_ready, retry};
+use crate::parallel::{Connected, Pace, Piece, is_not_ready, retry};
 use foretelling::Named;
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
 /// Most headers that one turn reads after each other: the end of one response, and the head of the next.
 const HEADERS_AT_ONCE: usize = 4;
+/// Divisor: a connection with several requests that brings nothing for a third of the limit is tried with one at a time.
+const STALL: u32 = 3;
 /// Most bytes to look at in search of the end of a header.
 const TEXT_BYTES: usize = 4096;
 
@@ -160,19 +163,36 @@ impl Connection {
             return Ok(());
         }
         let checked = self.pace.check(now, limit);
-        checked.map_err(|slow| Fault::Broken(format!("the server sent {slow}").into()))
+        let slow = |slow| {
+            let remedy = "of a server that needs longer for its first byte: --idle-limit SECONDS";
+            Fault::Broken(format!("the server sent {slow}\n  {remedy}"))
+        };
+        checked.map_err(slow)
     }
 
-    /// Ends the connection and returns what it has counted during the load.
-    pub(crate) fn close(mut self) -> StreamStats {
+    /// Ends the connection, unless `pool` keeps it for another session, and returns what it has counted during the load.
+    pub(crate) fn close(mut self, pool: Option<&Pool>, nic: &Netdev) -> StreamStats {
         if !self.session.is_waiting() {
             self.session.say_goodbye();
             // The server also notices the end of the connection.
             let _ = self.send();
         }
         // The counters then show frags that could not be returned.
-        let _ = self.batch.release();
-        self.stream.stats().since(self.before)
+        let is_released = self.batch.release().is_ok();
+        let counted = self.stream.stats().since(self.before);
+        if let Some(hop) = self.session.reusable()
+            && let Some(pool) = pool
+            && is_released
+        {
+            pool.keep(nic, hop, self.stream);
+        }
+        counted
+    }
+
+    /// Returns whether it waits with several requests for longer than a server needs for one, which some servers cannot answer.
+    pub(crate) fn stalls_with_several(&self, now: Instant, limit: Duration) -> bool {
+        let has_several = self.session.answers_in_order() && self.session.outstanding() > 1;
+        has_several && self.pace.check(now, limit / STALL).is_err()
     }
 
     fn send(&mut self) -> Result<(), Fault> {
@@ -181,11 +201,7 @@ impl Connection {
             match self.stream.write(outgoing) {
                 Ok(sent) => drop(outgoing.drain(..sent)),
                 Err(error) if is_not_ready(&error) => break,
-                Err(error) => {
-                    return Err(Fault::Broken(
-                        Breakage::of_io(error).during("send a request"),
-                    ));
-                }
+                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
             }
         }
         Ok(())
@@ -291,7 +307,7 @@ fn none_yet<T>(error: RecvError) -> Result<Option<T>, Fault> {
 
 fn broken(error: RecvError) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(error.into()),
+        true => Fault::Broken(error.to_string()),
         false => Fault::Fatal(error.into()),
     }
 }

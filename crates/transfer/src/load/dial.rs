@@ -1,6 +1,6 @@
 //! Connecting to the host of a source. Every wait asks its caller whether it goes on.
 
-mod race;
+pub(crate) mod race;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -133,10 +133,7 @@ pub(crate) fn connect(
     let mut race = Race::new(nic, addresses);
     loop {
         if let Some(outcome) = race.poll() {
-            let stream = outcome?;
-            // Requests are small and follow each other.
-            let _ = stream.set_nodelay(true);
-            return Ok(stream);
+            return outcome;
         }
         ask(go_on)?;
         if let Err(errno) = race.wait(SLICE) {

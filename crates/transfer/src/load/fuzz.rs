@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use ::nvme::pdu::Digests;
 
-use super::http::{HttpFile, HttpSession, Url};
+use super::http::{HttpFile, HttpSession, Url, Volume};
 use super::nbd::{NbdSession, NbdUrl};
 use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
+use super::pool::Hop;
 use super::safetensors;
 use super::session::{Fault, Next, Session};
 use crate::parallel::{Piece, Pieces};
@@ -71,6 +72,10 @@ fn drive_source(
         }
         let stepped = feed.step(next);
         feed.check_completed();
+        while let Some(piece) = feed.session.left_out() {
+            feed.shorten(piece);
+            pieces.put_back(piece);
+        }
         if stepped.is_err() {
             return feed.check_outstanding();
         }
@@ -126,19 +131,32 @@ impl Feed<'_> {
         self.has_come[at as usize..end as usize].fill(true);
     }
 
+    /// Takes the end of a requested piece off, which the server leaves out.
+    fn shorten(&mut self, left_out: Piece) {
+        let is_of = |other: &&mut Piece| other.end == left_out.end && other.start < left_out.start;
+        let piece = self.requested.iter_mut().find(is_of);
+        piece.expect("a part of a requested piece is left out").end = left_out.start;
+    }
+
     fn check_completed(&mut self) {
         while let Some(piece) = self.session.completed() {
             let range = piece.start as usize..piece.end as usize;
             assert!(self.has_come[range].iter().all(|byte| *byte), "{piece:?}");
-            let at = self.requested.iter().position(|other| *other == piece);
-            self.requested
-                .remove(at.expect("a piece is whole once, and only if it was requested"));
+            let is_of = |other: &Piece| other.start == piece.start && piece.end <= other.end;
+            let at = self.requested.iter().position(is_of);
+            let at = at.expect("a piece is whole once, and only if it was requested");
+            // Its beginning: a server has left the rest out, or it stays when the connection ends.
+            self.requested[at].start = piece.end;
+            if self.requested[at].start == self.requested[at].end {
+                self.requested.remove(at);
+            }
         }
     }
 
     /// Checks that every piece is whole or can be requested again.
     fn check_outstanding(mut self) {
         let mut left = self.session.take_outstanding();
+        self.check_completed();
         left.sort_by_key(|piece| piece.start);
         self.requested.sort_by_key(|piece| piece.start);
         assert_eq!(left, self.requested);
@@ -151,7 +169,11 @@ pub fn http(data: &[u8]) {
         return;
     };
     let file = HttpFile::of_size(SOURCE_BYTES as u64, kind & 1 == 0);
-    let mut session = HttpSession::new(&file, usize::from(kind >> 1 & 3) + 1);
+    let hop = Hop {
+        host: "host".to_owned(),
+        port: 80,
+    };
+    let mut session = HttpSession::new(&Volume::of(&file), hop, usize::from(kind >> 1 & 3) + 1);
     drive(&mut session, usize::from(*cut).max(1), bytes);
 }
 

@@ -1,21 +1,31 @@
 //! HTTP/1.1 (RFC 9112): ranges of a file, over connections that stay open.
 
 mod chunks;
+mod client;
 mod date;
+mod fields;
 mod file;
 mod head;
 mod profile;
 mod proxy;
 mod request;
 mod s3;
+mod said;
 pub(crate) mod secret;
 mod session;
 mod sigv4;
+mod talk;
 pub(crate) mod url;
+mod volume;
+mod way;
 
+pub(crate) use client::Client;
 pub use file::HttpFile;
+#[cfg(test)]
+pub(crate) use request::Ask;
 pub use request::HttpRequest;
-pub(crate) use session::HttpSession;
+pub(crate) use session::{HttpSession, Moved};
 pub use sigv4::S3Credentials;
 pub(crate) use sigv4::encoded_bytes;
 pub use url::{Url, UrlError};
+pub use volume::Volume;

@@ -1,15 +1,19 @@
 //! The loader: what is loaded, and by which rules.
 
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 use std::time::Duration;
 
 use devmem_tcp::{Netdev, memory::check_room, stats::StreamStats};
 
 use super::dial::GoOn;
 use super::error::LoadError;
-use super::http::{HttpFile, HttpRequest};
+use super::http::{Client, HttpFile};
 use super::landing::{Landed, Landing, Take, Targets};
+use super::notice::Notice;
+use super::origin::Origin;
 use super::part::{Layout, Part};
+use super::pool::Pool;
 use super::run::Run;
 use super::source::{PieceLengths, Source};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
@@ -23,6 +27,7 @@ use crate::parallel::{Pieces, Progress, Settings, settable};
 pub struct Loader {
     pub(super) nic: Netdev,
     pub(super) settings: Settings,
+    pub(super) notice: Notice,
 }
 
 settable!(Loader);
@@ -49,18 +54,6 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Adds the outcome of a load that followed.
-    pub(crate) fn add(&mut self, next: &Self) {
-        self.bytes += next.bytes;
-        self.elapsed += next.elapsed;
-        self.pieces += next.pieces;
-        self.repeated += next.repeated;
-        self.connections += next.connections;
-        self.broken += next.broken;
-        self.mispredicted += next.mispredicted;
-        self.add_stats(next.stats);
-    }
-
     pub(super) fn add_stats(&mut self, stats: StreamStats) {
         self.stats.device_bytes += stats.device_bytes;
         self.stats.linear_bytes += stats.linear_bytes;
@@ -78,6 +71,54 @@ impl Loader {
         Self {
             nic: nic.clone(),
             settings: Settings::new(),
+            notice: Notice::default(),
+        }
+    }
+
+    /// Tells `hear` why a load waits, when that takes seconds: the server is busy, or does not answer. Other threads may call it.
+    #[must_use]
+    pub fn on_notice(mut self, hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.notice = Notice::to(hear);
+        self
+    }
+
+    /// Opens what a URL names, whose server has the limit of this loader for each answer, while `go_on` says so. It is asked at least every 100 ms.
+    ///
+    /// # Errors
+    /// Those of [`Origin::open_while`].
+    pub fn open(&self, origin: &Origin, go_on: &mut GoOn<'_>) -> Result<Source, LoadError> {
+        match origin {
+            Origin::Http(request) => {
+                let pool = Arc::default();
+                let opened = HttpFile::open_with(self.client(&pool), request, 1, go_on);
+                opened.map(|(file, _)| Source::Http(file))
+            }
+            other => other.open_while(&self.nic, go_on),
+        }
+    }
+
+    /// Returns the CRC-32C of all bytes of a source, if its server has one: an S3-compatible store is asked for it.
+    ///
+    /// # Errors
+    /// The server does not answer; [`LoadError::Cancelled`].
+    pub fn crc32c_of(
+        &self,
+        source: &Source,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Option<u32>, LoadError> {
+        match source {
+            Source::Http(file) => file.ask_crc32c(self.client(file.pool()), go_on),
+            other => Ok(other.crc32c()),
+        }
+    }
+
+    /// Returns a client for requests on connections of `pool`.
+    pub(crate) fn client<'a>(&'a self, pool: &'a Arc<Pool>) -> Client<'a> {
+        Client {
+            nic: &self.nic,
+            pool,
+            limit: self.settings.idle_limit(),
+            notice: &self.notice,
         }
     }
 
@@ -113,7 +154,7 @@ impl Loader {
     }
 
     /// Loads `ranges` of `source` and hands every batch to `take`, where it lies in the bound memory. Pieces of different
-    /// connections are interleaved, and after a broken connection the bytes of its pieces come again.
+    /// connections are interleaved, and after a broken connection bytes of its pieces may come again.
     ///
     /// # Errors
     /// As [`load`](Self::load), and those of `take`.
@@ -127,18 +168,6 @@ impl Loader {
         let ranges = sorted_apart(ranges.iter().cloned()).map_err(super::PartError::from)?;
         let take: &mut Take<'_> = take;
         self.run(&source.into(), ranges, Landing::Caller(take), progress)
-    }
-
-    /// Opens a file, whose server has the limit of this loader for each answer.
-    ///
-    /// # Errors
-    /// Those of [`HttpFile::open_while`].
-    pub(crate) fn open_file(
-        &self,
-        request: HttpRequest,
-        go_on: &mut GoOn<'_>,
-    ) -> Result<HttpFile, LoadError> {
-        HttpFile::open_within(&self.nic, request, self.settings.idle_limit(), go_on)
     }
 
     /// Loads `len` bytes of `source` from `start` on into host memory, for what the CPU must read.
@@ -169,6 +198,26 @@ impl Loader {
         Ok(bytes)
     }
 
+    /// Loads the bytes of `source` that are missing to the first `len` ones in `bytes`, or cuts those that are too many off.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn read_on(
+        &self,
+        source: &Source,
+        bytes: &mut Vec<u8>,
+        len: u32,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<(), LoadError> {
+        bytes.truncate(len as usize);
+        // Fits: there are at most `len`.
+        let missing = len - u32::try_from(bytes.len()).unwrap_or(len);
+        if missing > 0 {
+            bytes.append(&mut self.read(source, bytes.len() as u64, missing, go_on)?);
+        }
+        Ok(())
+    }
+
     fn run<'a>(
         &'a self,
         source: &'a Source,
@@ -189,7 +238,11 @@ impl Loader {
             first,
             window,
         } = source.piece_lengths();
-        if let Some(&Range { start, end }) = unaligned(&ranges, block) {
+        // An export may end with a part of a block. Many servers read it, although they name a block.
+        let is_end = |end: u64| source.size() == Some(end);
+        if let Some(&Range { start, end }) = unaligned(&ranges, block)
+            && !(start.is_multiple_of(block) && is_end(end))
+        {
             return Err(LoadError::Unaligned { start, end, block });
         }
         let wanted = self.settings.piece_bytes(usual);

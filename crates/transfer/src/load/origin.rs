@@ -98,7 +98,9 @@ impl Origin {
             return None;
         };
         let name = request.url().file_name();
-        let is_one = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+        // Variants have a word more: `.safetensors.index.fp16.json`.
+        let is_index = name.ends_with(".json") && name.contains(".safetensors.index.");
+        let is_one = name.ends_with(".safetensors") || is_index;
         is_one.then_some(request)
     }
 }
@@ -114,7 +116,16 @@ mod tests {
         assert!(matches!(origin("NVME://host/nqn.x"), Ok(Origin::Nvme(url)) if url.port() == 4420));
         let file = origin("HTTP://host/m.safetensors?a=b").unwrap();
         assert!(file.checkpoint().is_some() && file.host() == "host");
-        assert!(origin("http://host/m.bin").unwrap().checkpoint().is_none());
+        for (name, is_one) in [
+            ("m.bin", false),
+            ("m.safetensors.index.json", true),
+            ("m.safetensors.index.fp16.json", true),
+            ("config.json", false),
+            ("index.json", false),
+        ] {
+            let found = origin(&format!("http://host/{name}")).unwrap();
+            assert_eq!(found.checkpoint().is_some(), is_one, "{name}");
+        }
         for encrypted in ["https://host/x", "nbds://host/x"] {
             assert!(matches!(origin(encrypted), Err(UrlError::Encrypted)));
         }

@@ -1,19 +1,34 @@
 //! A running load: connections that fetch pieces until all are whole.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::active::Active;
 use super::connection::Connection;
 use super::error::LoadError;
+use super::http::Moved;
 use super::landing::Landing;
 use super::loader::{Loaded, Loader};
 use super::session::Fault;
-use super::source::Source;
-use crate::parallel::{Breakage, Failed, Idle, Pieces, Progress, Slots, turn_all};
+use super::source::{Begun, Connecting, Opened, Source};
+use crate::parallel::{Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Slots, turn_all};
 
 /// Told of the progress of a run; may end it.
 type Report<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
+
+/// Most times that a file is found again without a byte between them.
+const MAX_MOVES: u32 = 4;
+/// How often connections that are being made are looked at.
+const CONNECTING_POLL: Duration = Duration::from_millis(1);
+
+/// Counts how often files were found again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moves {
+    count: u32,
+    /// Bytes of the load at the last one.
+    at: u64,
+}
 
 /// A running load.
 pub(super) struct Run<'a> {
@@ -24,6 +39,10 @@ pub(super) struct Run<'a> {
     window: usize,
     landing: Landing<'a>,
     slots: Slots<Connection>,
+    /// Connections that are being made, by their slots.
+    connecting: BTreeMap<usize, Connecting<'a>>,
+    /// The last moves of files without progress between them.
+    moves: Moves,
     active: Active,
     idle: Idle,
     loaded: Loaded,
@@ -51,6 +70,8 @@ impl<'a> Run<'a> {
             window,
             landing,
             slots: Slots::new(connections, loader.settings.attempts()),
+            connecting: BTreeMap::new(),
+            moves: Moves::default(),
             active: match idle.serves_alone() {
                 true => Active::some(connections, now),
                 false => Active::all(connections, now),
@@ -73,9 +94,12 @@ impl<'a> Run<'a> {
             }
             self.source.keep_alive();
             self.active.choose(so_far, Instant::now());
+            self.finish_connecting()?;
             self.prepare_all(progress)?;
             let spin = self.idle.spin();
-            if !turn_all(self.slots.indices(), spin, |index| self.turn(index))? {
+            if !turn_all(self.slots.indices(), spin, |index| {
+                self.turn(index, progress)
+            })? {
                 self.wait()?;
             }
         }
@@ -98,6 +122,10 @@ impl<'a> Run<'a> {
         if self.pieces.peek().is_some() && self.slots.open().count() < self.active.used() {
             due = [due, self.slots.next_due()].into_iter().flatten().min();
         }
+        if !self.connecting.is_empty() {
+            let soon = Instant::now() + CONNECTING_POLL;
+            due = Some(soon);
+        }
         let waited = self.idle.wait(&self.slots, due);
         self.active.on_waited(start.elapsed());
         waited.map_err(LoadError::Wait)
@@ -113,17 +141,15 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Prepares as many slots as connections are in use. At most one connection is made, which takes a round trip in which the
-    /// others are not served.
+    /// Prepares as many slots as connections are in use. Their connections are made beside each other.
     fn prepare_all(&mut self, progress: &mut Report<'_>) -> Result<(), LoadError> {
-        let before = self.loaded.connections;
         let mut from = 0;
         for _ in 0..self.active.used() {
             let Some(index) = self.slots.next_turn(from) else {
                 break;
             };
             from = index + 1;
-            if self.loaded.connections == before || self.slots.get(index).is_some() {
+            if !self.connecting.contains_key(&index) {
                 self.prepare(index, progress)?;
             }
         }
@@ -140,17 +166,17 @@ impl<'a> Run<'a> {
             |open: &Connection| !open.session.is_waiting() && !open.session.accepts(next);
         if self.slots.get(index).is_some_and(is_useless) {
             self.end(index);
-            self.connect(index, progress)?;
-        } else if self.slots.is_due(index) {
-            self.connect(index, progress)?;
         }
-        let has_failed = self.slots.has_failed(index);
+        if self.slots.is_due(index) {
+            self.connect(index, next, progress)?;
+        }
+        let is_wary = self.slots.is_wary(index);
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(());
         };
         // A server that closes its connection with requests that it has not read may destroy the answer before them. So after a
         // failure requests are sent one by one, until a piece is whole (RFC 9112 9.3.2).
-        let window = match has_failed {
+        let window = match is_wary {
             true => 1,
             false => self.window,
         };
@@ -167,11 +193,48 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn connect(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), LoadError> {
+    /// Begins the connection of a slot, for `next` first.
+    fn connect(
+        &mut self,
+        index: usize,
+        next: Piece,
+        progress: &mut Report<'_>,
+    ) -> Result<(), LoadError> {
         let nic = &self.loader.nic;
         let so_far = self.progress();
         let mut go_on = || progress(so_far);
-        match self.source.connect(nic, self.window, &mut go_on) {
+        match self.source.begin(nic, self.window, next.start, &mut go_on) {
+            Ok(Begun::Open(stream, session)) => self.connected(index, Ok((stream, session))),
+            Ok(Begun::Connecting(connecting)) => {
+                self.connecting.insert(index, connecting);
+                self.finish_connecting()
+            }
+            Err(error) => self.connected(index, Err(error)),
+        }
+    }
+
+    /// Puts the connections that are made now into their slots.
+    fn finish_connecting(&mut self) -> Result<(), LoadError> {
+        let mut connecting = std::mem::take(&mut self.connecting);
+        let mut outcomes = Vec::new();
+        connecting.retain(|index, connecting| {
+            let outcome = connecting.poll();
+            let is_over = outcome.is_some();
+            outcomes.extend(outcome.map(|outcome| (*index, outcome)));
+            !is_over
+        });
+        self.connecting = connecting;
+        let mut outcomes = outcomes.into_iter();
+        outcomes.try_for_each(|(index, outcome)| self.connected(index, outcome))
+    }
+
+    /// Takes the outcome of an attempt to connect.
+    fn connected(
+        &mut self,
+        index: usize,
+        outcome: Result<Opened, LoadError>,
+    ) -> Result<(), LoadError> {
+        match outcome {
             Ok((stream, session)) => {
                 self.loaded.connections += 1;
                 let round_trip = stream.tcp_info().map(|info| info.min_rtt);
@@ -179,12 +242,15 @@ impl<'a> Run<'a> {
                 self.slots.put(index, Connection::new(stream, session));
                 Ok(())
             }
-            Err(error) => self.failed(index, error.into_breakage()?, None),
+            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
+                self.failed(index, error.to_string(), None)
+            }
+            Err(error) => Err(error),
         }
     }
 
     /// Lets one connection receive. Returns whether it did or has ended.
-    fn turn(&mut self, index: usize) -> Result<bool, LoadError> {
+    fn turn(&mut self, index: usize, progress: &mut Report<'_>) -> Result<bool, LoadError> {
         let Some(connection) = self.slots.get_mut(index) else {
             return Ok(false);
         };
@@ -196,50 +262,92 @@ impl<'a> Run<'a> {
             self.pieces.finish(piece);
             has_progress = true;
         }
+        while let Some(piece) = connection.session.left_out() {
+            self.pieces.put_back(piece);
+        }
         let has_pace = connection.check_pace(now, limit);
+        let stalls = connection.stalls_with_several(now, limit);
         if has_progress {
             self.slots.progressed(index);
         }
         match turned.and_then(|heard| has_pace.map(|()| heard)) {
+            Ok(false) if stalls => {
+                // Learned once, for all connections.
+                self.window = 1;
+                let cause = "the server does not go on with several requests at a time";
+                self.fault(index, Fault::Broken(cause.to_owned()), progress)?;
+                Ok(true)
+            }
             Ok(heard) => Ok(heard),
-            Err(fault) => self.fault(index, fault).map(|()| true),
+            Err(fault) => self.fault(index, fault, progress).map(|()| true),
         }
     }
 
     /// Ends a connection after a fault.
-    fn fault(&mut self, index: usize, fault: Fault) -> Result<(), LoadError> {
-        let open = self.slots.get(index);
-        let has_progress = open.is_some_and(|open| open.whole > 0);
+    fn fault(
+        &mut self,
+        index: usize,
+        fault: Fault,
+        progress: &mut Report<'_>,
+    ) -> Result<(), LoadError> {
+        let had_whole = self.slots.get(index).is_some_and(|open| open.whole > 0);
+        let has_progress = self.end(index) >= LEAST_BYTES || had_whole;
         let (cause, wait) = match fault {
             Fault::Fatal(error) => return Err(error),
+            Fault::Moved(moved) => return self.find_again(*moved, progress),
             // Servers close after a number of requests.
-            Fault::Closed if has_progress => {
-                self.end(index);
-                return Ok(());
-            }
-            Fault::Closed => ("the server closed the connection".into(), None),
-            // Many servers do so with requests that they have not read: the pieces so far show that it works.
+            Fault::Closed if has_progress => return Ok(()),
+            Fault::Closed => ("the server closed the connection".to_owned(), None),
+            // Many servers do so with requests that they have not read: the bytes so far show that it works.
             Fault::Broken(_) if has_progress => {
                 self.loaded.broken += 1;
-                self.end(index);
+                self.slots.broke_later(index);
                 return Ok(());
             }
             Fault::Broken(cause) => (cause, None),
             Fault::Busy { cause, wait } => (cause, wait),
         };
         self.loaded.broken += 1;
-        self.end(index);
         self.failed(index, cause, wait)
     }
 
-    /// Drops the connection of a slot, and takes its pieces back. The next one may be made at once.
-    fn end(&mut self, index: usize) {
-        if let Some(mut connection) = self.slots.take(index) {
-            for piece in connection.session.take_outstanding() {
-                self.pieces.give_back(piece);
-            }
-            self.loaded.mispredicted += connection.mispredicted;
-            self.loaded.add_stats(connection.close());
+    /// Ends the connection of a slot, and takes its pieces back. The next one may be made at once. Returns how many bytes of a piece that is not
+    /// whole stay.
+    fn end(&mut self, index: usize) -> u64 {
+        let Some(mut connection) = self.slots.take(index) else {
+            return 0;
+        };
+        for piece in connection.session.take_outstanding() {
+            self.pieces.give_back(piece);
+        }
+        let mut kept = 0;
+        while let Some(part) = connection.session.completed() {
+            kept += part.len();
+            self.pieces.keep(part);
+        }
+        self.loaded.mispredicted += connection.mispredicted;
+        let counted = connection.close(self.source.pool(), &self.loader.nic);
+        self.loaded.add_stats(counted);
+        kept
+    }
+
+    /// Finds a file again, which its place does not have any more.
+    fn find_again(&mut self, moved: Moved, progress: &mut Report<'_>) -> Result<(), LoadError> {
+        let Moved { file, way, refusal } = moved;
+        let so_far = self.progress();
+        let client = self.loader.client(file.pool());
+        if !file.find_again(client, &way, &mut || progress(so_far))? {
+            return Ok(());
+        }
+        let done = self.pieces.done();
+        let count = match done > self.moves.at {
+            true => 1,
+            false => self.moves.count + 1,
+        };
+        self.moves = Moves { count, at: done };
+        match count > MAX_MOVES {
+            true => Err(refusal),
+            false => Ok(()),
         }
     }
 
@@ -247,13 +355,25 @@ impl<'a> Run<'a> {
     fn failed(
         &mut self,
         index: usize,
-        cause: Breakage,
+        cause: String,
         wait: Option<Duration>,
     ) -> Result<(), LoadError> {
         let attempts = self.loader.settings.attempts();
         match self.slots.failed(index, wait) {
-            Failed::GoOn => Ok(()),
+            Failed::GoOn => {
+                self.say_wait(&cause);
+                Ok(())
+            }
             Failed::GiveUp => Err(LoadError::GaveUp { attempts, cause }),
+        }
+    }
+
+    /// Says why nothing happens, if no connection is left and the next one is made later.
+    fn say_wait(&self, cause: &str) {
+        let is_idle = self.slots.open().next().is_none() && self.connecting.is_empty();
+        if is_idle && let Some(due) = self.slots.next_due() {
+            let wait = due.saturating_duration_since(Instant::now());
+            self.loader.notice.waits(cause, wait);
         }
     }
 }

@@ -3,29 +3,34 @@
 mod header;
 mod json;
 mod limits;
+mod openings;
 mod shards;
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
-use devmem_tcp::{Dmabuf, Remedy};
+use devmem_tcp::Dmabuf;
 
 use super::dial::{self, GoOn};
 use super::error::LoadError;
-use super::http::{HttpFile, HttpRequest, UrlError};
+use super::http::{HttpFile, HttpRequest, UrlError, Volume};
 use super::loader::{Loaded, Loader};
 use super::part::Part;
 use super::source::Source;
-use crate::parallel::{Progress, write_error};
+use crate::parallel::Progress;
 pub use header::HeaderError;
-use header::{Header, Unparsed};
-use limits::Budget;
+use header::{Described, Header, Unparsed};
 pub use limits::CheckpointLimit;
+use limits::{Budget, MAX_EARLY_BYTES};
+use openings::open_each;
 
 /// Alignment of every tensor in device memory: that of CUDA's allocations, enough for all loads and stores of GPUs.
 const ALIGNMENT: u64 = 256;
+/// Bytes of a file that the first request for it asks for: nearly all headers, and all of a short file. Of a long one that has no such header, fewer than
+/// one in a thousand bytes are requested twice.
+pub(super) const FIRST_BYTES: usize = 256 << 10;
 /// Device memory is allocated in pages.
 const PAGE_BYTES: u64 = 4096;
 
@@ -47,8 +52,10 @@ pub struct Tensor {
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The file or a part of it could not be loaded.
+    #[error(transparent)]
     Load(#[from] LoadError),
     /// A header is invalid.
+    #[error("{file} is no safetensors file: {source}")]
     Header {
         /// URL of the file.
         file: String,
@@ -56,20 +63,17 @@ pub enum CheckpointError {
         source: HeaderError,
     },
     /// The index of the shards is invalid.
+    #[error("{file} is no index of safetensors files: {problem}")]
     Index {
         /// URL of the index.
         file: String,
         /// The mistake.
         problem: String,
     },
-    /// Two files have a tensor of the same name.
-    Twice {
-        /// Name of the tensor.
-        name: String,
-        /// URL of the second file.
-        file: String,
-    },
     /// A file lacks a tensor that the index places in it.
+    #[error(
+        "{file} has no tensor {name:?}, which the index says it has\n  index and shards are not those of one checkpoint"
+    )]
     Missing {
         /// Name of the tensor.
         name: String,
@@ -77,11 +81,17 @@ pub enum CheckpointError {
         file: String,
     },
     /// The server does not tell the size of a file.
+    #[error(
+        "the server does not tell the size of {file}\n  use a server that does: nginx, or an object store"
+    )]
     NoSize {
         /// URL of the file.
         file: String,
     },
     /// The description of the checkpoint is too large to be read into host memory.
+    #[error(
+        "the checkpoint with {file} is too large to be described: {source}\n  load its files one by one"
+    )]
     Limit {
         /// URL of the file with which it is too large.
         file: String,
@@ -89,54 +99,10 @@ pub enum CheckpointError {
         source: CheckpointLimit,
     },
     /// The tensors need more memory than there is in this address space.
+    #[error(
+        "the tensors do not fit into memory\n  load the file to a file: its tensors need not fit then"
+    )]
     TooLarge,
-}
-
-impl CheckpointError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Load(error) => error.reason(),
-            Self::Header { file, source } => format!("{file} is no safetensors file: {source}"),
-            Self::Index { file, problem } => {
-                format!("{file} is no index of safetensors files: {problem}")
-            }
-            Self::Twice { name, file } => {
-                format!("tensor {name:?} of {file} is in another file of the checkpoint, too")
-            }
-            Self::Missing { name, file } => {
-                format!("{file} has no tensor {name:?}, which the index says it has")
-            }
-            Self::NoSize { file } => format!("the server does not tell the size of {file}"),
-            Self::Limit { file, source } => {
-                format!("the checkpoint with {file} is too large to be described: {source}")
-            }
-            Self::TooLarge => "the tensors do not fit into memory".to_owned(),
-        }
-    }
-
-    /// Returns what to do about it.
-    pub fn remedy(&self) -> Option<Remedy> {
-        Some(match self {
-            Self::Load(error) => return error.remedy(),
-            Self::Header { .. } | Self::Index { .. } => return None,
-            Self::Twice { .. } => {
-                "load a whole checkpoint: these shards are not those of one".into()
-            }
-            Self::Missing { .. } => {
-                "load a whole checkpoint: index and shards are not those of one".into()
-            }
-            Self::NoSize { .. } => "use a server that does: nginx, or an object store".into(),
-            Self::Limit { .. } => "load its files one by one".into(),
-            Self::TooLarge => "load the file to a file: its tensors need not fit then".into(),
-        })
-    }
-}
-
-impl fmt::Display for CheckpointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_error(f, &self.reason(), self.remedy())
-    }
 }
 
 impl From<UrlError> for CheckpointError {
@@ -149,28 +115,52 @@ impl From<UrlError> for CheckpointError {
 #[derive(Debug)]
 pub struct Checkpoint {
     files: Vec<CheckpointFile>,
+    volume: Volume,
     tensors: Vec<Tensor>,
+    metadata: Vec<Metadata>,
     memory_bytes: usize,
 }
+
+/// The texts that the writer of a file has added to it (`__metadata__`), by their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metadata {
+    /// URL of the file.
+    pub file: String,
+    /// The texts; `None` if they have more than 1 MiB.
+    pub texts: Option<BTreeMap<String, String>>,
+}
+
+/// Bytes of a tensor in its file, and its place.
+type Placement = (Range<u64>, Range<usize>);
 
 /// A file of a checkpoint.
 #[derive(Debug)]
 struct CheckpointFile {
-    file: HttpFile,
-    /// For each tensor its bytes in the file, and its place.
-    places: Vec<(Range<u64>, Range<usize>)>,
+    places: Vec<Placement>,
+    /// Bytes of the tensors that came with the header, and the first one's offset in the file.
+    early: Vec<u8>,
+    early_start: u64,
 }
 
-/// What is still free while the files are added.
-struct Room {
+/// A checkpoint whose files are added one after the other.
+struct Opening<'a> {
+    loader: &'a Loader,
+    /// The opened files, in their order.
+    opened: Vec<HttpFile>,
+    files: Vec<CheckpointFile>,
+    tensors: Vec<Tensor>,
+    metadata: Vec<Metadata>,
     /// End of the last place.
     end: u64,
     budget: Budget,
+    /// Bytes that may still be kept in host memory until the load.
+    early_bytes: usize,
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint: reads the header of the file, or of each shard that the index names, and gives every tensor a
-    /// place. The shards lie beside the index.
+    /// Opens the checkpoint: reads the header of the file, or of each shard that the index names, several at a time, and gives every tensor a
+    /// place. The shards lie beside the index, at the URL that the user gave. Of each, the tensors are loaded that the index places in it.
     ///
     /// # Errors
     /// A file cannot be read, or is not what its name says.
@@ -187,35 +177,45 @@ impl Checkpoint {
         request: HttpRequest,
         go_on: &mut GoOn<'_>,
     ) -> Result<Self, CheckpointError> {
-        let mut checkpoint = Self {
+        let pool = Arc::default();
+        let client = loader.client(&pool);
+        let mut opening = Opening {
+            loader,
+            opened: Vec::new(),
             files: Vec::new(),
             tensors: Vec::new(),
-            memory_bytes: 0,
-        };
-        let mut room = Room {
+            metadata: Vec::new(),
             end: 0,
             budget: Budget::new(),
+            early_bytes: MAX_EARLY_BYTES,
         };
         if request.url().file_name().ends_with(".json") {
-            for shard in shards::of(loader, request, go_on)? {
-                let file = shard.request.url().to_string();
-                let added = checkpoint.tensors.len();
-                checkpoint.add(loader, shard.request, &mut room, go_on)?;
-                checkpoint.check_added(added, &shard.tensors, &file)?;
-            }
-            checkpoint.check_names()?;
+            let shards = shards::of(loader, client, request, go_on)?;
+            let openings = loader.settings.openings();
+            open_each(
+                client,
+                &shards,
+                openings,
+                go_on,
+                &mut |index, opened, go_on| {
+                    opening.add(opened, Some(&shards[index].tensors), go_on)
+                },
+            )?;
         } else {
-            checkpoint.add(loader, request, &mut room, go_on)?;
+            let opened = HttpFile::open_with(client, &request, FIRST_BYTES, go_on)?;
+            opening.add(opened, None, go_on)?;
         }
-        let pages = room.end.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let bytes = pages.and_then(|bytes| usize::try_from(bytes).ok());
-        checkpoint.memory_bytes = bytes.ok_or(CheckpointError::TooLarge)?;
-        Ok(checkpoint)
+        opening.end()
     }
 
     /// Returns the tensors, in the order of their places.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
+    }
+
+    /// Returns what the writers of the files have added to them, in the order of the files.
+    pub fn metadata(&self) -> &[Metadata] {
+        &self.metadata
     }
 
     /// Returns the size of the memory for all tensors, in bytes: a multiple of 4096.
@@ -229,18 +229,23 @@ impl Checkpoint {
         lengths.sum()
     }
 
+    /// Returns the number of bytes that came with the headers: they are in host memory, and [`load`](Self::load) requests only the others.
+    pub fn early_bytes(&self) -> u64 {
+        let kept = self.files.iter().map(|file| file.early.len() as u64);
+        kept.sum()
+    }
+
     /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].
     pub fn serves_ranges(&self) -> bool {
-        self.files.iter().all(|found| found.file.serves_ranges())
+        self.volume.serves_ranges()
     }
 
     /// Returns the addresses of the servers, each once.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        let all = self.files.iter().flat_map(|found| found.file.addresses());
-        all.copied().collect::<BTreeSet<_>>().into_iter().collect()
+        self.volume.addresses().to_vec()
     }
 
-    /// Loads all tensors to their places in `memory`, one file after the other.
+    /// Loads all tensors to their places in `memory`, those of several files at the same time.
     ///
     /// # Errors
     /// The memory is too small, or a file cannot be loaded.
@@ -250,79 +255,66 @@ impl Checkpoint {
         memory: &Dmabuf,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Loaded, LoadError> {
-        let total = self.tensor_bytes();
-        let mut all = Loaded::default();
-        for CheckpointFile { file, places } in &self.files {
-            let parts: Vec<_> = places
-                .iter()
-                .map(|(source, place)| Part {
-                    source: source.clone(),
+        let (mut parts, mut early) = (Vec::new(), 0);
+        for (file, base) in self.files.iter().zip(self.volume.starts()) {
+            for (source, place) in &file.places {
+                let came = file.put_early(source, place, memory)?;
+                early += came;
+                // Fits: it is at most the length of the place.
+                let inside = usize::try_from(came).unwrap_or(place.len());
+                parts.push(Part {
+                    source: base + source.start + came..base + source.end,
                     memory: memory.clone(),
-                    offset: place.start,
-                })
-                .collect();
-            let before = all.bytes;
-            let loaded = loader.load(file, &parts, &mut |so_far| {
-                progress(Progress {
-                    bytes: before + so_far.bytes,
-                    total,
-                    ..so_far
-                })
-            })?;
-            all.add(&loaded);
-        }
-        Ok(all)
-    }
-
-    /// Checks that the tensors from number `added` on, those of one file, are those that the index says it has.
-    fn check_added(
-        &self,
-        added: usize,
-        expected: &BTreeSet<String>,
-        file: &str,
-    ) -> Result<(), CheckpointError> {
-        let new = &self.tensors[added..];
-        let names: BTreeSet<_> = new.iter().map(|tensor| &tensor.name).collect();
-        let file = file.to_owned();
-        match expected.iter().find(|name| !names.contains(name)) {
-            Some(missing) => {
-                let name = header::shortened(missing);
-                Err(CheckpointError::Missing { name, file })
+                    offset: place.start + inside,
+                });
             }
-            None => Ok(()),
         }
+        let total = self.tensor_bytes();
+        let source = Source::Files(self.volume.clone());
+        let mut loaded = loader.load(source, &parts, &mut |so_far| {
+            progress(Progress {
+                bytes: early + so_far.bytes,
+                total,
+                ..so_far
+            })
+        })?;
+        loaded.bytes += early;
+        Ok(loaded)
     }
+}
 
-    /// Checks that the tensors of all files have different names.
-    fn check_names(&self) -> Result<(), CheckpointError> {
-        let mut order: Vec<_> = (0..self.tensors.len()).collect();
-        let name = |index: usize| self.tensors[index].name.as_str();
-        order.sort_unstable_by_key(|&index| (name(index), index));
-        let twice = order.windows(2).find(|pair| name(pair[0]) == name(pair[1]));
-        let Some(&[_, second]) = twice else {
-            return Ok(());
+impl CheckpointFile {
+    /// Copies the bytes of a tensor that came with the header to its place, and returns their number.
+    fn put_early(
+        &self,
+        source: &Range<u64>,
+        place: &Range<usize>,
+        memory: &Dmabuf,
+    ) -> Result<u64, LoadError> {
+        let early_end = self.early_start + self.early.len() as u64;
+        let end = source.end.min(early_end);
+        let Some(len) = end.checked_sub(source.start).filter(|len| *len > 0) else {
+            return Ok(0);
         };
-        let mut end = 0;
-        let found = self.files.iter().find(|found| {
-            end += found.places.len();
-            second < end
-        });
-        Err(CheckpointError::Twice {
-            name: header::shortened(name(second)),
-            file: found.map_or_else(String::new, |found| found.file.request().url().to_string()),
-        })
+        // Inside: the early bytes begin where the first tensor does.
+        let from = usize::try_from(source.start - self.early_start).unwrap_or(usize::MAX);
+        let bytes = self.early.get(from..).unwrap_or_default();
+        let bytes = &bytes[..bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX))];
+        let copied = memory.copy_in(place.start, bytes);
+        copied.map_err(|error| LoadError::Gather(error.into()))?;
+        Ok(bytes.len() as u64)
     }
+}
 
-    /// Adds a file, whose first tensor is placed after those of the files before.
+impl Opening<'_> {
+    /// Adds a file, whose first tensor is placed after those of the files before: of the tensors that are `wanted`, or of all.
     fn add(
         &mut self,
-        loader: &Loader,
-        request: HttpRequest,
-        room: &mut Room,
+        (file, mut bytes): (HttpFile, Vec<u8>),
+        wanted: Option<&BTreeSet<String>>,
         go_on: &mut GoOn<'_>,
     ) -> Result<(), CheckpointError> {
-        let file = loader.open_file(request, go_on)?;
-        let name = file.request().url().to_string();
+        let name = file.name();
         let Some(size) = file.size() else {
             return Err(CheckpointError::NoSize { file: name });
         };
@@ -332,28 +324,67 @@ impl Checkpoint {
         };
         header::check_size(size).map_err(wrong)?;
         let source = Source::from(&file);
-        let length = loader.read(&source, 0, header::LENGTH_BYTES, go_on)?;
-        let text_len = header::text_len(&length, size).map_err(wrong)?;
+        if bytes.len() < header::LENGTH_BYTES as usize {
+            self.loader
+                .read_on(&source, &mut bytes, header::LENGTH_BYTES, go_on)?;
+        }
+        let text_len = header::text_len(&bytes, size).map_err(wrong)?;
         let beyond = |source| CheckpointError::Limit {
             file: name.clone(),
             source,
         };
-        room.budget.take_header(text_len).map_err(beyond)?;
-        let text_start = u64::from(header::LENGTH_BYTES);
-        let data_start = text_start + u64::from(text_len);
-        let text = loader.read(&source, text_start, text_len, go_on)?;
-        let most = room.budget.tensors();
-        let header = Header::parse(&text, size - data_start, most, go_on);
-        drop(text);
+        self.budget.take_header(text_len).map_err(beyond)?;
+        // Fits: a header has at most 100 MB.
+        let data_start = header::LENGTH_BYTES + text_len;
+        let mut early = match bytes.len() > data_start as usize {
+            true => bytes.split_off(data_start as usize),
+            false => Vec::new(),
+        };
+        self.loader
+            .read_on(&source, &mut bytes, data_start, go_on)?;
+        let data_start = u64::from(data_start);
+        let text = bytes
+            .get(header::LENGTH_BYTES as usize..)
+            .unwrap_or_default();
+        let header = Header::parse(text, size - data_start, self.budget.tensors(), go_on);
+        drop(bytes);
         let header = header.map_err(|unparsed| match unparsed {
             Unparsed::Wrong(source) => wrong(source),
             Unparsed::TooMany => beyond(CheckpointLimit::Tensors),
             Unparsed::Cancelled => CheckpointError::Load(LoadError::Cancelled),
         })?;
-        room.budget.take_tensors(header.tensors.len());
-        let mut places = Vec::with_capacity(header.tensors.len());
-        for tensor in header.tensors {
-            let place = placed(&tensor.data, &mut room.end).ok_or(CheckpointError::TooLarge)?;
+        self.budget.take_tensors(header.tensors.len());
+        let mut tensors = header.tensors;
+        if let Some(wanted) = wanted {
+            check_has(&tensors, wanted, &name)?;
+            tensors.retain(|tensor| wanted.contains(&tensor.name));
+        }
+        early.truncate(self.early_bytes);
+        self.early_bytes -= early.len();
+        early.shrink_to_fit();
+        let places = self.place(tensors, data_start)?;
+        self.files.push(CheckpointFile {
+            places,
+            early,
+            early_start: data_start,
+        });
+        self.metadata.push(Metadata {
+            file: name,
+            texts: header.metadata,
+        });
+        self.opened.push(file);
+        Ok(())
+    }
+
+    /// Gives tensors of a file their places. Returns the bytes of each in the file, and its place.
+    fn place(
+        &mut self,
+        tensors: Vec<Described>,
+        data_start: u64,
+    ) -> Result<Vec<Placement>, CheckpointError> {
+        let mut places = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            let place = placed(&tensor.data, &mut self.end).ok_or(CheckpointError::TooLarge)?;
             // Inside the file, which the header was checked against.
             let source = data_start + tensor.data.start..data_start + tensor.data.end;
             places.push((source, place.clone()));
@@ -364,8 +395,35 @@ impl Checkpoint {
                 place,
             });
         }
-        self.files.push(CheckpointFile { file, places });
-        Ok(())
+        Ok(places)
+    }
+
+    fn end(self) -> Result<Checkpoint, CheckpointError> {
+        let pages = self.end.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let bytes = pages.and_then(|bytes| usize::try_from(bytes).ok());
+        Ok(Checkpoint {
+            volume: Volume::new(self.opened).ok_or(CheckpointError::TooLarge)?,
+            files: self.files,
+            tensors: self.tensors,
+            metadata: self.metadata,
+            memory_bytes: bytes.ok_or(CheckpointError::TooLarge)?,
+        })
+    }
+}
+
+/// Checks that a file has the tensors that the index places in it.
+fn check_has(
+    tensors: &[Described],
+    wanted: &BTreeSet<String>,
+    file: &str,
+) -> Result<(), CheckpointError> {
+    let names: BTreeSet<_> = tensors.iter().map(|tensor| &tensor.name).collect();
+    match wanted.iter().find(|name| !names.contains(name)) {
+        Some(missing) => Err(CheckpointError::Missing {
+            name: header::shortened(missing),
+            file: file.to_owned(),
+        }),
+        None => Ok(()),
     }
 }
 
@@ -381,7 +439,7 @@ fn placed(data: &Range<u64>, end: &mut u64) -> Option<Range<usize>> {
 pub(crate) fn fuzz(data: &[u8]) {
     // The names become URLs.
     if let Ok(names) = shards::names(data, &mut dial::always) {
-        assert!(names.keys().all(|name| !name.contains(['/', ':', '?'])));
+        assert!(names.keys().all(|name| !name.contains(['/', '\\', '?'])));
     }
     let (length, rest) = data.split_at(data.len().min(8));
     let Ok(len) = header::text_len(length, data.len() as u64) else {

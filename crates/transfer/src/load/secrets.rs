@@ -1,16 +1,13 @@
 //! Secrets of HTTP requests from files and from the environment. The arguments of a process are shown to every user of the machine
 //! (`ps`), and stay in the history of a shell.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use devmem_tcp::Remedy;
 use devmem_tcp::text::Printable;
 
 use super::http::{HttpRequest, UrlError};
-use crate::parallel::write_error;
 
 /// Longest file of secrets.
 const MAX_BYTES: u64 = 64 << 10;
@@ -27,6 +24,7 @@ const PASSWORD_VARIABLE: &str = "DEVMEM_PASSWORD";
 #[non_exhaustive]
 pub enum SecretError {
     /// The file cannot be read.
+    #[error("read secrets from {place}: {source}")]
     Read {
         /// The file, or standard input.
         place: String,
@@ -34,6 +32,7 @@ pub enum SecretError {
         source: io::Error,
     },
     /// A line is no field.
+    #[error("line {line} of {place} is not a field\n  write NAME: VALUE")]
     Field {
         /// The file or the variable.
         place: String,
@@ -41,6 +40,7 @@ pub enum SecretError {
         line: usize,
     },
     /// A field is not one that a request may have.
+    #[error("line {line} of {place}: {source}")]
     Refused {
         /// The file or the variable.
         place: String,
@@ -50,42 +50,10 @@ pub enum SecretError {
         source: UrlError,
     },
     /// There is a password, and no user.
+    #[error(
+        "there is a password and no user\n  write USER@ before the host of the URL, or name the user beside the password"
+    )]
     NoUser,
-}
-
-impl SecretError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Read { place, source } => format!("read secrets from {place}: {source}"),
-            Self::Field { place, line } => format!("line {line} of {place} is not a field"),
-            Self::Refused {
-                place,
-                line,
-                source,
-            } => format!("line {line} of {place}: {}", source.reason()),
-            Self::NoUser => "there is a password and no user".to_owned(),
-        }
-    }
-
-    /// Returns what to do about it.
-    pub fn remedy(&self) -> Option<Remedy> {
-        match self {
-            Self::Read { .. } => None,
-            Self::Field { .. } => Some("write NAME: VALUE".into()),
-            Self::Refused { source, .. } => source.remedy(),
-            Self::NoUser => Some(
-                "write USER@ before the host of the URL, or name the user beside the password"
-                    .into(),
-            ),
-        }
-    }
-}
-
-impl fmt::Display for SecretError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_error(f, &self.reason(), self.remedy())
-    }
 }
 
 /// Returns the text of a file of secrets; `-` is standard input. A FIFO will do, as `<(pass show hub)` of a shell.
@@ -194,6 +162,7 @@ impl HttpRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::http::Ask;
 
     fn request(url: &str) -> HttpRequest {
         HttpRequest::new(url.parse().unwrap())
@@ -201,7 +170,7 @@ mod tests {
 
     fn sent(request: &HttpRequest) -> String {
         let mut out = Vec::new();
-        request.write(None, &mut out);
+        request.write(Ask::All, &mut out);
         String::from_utf8(out).unwrap()
     }
 

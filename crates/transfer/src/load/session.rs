@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::checksum::Crc32c;
 use super::error::LoadError;
-use crate::parallel::{Breakage, Piece};
+use super::http::Moved;
+use super::pool::Hop;
+use crate::parallel::Piece;
 
 /// What the next bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,16 +80,31 @@ pub(crate) trait Session: fmt::Debug {
     /// Returns a piece that has become whole, once.
     fn completed(&mut self) -> Option<Piece>;
 
+    /// Returns a part of a requested piece that the server leaves out of its answer, once: it is to be requested again.
+    fn left_out(&mut self) -> Option<Piece> {
+        None
+    }
+
     /// Returns the number of pieces that were requested and are not whole.
     fn outstanding(&self) -> usize;
+
+    /// Returns whether the server answers one request after the other: some servers stop if there are others behind.
+    fn answers_in_order(&self) -> bool {
+        false
+    }
 
     /// Returns whether a response is awaited.
     fn is_waiting(&self) -> bool {
         self.outstanding() > 0
     }
 
-    /// Takes the pieces that were requested and are not whole.
+    /// Takes the pieces that were requested and are not whole. What has come of one, and stays, is [completed](Self::completed) then.
     fn take_outstanding(&mut self) -> Vec<Piece>;
+
+    /// Returns the other end of the connection, if it takes requests of another session now.
+    fn reusable(&self) -> Option<&Hop> {
+        None
+    }
 
     /// Prepares the message that ends a connection, if the protocol has one.
     fn say_goodbye(&mut self) {}
@@ -104,12 +121,14 @@ pub(crate) enum Fault {
     /// The server closed it between responses, as servers may.
     Closed,
     /// It broke, or stopped: another one may do better.
-    Broken(Breakage),
+    Broken(String),
     /// The server asks to come back later.
     Busy {
-        cause: Breakage,
+        cause: String,
         wait: Option<Duration>,
     },
+    /// The file is not there any more: the user's URL is asked again.
+    Moved(Box<Moved>),
     /// No other connection would do better.
     Fatal(LoadError),
 }

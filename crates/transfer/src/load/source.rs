@@ -1,14 +1,18 @@
 //! What a loader loads from.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use devmem_tcp::{Netdev, Stream};
 
-use super::dial::{self, GoOn};
+use super::dial::GoOn;
+use super::dial::race::Race;
 use super::error::LoadError;
-use super::http::{HttpFile, HttpSession};
+use super::http::{HttpFile, HttpSession, Volume};
 use super::nbd::NbdExport;
 use super::nvme::NvmeNamespace;
+use super::partial::FileVersion;
+use super::pool::{Hop, Pool};
 use super::session::Session;
 
 /// Length of a piece of a file, by default: each has a head, and its first packet is copied to its place.
@@ -46,10 +50,42 @@ pub(crate) struct PieceLengths {
 pub enum Source {
     /// A file of an HTTP server.
     Http(HttpFile),
+    /// Files of HTTP servers side by side: those of a checkpoint.
+    Files(Volume),
     /// An export of an NBD server.
     Nbd(NbdExport),
     /// A namespace of an NVMe subsystem.
     Nvme(NvmeNamespace),
+}
+
+/// A connection that can request pieces.
+pub(crate) type Opened = (Stream, Box<dyn Session>);
+
+/// A connection that can request pieces, or soon can.
+pub(crate) enum Begun<'a> {
+    Open(Stream, Box<dyn Session>),
+    Connecting(Connecting<'a>),
+}
+
+/// A connection to an HTTP server that is being made.
+#[derive(Debug)]
+pub(crate) struct Connecting<'a> {
+    race: Race<'a>,
+    files: Volume,
+    hop: Hop,
+    window: usize,
+}
+
+impl Connecting<'_> {
+    /// Returns the outcome, `None` while there is none. Never waits.
+    pub(crate) fn poll(&mut self) -> Option<Result<Opened, LoadError>> {
+        let outcome = self.race.poll()?;
+        Some(outcome.map(|stream| (stream, self.session())))
+    }
+
+    fn session(&self) -> Box<dyn Session> {
+        Box::new(HttpSession::new(&self.files, self.hop.clone(), self.window))
+    }
 }
 
 impl From<&HttpFile> for Source {
@@ -75,6 +111,7 @@ impl Source {
     pub fn size(&self) -> Option<u64> {
         match self {
             Self::Http(file) => file.size(),
+            Self::Files(files) => files.size(),
             Self::Nbd(export) => Some(export.size()),
             Self::Nvme(namespace) => Some(namespace.size()),
         }
@@ -83,7 +120,8 @@ impl Source {
     /// Returns the URL, after redirects and without user and password.
     pub fn url(&self) -> String {
         match self {
-            Self::Http(file) => file.request().url().to_string(),
+            Self::Http(file) => file.place(),
+            Self::Files(files) => files.place(),
             Self::Nbd(export) => export.url().to_string(),
             Self::Nvme(namespace) => namespace.url().to_string(),
         }
@@ -93,6 +131,7 @@ impl Source {
     pub fn addresses(&self) -> &[SocketAddr] {
         match self {
             Self::Http(file) => file.addresses(),
+            Self::Files(files) => files.addresses(),
             Self::Nbd(export) => export.addresses(),
             Self::Nvme(namespace) => namespace.addresses(),
         }
@@ -102,7 +141,21 @@ impl Source {
     pub fn serves_ranges(&self) -> bool {
         match self {
             Self::Http(file) => file.serves_ranges(),
+            Self::Files(files) => files.serves_ranges(),
             Self::Nbd(_) | Self::Nvme(_) => true,
+        }
+    }
+
+    /// Returns what `range` of it is recognised by, for a [`PartialFile`](super::PartialFile).
+    pub fn version(&self, range: Range<u64>) -> FileVersion {
+        let validator = match self {
+            Self::Http(file) => file.version().map(str::to_owned),
+            _ => None,
+        };
+        FileVersion {
+            size: self.size(),
+            validator,
+            range,
         }
     }
 
@@ -110,16 +163,16 @@ impl Source {
     pub fn crc32c(&self) -> Option<u32> {
         match self {
             Self::Http(file) => file.crc32c(),
-            Self::Nbd(_) | Self::Nvme(_) => None,
+            Self::Files(_) | Self::Nbd(_) | Self::Nvme(_) => None,
         }
     }
 
     /// Returns how many of `wanted` connections may be used.
     pub(crate) fn usable_connections(&self, wanted: usize) -> usize {
         match self {
-            Self::Http(_) if self.serves_ranges() => wanted,
+            Self::Http(_) | Self::Files(_) if self.serves_ranges() => wanted,
             Self::Nbd(export) if export.takes_many_connections() => wanted,
-            Self::Http(_) | Self::Nbd(_) => 1,
+            Self::Http(_) | Self::Files(_) | Self::Nbd(_) => 1,
             Self::Nvme(namespace) => wanted.min(namespace.limits().queues),
         }
     }
@@ -127,7 +180,7 @@ impl Source {
     /// Tells the server that this client is there, when that is due.
     pub(crate) fn keep_alive(&self) {
         match self {
-            Self::Http(_) | Self::Nbd(_) => {}
+            Self::Http(_) | Self::Files(_) | Self::Nbd(_) => {}
             Self::Nvme(namespace) => namespace.keep_alive(),
         }
     }
@@ -135,7 +188,7 @@ impl Source {
     /// Returns the lengths of pieces.
     pub(crate) fn piece_lengths(&self) -> PieceLengths {
         match self {
-            Self::Http(_) => PieceLengths {
+            Self::Http(_) | Self::Files(_) => PieceLengths {
                 longest: u64::MAX,
                 block: 1,
                 usual: HTTP_PIECE_BYTES,
@@ -159,20 +212,52 @@ impl Source {
         }
     }
 
-    /// Makes a connection that can request pieces, `window` of them at a time, while `go_on` says so.
-    pub(crate) fn connect(
+    /// Begins a connection that can request the piece that starts at `at`, and others, `window` of them at a time. Waits, while `go_on` says so, for
+    /// servers that negotiate.
+    ///
+    /// # Errors
+    /// The server does not answer, or has changed.
+    pub(crate) fn begin<'a>(
         &self,
-        nic: &Netdev,
+        nic: &'a Netdev,
         window: usize,
+        at: u64,
         go_on: &mut GoOn<'_>,
-    ) -> Result<(Stream, Box<dyn Session>), LoadError> {
-        match self {
-            Self::Http(file) => {
-                let stream = dial::connect(nic, file.addresses(), go_on)?;
-                Ok((stream, Box::new(HttpSession::new(file, window))))
+    ) -> Result<Begun<'a>, LoadError> {
+        let files = match self {
+            Self::Http(file) => Volume::of(file),
+            Self::Files(files) => files.clone(),
+            Self::Nbd(export) => {
+                let (stream, session) = export.connect(nic, window, go_on)?;
+                return Ok(Begun::Open(stream, session));
             }
-            Self::Nbd(export) => export.connect(nic, window, go_on),
-            Self::Nvme(namespace) => namespace.connect(nic, window, go_on),
+            Self::Nvme(namespace) => {
+                let (stream, session) = namespace.connect(nic, window, go_on)?;
+                return Ok(Begun::Open(stream, session));
+            }
+        };
+        let placed = files.file_at(at).ok_or(LoadError::Unasked { at })?;
+        let (way, pool) = (placed.file.way(), placed.file.pool());
+        let hop = way.hop();
+        let kept = pool.take(nic, &hop);
+        let connecting = Connecting {
+            race: Race::new(nic, &way.addresses),
+            files: files.clone(),
+            hop,
+            window,
+        };
+        Ok(match kept {
+            Some(stream) => Begun::Open(stream, connecting.session()),
+            None => Begun::Connecting(connecting),
+        })
+    }
+
+    /// Returns the connections that wait for another load, if any may.
+    pub(crate) fn pool(&self) -> Option<&Pool> {
+        match self {
+            Self::Http(file) => Some(file.pool()),
+            Self::Files(files) => files.pool(),
+            Self::Nbd(_) | Self::Nvme(_) => None,
         }
     }
 }

@@ -11,8 +11,10 @@ use super::error::LoadError;
 use super::landing::Landed;
 use super::loader::{Loaded, Loader};
 use super::part::Part;
+use super::partial::PartialFile;
 use super::source::Source;
 use crate::parallel::Progress;
+use crate::parallel::ranges::widened;
 
 impl Loader {
     /// Loads a range of `source` into a file, whose first byte is the first one of the range. Holes of the source are not
@@ -38,6 +40,41 @@ impl Loader {
             }
         };
         self.deliver(source, &[range], &mut write, progress)
+    }
+
+    /// Loads what is missing of a partial file. `progress` also counts the bytes that had come before.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); the file cannot be written. What has come stays, and can be gone on with.
+    pub fn load_partial(
+        &self,
+        source: impl Into<Source>,
+        partial: &mut PartialFile,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Loaded, LoadError> {
+        let source = source.into();
+        let whole = partial.range();
+        let block = source.piece_lengths().block;
+        let missing = widened(&partial.missing(), block, &whole);
+        let wanted: u64 = missing.iter().map(|range| range.end - range.start).sum();
+        let before = (whole.end - whole.start).saturating_sub(wanted);
+        let (mut bytes, start) = (Vec::new(), whole.start);
+        let mut write = |landed: Landed<'_>| match landed {
+            Landed::Zeros { at, len } => partial.wrote(at..at.saturating_add(len)),
+            Landed::Frags { at, batch } => {
+                bytes.resize(batch.device_bytes() + batch.linear_bytes(), 0);
+                batch.copy_to(&mut bytes).map_err(io::Error::other)?;
+                partial.file().write_all_at(&bytes, at - start)?;
+                partial.wrote(at..at + bytes.len() as u64)
+            }
+        };
+        self.deliver(source, &missing, &mut write, &mut |so_far| {
+            progress(Progress {
+                bytes: before + so_far.bytes,
+                total: before + so_far.total,
+                ..so_far
+            })
+        })
     }
 
     /// Loads a range of `source` through `memory`, as many bytes at a time as it has room for, in order. `look` gets the range of `memory`

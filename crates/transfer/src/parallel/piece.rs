@@ -1,4 +1,4 @@
-//! The pieces of a load: each is requested whole, and requested again as a whole if its connection breaks.
+//! The pieces of a load: each is requested whole; if its connection breaks, what has not come of it is requested again.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -100,7 +100,17 @@ impl Pieces {
     /// Takes back a piece that is not whole, to be requested again.
     pub(crate) fn give_back(&mut self, piece: Piece) {
         self.repeated += 1;
+        self.put_back(piece);
+    }
+
+    /// Takes back a piece that was requested and not answered, to be requested then.
+    pub(crate) fn put_back(&mut self, piece: Piece) {
         self.returned.insert(piece.start, piece);
+    }
+
+    /// Counts the beginning of a piece, whose rest is given back.
+    pub(crate) fn keep(&mut self, part: Piece) {
+        self.done += part.len();
     }
 
     /// Takes back a piece that was whole, to be requested again: a server has lost it.

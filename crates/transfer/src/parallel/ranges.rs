@@ -47,6 +47,24 @@ pub(crate) fn unaligned(ranges: &[Range<u64>], block: u64) -> Option<&Range<u64>
     ranges.iter().find(|range| !is_aligned(range))
 }
 
+/// Returns sorted ranges inside of `whole`, widened to multiples of `block` from its start on, and joined where they touch then.
+pub(crate) fn widened(ranges: &[Range<u64>], block: u64, whole: &Range<u64>) -> Vec<Range<u64>> {
+    let widened = ranges.iter().map(|range| {
+        let start = range.start - (range.start - whole.start) % block;
+        let end = (range.end - whole.start).checked_next_multiple_of(block);
+        let end = end.and_then(|len| whole.start.checked_add(len));
+        start..end.unwrap_or(whole.end).min(whole.end)
+    });
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in widened {
+        match joined.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
 /// Returns the length of a piece: `wanted`, rounded up to a multiple of `block`, and `longest` at most.
 pub(crate) fn piece_bytes(wanted: u64, block: u64, longest: u64) -> u64 {
     let rounded = wanted.checked_next_multiple_of(block);
@@ -71,6 +89,11 @@ mod tests {
     fn ranges_and_pieces_obey_the_block_size() {
         assert_eq!(unaligned(&[0..8, 8..15], 8), Some(&(8..15)));
         assert_eq!(unaligned(&[8..16], 8), None);
+        assert_eq!(
+            widened(&[13..20, 21..22, 50..99], 8, &(8..100)),
+            [8..24, 48..100]
+        );
+        assert_eq!(widened(&[13..20], 1, &(0..100)), [13..20]);
         assert_eq!(piece_bytes(100, 64, 1024), 128);
         assert_eq!(piece_bytes(2000, 64, 1024), 1024);
         assert_eq!(piece_bytes(u64::MAX, 64, 1024), 1024);

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// Most connections: a server counts them, and each takes its share of the bound memory.
 const MAX_CONNECTIONS: usize = 1024;
+/// Connections if no number is set.
+const CONNECTIONS: usize = 4;
+/// Connections on which the files of a checkpoint are opened, if no number is set: a short request and a round trip for each file.
+const OPENINGS: usize = 16;
 /// Smallest piece: a request for less costs more than its bytes.
 const MIN_PIECE_BYTES: u64 = 4 << 10;
 
@@ -16,7 +20,8 @@ const WINDOWS: std::ops::RangeInclusive<usize> = 2..=64;
 /// How pieces are requested, and when connections are given up.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    connections: usize,
+    /// `None`: the usual number.
+    connections: Option<usize>,
     /// `None`: as many as the kind of server needs.
     piece_bytes: Option<u64>,
     /// Requests in flight on one connection; `None`: as many as the length of a piece needs.
@@ -26,10 +31,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns settings with 4 connections, and as many requests in flight as the length of a piece needs.
+    /// Returns settings with the usual number of connections, and as many requests in flight as the length of a piece needs.
     pub(crate) fn new() -> Self {
         Self {
-            connections: 4,
+            connections: None,
             piece_bytes: None,
             window: None,
             idle_limit: Duration::from_secs(30),
@@ -38,7 +43,12 @@ impl Settings {
     }
 
     pub(crate) fn connections(&self) -> usize {
-        self.connections
+        self.connections.unwrap_or(CONNECTIONS)
+    }
+
+    /// Returns how many files are opened at the same time.
+    pub(crate) fn openings(&self) -> usize {
+        self.connections.unwrap_or(OPENINGS)
     }
 
     /// Returns the length of a piece: `usual` if none is set.
@@ -69,7 +79,7 @@ impl Settings {
     }
 
     pub(crate) fn set_connections(&mut self, connections: usize) {
-        self.connections = connections.clamp(1, MAX_CONNECTIONS);
+        self.connections = Some(connections.clamp(1, MAX_CONNECTIONS));
     }
 
     pub(crate) fn set_piece_bytes(&mut self, bytes: u64) {
@@ -93,7 +103,7 @@ impl Settings {
 macro_rules! settable {
     ($Type:ty) => {
         impl $Type {
-            /// Sets the number of connections, from 1 to 1024; a load uses fewer while more are not faster. There is only one to an HTTP server that serves no ranges, or to
+            /// Sets the number of connections, from 1 to 1024; by default 4, and 16 while the files of a checkpoint are opened. A load uses fewer while more are not faster. There is only one to an HTTP server that serves no ranges, or to
             /// an NBD server that does not promise that all connections see the same data, and no more than an NVMe controller
             /// grants I/O queues.
             #[must_use]
@@ -102,8 +112,8 @@ macro_rules! settable {
                 self
             }
 
-            /// Sets the length of a piece, at least 4 KiB: the bytes of one request, which are requested again as a whole if
-            /// their connection breaks. It is rounded up to the block of an NBD server, and down to its longest payload.
+            /// Sets the length of a piece, at least 4 KiB: the bytes of one request. If their connection breaks, those that are missing are requested
+            /// again. It is rounded up to the block of an NBD server, and down to its longest payload.
             #[must_use]
             pub fn piece_bytes(mut self, bytes: u64) -> Self {
                 self.settings.set_piece_bytes(bytes);

@@ -10,7 +10,7 @@ use super::retry;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Failed {
-    /// Another attempt later, or the other connections do the work.
+    /// Another attempt later, or the other connections do the work, which may wait for their next attempt.
     GoOn,
     /// No connection is left.
     GiveUp,
@@ -29,6 +29,10 @@ struct Slot<C> {
     state: State<C>,
     /// Failures in a row without progress.
     failures: u32,
+    /// Its last connection broke, and none has completed a request since.
+    is_wary: bool,
+    /// It had a connection, or tried to make one.
+    is_used: bool,
 }
 
 #[derive(Debug)]
@@ -46,6 +50,8 @@ impl<C> Slots<C> {
         let closed = |_| Slot {
             state: State::Closed(Instant::now()),
             failures: 0,
+            is_wary: false,
+            is_used: false,
         };
         Self {
             slots: (0..count).map(closed).collect(),
@@ -90,6 +96,7 @@ impl<C> Slots<C> {
 
     /// Puts a new connection into a slot.
     pub(crate) fn put(&mut self, index: usize, connection: C) {
+        self.slots[index].is_used = true;
         self.slots[index].state = State::Open(Box::new(connection));
     }
 
@@ -105,14 +112,21 @@ impl<C> Slots<C> {
         }
     }
 
-    /// Returns whether a slot has failed since its last progress.
-    pub(crate) fn has_failed(&self, index: usize) -> bool {
-        self.slots[index].failures > 0
+    /// Returns whether the last connection of a slot broke, and none has completed a request since.
+    pub(crate) fn is_wary(&self, index: usize) -> bool {
+        self.slots[index].is_wary
     }
 
-    /// Records progress of a slot.
+    /// Records progress of a slot: a request is complete.
     pub(crate) fn progressed(&mut self, index: usize) {
         self.slots[index].failures = 0;
+        self.slots[index].is_wary = false;
+    }
+
+    /// Records that the connection of a slot broke after it had made progress.
+    pub(crate) fn broke_later(&mut self, index: usize) {
+        self.slots[index].failures = 0;
+        self.slots[index].is_wary = true;
     }
 
     /// Records progress that all slots share.
@@ -126,15 +140,22 @@ impl<C> Slots<C> {
         let attempts = self.attempts;
         let slot = &mut self.slots[index];
         slot.failures += 1;
+        (slot.is_wary, slot.is_used) = (true, true);
         if slot.failures < attempts {
             let wait = retry::delay(slot.failures, asked);
             slot.state = State::Closed(Instant::now() + wait);
             return Failed::GoOn;
         }
         slot.state = State::Retired;
-        match self.open().next() {
-            Some(_) => Failed::GoOn,
-            None => Failed::GiveUp,
+        // Those that were never needed would fail in the same way.
+        let has_attempts = |slot: &Slot<C>| match slot.state {
+            State::Open(_) => true,
+            State::Closed(_) => slot.is_used,
+            State::Retired => false,
+        };
+        match self.slots.iter().any(has_attempts) {
+            true => Failed::GoOn,
+            false => Failed::GiveUp,
         }
     }
 
@@ -161,13 +182,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_has_failed_until_it_makes_progress() {
+    fn a_slot_is_wary_until_a_request_is_complete() {
         let mut slots = Slots::<()>::new(1, 3);
-        assert!(!slots.has_failed(0));
+        assert!(!slots.is_wary(0));
         assert_eq!(slots.failed(0, None), Failed::GoOn);
-        assert!(slots.has_failed(0));
+        assert!(slots.is_wary(0));
         slots.progressed(0);
-        assert!(!slots.has_failed(0));
+        assert!(!slots.is_wary(0));
+        slots.broke_later(0);
+        assert!(slots.is_wary(0));
+    }
+
+    #[test]
+    fn a_load_goes_on_while_any_slot_has_attempts_left() {
+        let mut slots = Slots::<()>::new(16, 2);
+        for index in 0..3 {
+            assert_eq!(slots.failed(index, None), Failed::GoOn);
+        }
+        // The others wait, and one that works has just been ended by its server.
+        assert_eq!(slots.failed(0, None), Failed::GoOn);
+        assert_eq!(slots.failed(1, None), Failed::GoOn);
+        slots.put(3, ());
+        assert_eq!(slots.take(3), Some(()));
+        assert_eq!(slots.failed(2, None), Failed::GoOn);
+        assert_eq!(slots.failed(3, None), Failed::GoOn);
+        assert_eq!(
+            slots.failed(3, None),
+            Failed::GiveUp,
+            "12 were never needed"
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::ledger::Moment;
 use super::session::{Fault, Outgoing, Session, Write};
 use super::supply::Supplied;
 use crate::load::{Crc32c, LoadError};
-use crate::parallel::{Breakage, Connected, Pace, is_not_ready, retry};
+use crate::parallel::{Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
@@ -143,7 +143,7 @@ impl Connection {
         self.session.check()?;
         // Also ends the readiness of the stream.
         let completed = self.completions.try_next();
-        completed.map_err(|error| Fault::Broken(Breakage::of(&error)))?;
+        completed.map_err(|error| Fault::Broken(error.to_string()))?;
         let mut moved = self.send(tx)?;
         moved |= self.receive()?;
         Ok(moved)
@@ -159,7 +159,7 @@ impl Connection {
         }
         let checked = self.pace.check(Instant::now(), limit);
         checked.map_err(|slow| {
-            Fault::Broken(format!("the server answered no request and took {slow}").into())
+            Fault::Broken(format!("the server answered no request and took {slow}"))
         })
     }
 
@@ -189,9 +189,7 @@ impl Connection {
                     Ok(true)
                 }
                 Err(error) if is_not_ready(&error) => Ok(false),
-                Err(error) => Err(Fault::Broken(
-                    Breakage::of_io(error).during("send a request"),
-                )),
+                Err(error) => Err(Fault::Broken(format!("send a request: {error}"))),
             },
             Sending::Payload { id, places } => {
                 let now = first_bytes(places);
@@ -252,7 +250,7 @@ impl Connection {
         let copied = self.batch.copy_to(&mut self.text);
         copied.map_err(|error| of_receive(error.into()))?;
         let released = self.batch.release();
-        released.map_err(|error| Fault::Broken(Breakage::of(&error)))?;
+        released.map_err(|error| Fault::Broken(error.to_string()))?;
         self.session.on_text(&self.text)?;
         Ok(true)
     }
@@ -353,14 +351,14 @@ fn advance(places: &mut VecDeque<Range<usize>>, mut sent: usize) {
 
 fn of_receive(error: RecvError) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(error.into()),
+        true => Fault::Broken(error.to_string()),
         false => LoadError::from(error).into(),
     }
 }
 
 fn of_send(error: devmem_tcp::Error) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(Breakage::of(&error).during("send a payload")),
+        true => Fault::Broken(format!("send a payload: {error}")),
         false => Fault::Fatal(StoreError::Send(error)),
     }
 }

@@ -7,7 +7,6 @@ use std::ops::Range;
 use devmem_tcp::Error;
 
 use crate::load::LoadError;
-use crate::parallel::Breakage;
 use crate::parallel::ranges::Overlap;
 
 /// What a request asks a server to do.
@@ -22,6 +21,21 @@ pub enum Operation {
     Trim,
     /// Bring all acknowledged writes to storage.
     Flush,
+}
+
+impl StoreError {
+    /// Returns whether the server has refused to write zeros by itself, although it says that it can: storage below it may be unable to.
+    pub(super) fn refuses_zeros(&self) -> bool {
+        /// `NBD_EINVAL` and `NBD_ENOTSUP` (the section "Error values").
+        const REFUSALS: [u32; 2] = [22, 95];
+        let Self::Server {
+            operation, errno, ..
+        } = self
+        else {
+            return false;
+        };
+        *operation == Operation::WriteZeroes && REFUSALS.contains(errno)
+    }
 }
 
 impl fmt::Display for Operation {
@@ -168,7 +182,7 @@ pub enum StoreError {
         /// Failures in a row without progress.
         attempts: u32,
         /// The last failure.
-        cause: Breakage,
+        cause: String,
         /// Bytes that the server has acknowledged, and not lost.
         acknowledged: u64,
         /// Bytes to store.

@@ -76,7 +76,7 @@ impl NbdSession {
             return Err(self.invalid("a reply without a request"));
         };
         match what {
-            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".into())),
+            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".to_owned())),
             What::Error(errno) => return Err(self.refused(write, errno)),
             // A server may answer any request but a read with a simple reply.
             What::All => {}
@@ -150,7 +150,7 @@ impl Session for NbdSession {
     }
 
     fn on_end(&self) -> Fault {
-        Fault::Broken("the server closed the connection".into())
+        Fault::Broken("the server closed the connection".to_owned())
     }
 
     fn invalid(&mut self, problem: &'static str) -> Fault {

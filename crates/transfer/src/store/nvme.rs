@@ -159,7 +159,7 @@ impl NvmeSession {
             FromController::Terminated(end) => {
                 let why = FatalStatus::meaning(end.status);
                 let cause = format!("the controller ended the connection: {why}");
-                Err(Fault::Broken(cause.into()))
+                Err(Fault::Broken(cause))
             }
             FromController::Handshake(_) | FromController::Data(_) => Err(self.wrong(
                 FatalStatus::Sequence,
@@ -258,7 +258,7 @@ impl NvmeSession {
 
     fn refused(&self, write: Write, status: Status) -> Fault {
         match status.is_of_the_path() {
-            true => Fault::Broken(format!("a write: {status}").into()),
+            true => Fault::Broken(format!("a write: {status}")),
             false => Fault::Fatal(StoreError::Nvme {
                 host: self.host.clone(),
                 operation: write.operation,
@@ -338,7 +338,7 @@ impl Session for NvmeSession {
                 let fault = self.told(&error, &header);
                 match error.status {
                     // Another connection may carry the bytes unchanged.
-                    FatalStatus::HeaderDigest => Err(Fault::Broken(error.problem.into())),
+                    FatalStatus::HeaderDigest => Err(Fault::Broken(error.problem.to_owned())),
                     _ => Err(fault),
                 }
             }
@@ -346,7 +346,7 @@ impl Session for NvmeSession {
     }
 
     fn on_end(&self) -> Fault {
-        Fault::Broken("the controller closed the connection".into())
+        Fault::Broken("the controller closed the connection".to_owned())
     }
 
     fn invalid(&mut self, problem: &'static str) -> Fault {
@@ -373,7 +373,7 @@ impl Session for NvmeSession {
         match self.seat.has_ended() {
             // A flush of another association need not cover what this one has acknowledged.
             true => Err(Fault::Broken(
-                "another queue of the association was lost".into(),
+                "another queue of the association was lost".to_owned(),
             )),
             false => Ok(()),
         }

@@ -14,7 +14,7 @@ use super::sink::Sink;
 use super::storer::{Stored, Storer};
 use super::supply::{Supplied, Supply};
 use crate::load::LoadError;
-use crate::parallel::{Breakage, Failed, Idle, Piece, Pieces, Slots, turn_all};
+use crate::parallel::{Failed, Idle, Piece, Pieces, Slots, turn_all};
 
 /// A flush is requested after so many bytes: what a server that is restarted makes us write again.
 const FLUSH_BYTES: u64 = 1 << 30;
@@ -230,8 +230,11 @@ impl<'a> Run<'a> {
                 self.slots.put(index, connection);
                 Ok(())
             }
+            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
+                self.failed(index, error.to_string())
+            }
             Err(LoadError::Cancelled) => Err(self.cancelled()),
-            Err(error) => self.failed(index, error.into_breakage()?),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -279,6 +282,11 @@ impl<'a> Run<'a> {
             Err(fault) => fault,
         };
         match fault {
+            Fault::Fatal(error) if error.refuses_zeros() && self.job.supply.send_zeros() => {
+                // Other requests of the connection may have the same answer.
+                self.broken(index);
+                Ok(true)
+            }
             Fault::Fatal(error) => Err(error),
             Fault::Broken(cause) => {
                 self.broken(index);
@@ -374,7 +382,7 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a failure of a slot.
-    fn failed(&mut self, index: usize, cause: Breakage) -> Result<(), StoreError> {
+    fn failed(&mut self, index: usize, cause: String) -> Result<(), StoreError> {
         match self.slots.failed(index, None) {
             Failed::GoOn => Ok(()),
             Failed::GiveUp => Err(StoreError::GaveUp {

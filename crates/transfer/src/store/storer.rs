@@ -140,6 +140,7 @@ impl Storer {
             chunk_bytes,
             free: (0..size / chunk_bytes).rev().collect(),
             fill,
+            memory,
             zeros: match sink.has(Operation::WriteZeroes) {
                 true => Operation::WriteZeroes,
                 false => Operation::Write,

@@ -3,6 +3,8 @@
 use std::io;
 use std::ops::Range;
 
+use devmem_tcp::Dmabuf;
+
 use super::error::{Operation, StoreError};
 use super::part::Layout;
 use crate::parallel::Piece;
@@ -29,6 +31,8 @@ pub(crate) enum Supply<'a> {
         /// Indices of the free ones.
         free: Vec<usize>,
         fill: &'a mut Fill<'a>,
+        /// The memory of the chunks.
+        memory: &'a Dmabuf,
         /// The request for a piece of zeros.
         zeros: Operation,
     },
@@ -78,6 +82,7 @@ impl Supply<'_> {
                 chunk_bytes,
                 free,
                 fill,
+                memory,
                 zeros,
             } => {
                 let chunk = free.pop().expect("there is room");
@@ -91,7 +96,12 @@ impl Supply<'_> {
                         free.push(chunk);
                         (operation, Vec::new(), None)
                     }
-                    (Filled::Bytes | Filled::Zeros, _) => {
+                    (filled, _) => {
+                        if filled == Filled::Zeros {
+                            // The caller may have put nothing there.
+                            let zeroed = memory.fill(place.clone(), 0);
+                            zeroed.map_err(|error| StoreError::Caller(io::Error::other(error)))?;
+                        }
                         (Operation::Write, vec![place], Some(chunk))
                     }
                 }
@@ -102,6 +112,17 @@ impl Supply<'_> {
             places,
             chunk,
         })
+    }
+
+    /// Has zeros sent as bytes from now on, because the server cannot write them by itself. Returns whether they can be.
+    pub(crate) fn send_zeros(&mut self) -> bool {
+        match self {
+            Self::Chunks { zeros, .. } => {
+                *zeros = Operation::Write;
+                true
+            }
+            Self::Memory(_) | Self::Nothing(_) => false,
+        }
     }
 
     /// Takes back a chunk whose bytes nobody needs any more.

@@ -198,11 +198,15 @@ const HANDSHAKES: &[(Script, &str)] = &[
     ),
     (
         |peer| peer.say(&[b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53"]),
-        "the old negotiation",
+        "it has the old negotiation: one export, without a name, and not \"disk\"",
+    ),
+    (
+        |peer| peer.say(&[b"NBDMAGICNBDMAGIC"]),
+        "it does not go on as an NBD server does",
     ),
     (
         |peer| peer.say(&[&GREETING[..16], &[0, 0]]),
-        "without its corrections",
+        "the server closed the connection",
     ),
     (
         |peer| {

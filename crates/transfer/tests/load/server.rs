@@ -101,9 +101,25 @@ fn range_of(head: &str) -> Option<Range<u64>> {
     Some(first.parse().ok()?..last.parse::<u64>().ok()? + 1)
 }
 
+/// A response without a body.
+pub fn empty(status: &str, fields: &str, out: &mut impl Write) -> io::Result<After> {
+    write!(
+        out,
+        "HTTP/1.1 {status}\r\n{fields}Content-Length: 0\r\n\r\n"
+    )?;
+    Ok(After::Keep)
+}
+
+/// The range that is asked for, up to the end of `file` (RFC 9110 14.1.2).
+fn requested(asked: &Asked, file: &[u8]) -> Range<u64> {
+    let end = file.len() as u64;
+    let range = asked.range.clone().unwrap_or(0..end);
+    range.start..range.end.min(end)
+}
+
 /// The correct answer: the requested range of `file`.
 pub fn good(asked: &Asked, file: &[u8], out: &mut impl Write) -> io::Result<After> {
-    let range = asked.range.clone().unwrap_or(0..file.len() as u64);
+    let range = requested(asked, file);
     let head = format!(
         "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {}-{}/{}\r\nContent-Length: {}\r\nETag: \"1\"\r\n\r\n",
         range.start,
@@ -118,7 +134,7 @@ pub fn good(asked: &Asked, file: &[u8], out: &mut impl Write) -> io::Result<Afte
 
 /// The same in chunks of growing length, the first of one byte.
 pub fn chunked(asked: &Asked, file: &[u8], out: &mut impl Write) -> io::Result<After> {
-    let range = asked.range.clone().unwrap_or(0..file.len() as u64);
+    let range = requested(asked, file);
     write!(
         out,
         "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {}-{}/{}\r\nTransfer-Encoding: chunked\r\n\r\n",

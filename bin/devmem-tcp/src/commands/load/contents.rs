@@ -10,8 +10,8 @@ use crate::report::TensorRow;
 use tool::output::Failure;
 use tool::signals::StopFlag;
 use transfer::load::{
-    Checkpoint, CheckpointError, HttpRequest, LoadError, Loaded, Loader, Origin, Part, Progress,
-    Source,
+    Checkpoint, CheckpointError, FileVersion, HttpRequest, LoadError, Loaded, Loader, Origin, Part,
+    Progress, Source,
 };
 
 /// What is loaded.
@@ -27,7 +27,7 @@ impl Contents {
         if let Some(request) = job.checkpoint() {
             return Self::checkpoint(loader, request.clone(), stop);
         }
-        let source = job.origin.open_while(loader.nic(), &mut || stop.go_on());
+        let source = loader.open(&job.origin, &mut || stop.go_on());
         let source = source.map_err(|error| failure(error, &job.origin, stop))?;
         let range = match (&job.range, source.size()) {
             (Some(range), _) => range.clone(),
@@ -46,7 +46,8 @@ impl Contents {
         match Checkpoint::open_while(loader, request.clone(), &mut || stop.go_on()) {
             Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
             Err(CheckpointError::Load(error)) => Err(failure(error, &Origin::Http(request), stop)),
-            Err(error @ (CheckpointError::Header { .. } | CheckpointError::Index { .. })) => {
+            // One that has its own remedy keeps it.
+            Err(error @ CheckpointError::Header { .. }) if !error.to_string().contains('\n') => {
                 let failure = Failure::from(error);
                 Err(failure.with_remedy("--to FILE loads a file of any format"))
             }
@@ -101,21 +102,29 @@ impl Contents {
         }
     }
 
-    /// Returns the server's checksum of the loaded bytes, if it sent one.
-    pub fn crc32c(&self) -> Option<u32> {
+    /// Returns what the loaded range is recognised by when a load is gone on with.
+    pub fn version(&self) -> Option<FileVersion> {
+        match self {
+            Self::Range(source, range) => Some(source.version(range.clone())),
+            Self::Checkpoint(..) => None,
+        }
+    }
+
+    /// Returns the server's checksum of the loaded bytes, if it has one.
+    pub fn crc32c(&self, loader: &Loader, stop: &StopFlag) -> Result<Option<u32>, Failure> {
         match self {
             // It is of the whole file.
             Self::Range(source, range) if source.size() == Some(range.end - range.start) => {
-                source.crc32c()
+                Ok(loader.crc32c_of(source, &mut || stop.go_on())?)
             }
-            Self::Range(..) | Self::Checkpoint(..) => None,
+            Self::Range(..) | Self::Checkpoint(..) => Ok(None),
         }
     }
 
     pub fn load(
         &self,
         loader: &Loader,
-        target: &Target,
+        target: &mut Target,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Loaded, LoadError> {
         match (self, target) {
@@ -131,8 +140,8 @@ impl Contents {
                 };
                 loader.load(source.clone(), &[part], progress)
             }
-            (Self::Range(source, range), Target::File(out, _)) => {
-                loader.load_to_file(source.clone(), range.clone(), out, progress)
+            (Self::Range(source, _), Target::File(file)) => {
+                loader.load_partial(source.clone(), file, progress)
             }
         }
     }

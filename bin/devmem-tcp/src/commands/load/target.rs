@@ -1,35 +1,40 @@
 //! Where `load` puts the bytes.
 
-use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::Context;
 use devmem_tcp::Dmabuf;
 
-use crate::plan::LoadTarget;
+use crate::plan::{LoadJob, LoadTarget};
 use tool::memory::{MemoryKind, PAGE_BYTES};
-use tool::output::Failure;
-use tool::pattern::BLOCK_BYTES;
+use tool::output::{Failure, note};
 use tool::size::Size;
-use transfer::load::Crc32c;
+use transfer::load::{Crc32c, FileVersion, PartialError, PartialFile};
+
+/// Bytes that are read back at a time. Each read of a GPU's memory is a copy that is waited for.
+const READ_BYTES: usize = 4 << 20;
 
 /// The open target.
 pub enum Target {
     /// Device memory, and its name in the report.
     Memory(Dmabuf, String),
-    File(File, String),
+    File(PartialFile),
 }
 
 impl Target {
-    /// Makes room for `size` bytes: device memory, of `kind` unless the target has its own, or a new file.
+    /// Makes room for `size` bytes: device memory, of `kind` unless the target has its own, or a file for what `version` tells.
     ///
     /// # Errors
     ///
-    /// There is not enough.
-    pub fn open(target: &LoadTarget, kind: MemoryKind, size: u64) -> Result<Self, Failure> {
-        match target {
+    /// There is not enough; what is there of an earlier load is of another file.
+    pub fn open(
+        job: &LoadJob,
+        kind: MemoryKind,
+        size: u64,
+        version: impl FnOnce() -> Option<FileVersion>,
+    ) -> Result<Self, Failure> {
+        match &job.target {
             LoadTarget::Memory(chosen) => {
                 let kind = chosen.unwrap_or(kind);
                 let bytes = usize::try_from(size).ok();
@@ -44,19 +49,52 @@ impl Target {
                 Ok(Self::Memory(memory, name))
             }
             LoadTarget::File(path) => {
-                let name = path.display().to_string();
-                let file = create(path)?;
-                // Holes of the source are never written.
-                let sized = file.set_len(size);
-                sized.with_context(|| format!("make {name} {} long", Size(size)))?;
-                Ok(Self::File(file, name))
+                let version = version().expect("files are loaded as they are");
+                let file = match job.resume {
+                    true => PartialFile::resume(path, version),
+                    false => PartialFile::create(path, version),
+                };
+                file.map(Self::File).map_err(|error| refused(error, path))
             }
         }
     }
 
     pub fn name(&self) -> String {
         match self {
-            Self::Memory(_, name) | Self::File(_, name) => name.clone(),
+            Self::Memory(_, name) => name.clone(),
+            Self::File(file) => file.path().display().to_string(),
+        }
+    }
+
+    /// Returns the number of bytes that an earlier load has brought.
+    pub fn done_bytes(&self) -> u64 {
+        match self {
+            Self::Memory(..) => 0,
+            Self::File(file) => file.done_bytes(),
+        }
+    }
+
+    /// Gives a file its name.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses.
+    pub fn commit(self) -> Result<(), Failure> {
+        match self {
+            Self::Memory(..) => Ok(()),
+            Self::File(file) => Ok(file.commit()?),
+        }
+    }
+
+    /// Says what a load that has ended early leaves behind.
+    pub fn tell_rest(&self) {
+        if let Self::File(file) = self
+            && file.can_resume()
+        {
+            let (name, done) = (file.bytes_path().display(), Size(file.done_bytes()));
+            note(format_args!(
+                "{name} has {done} so far; --resume goes on with it"
+            ));
         }
     }
 
@@ -89,26 +127,38 @@ impl Target {
         Ok((sum.value(), device))
     }
 
+    /// Returns why the CPU computes a checksum of the target.
+    pub fn why_cpu(&self) -> &'static str {
+        match self {
+            Self::Memory(memory, _) if memory.copy_engine().is_some() => {
+                "there is no code for this GPU, or its driver refuses it"
+            }
+            Self::Memory(..) => "the memory is that of the CPU",
+            Self::File(_) => "the bytes are in a file",
+        }
+    }
+
     /// Hands the first `size` bytes to `look`, in blocks.
     ///
     /// # Errors
     ///
     /// The target cannot be read.
     pub fn read_back(&self, size: u64, mut look: impl FnMut(&[u8])) -> Result<(), Failure> {
-        let mut block = vec![0; BLOCK_BYTES];
+        let mut block = vec![0; READ_BYTES];
         let mut at = 0;
         while at < size {
             let len = usize::try_from(size - at)
                 .unwrap_or(usize::MAX)
-                .min(BLOCK_BYTES);
+                .min(READ_BYTES);
             let bytes = &mut block[..len];
             match self {
                 Self::Memory(memory, _) => {
                     let start = usize::try_from(at).context("an offset in memory")?;
                     memory.copy_out(start, bytes).context("read the memory")?;
                 }
-                Self::File(file, name) => {
-                    let read = file.read_exact_at(bytes, at);
+                Self::File(file) => {
+                    let read = file.file().read_exact_at(bytes, at);
+                    let name = file.bytes_path().display();
                     read.with_context(|| format!("read {name} back"))?;
                 }
             }
@@ -119,23 +169,17 @@ impl Target {
     }
 }
 
-fn create(path: &Path) -> Result<File, Failure> {
-    let mut options = File::options();
-    // Read back by --verify.
-    let opened: io::Result<File> = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path);
-    opened.map_err(|error| {
-        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
-        let failure = Failure::failed(format!("create {}: {error}", path.display()));
-        match path.parent().filter(is_missing) {
-            Some(folder) => {
-                failure.with_remedy(format!("make its folder: mkdir -p {}", folder.display()))
-            }
-            None => failure.with_remedy("name a file that this user may write"),
+/// Returns the failure of a file that cannot be loaded to, with the next command.
+fn refused(error: PartialError, path: &Path) -> Failure {
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    match (&error, path.parent().filter(is_missing)) {
+        (PartialError::Io { .. }, Some(folder)) => {
+            let remedy = format!("make its folder: mkdir -p {}", folder.display());
+            Failure::from(error).with_remedy(remedy)
         }
-    })
+        (PartialError::Io { .. }, None) => {
+            Failure::from(error).with_remedy("name a file in a folder that this user may write to")
+        }
+        _ => error.into(),
+    }
 }

@@ -1,26 +1,22 @@
-//! Congestion control: cwnd and ssthresh (RFC 5681), with NewReno or CUBIC.
+//! Congestion control: how much may be in flight, and how fast it leaves.
 
+mod bbr;
+mod control;
 mod cubic;
+mod delivery;
 mod hystart;
+mod loss_based;
 mod newreno;
 
 use core::time::Duration;
 
 use wire::Instant;
 
-use crate::settings::CongestionKind;
-use cubic::Cubic;
-use hystart::{HyStart, SlowStartPace};
-use newreno::NewReno;
+pub(crate) use control::{Control, Delivery, Prior};
+pub(crate) use loss_based::{Congestion, LossBased};
 
 /// Largest congestion window: no send window is larger (RFC 7323 2.2).
 const MAX_CWND: u64 = 1 << 30;
-
-/// The slow start threshold before the first loss.
-const INFINITE: u32 = u32::MAX;
-
-/// Smallest ssthresh after a loss, in segments (RFC 5681 equation 4).
-const MIN_SSTHRESH_SEGMENTS: u64 = 2;
 
 /// Input of congestion avoidance for one ACK.
 #[derive(Debug, Clone, Copy)]
@@ -46,13 +42,6 @@ pub(crate) struct Acked {
     pub(crate) now: Instant,
 }
 
-/// The congestion avoidance in use.
-#[derive(Debug, Clone)]
-enum Avoidance {
-    NewReno(NewReno),
-    Cubic(Cubic),
-}
-
 /// What limits the data in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlightLimit {
@@ -60,219 +49,4 @@ pub(crate) enum FlightLimit {
     Window,
     /// The peer's window, the application, pacing.
     Other,
-}
-
-/// How much of the window was used in the current round trip (linux `tcp_cwnd_validate`).
-#[derive(Debug, Clone, Copy, Default)]
-struct Usage {
-    /// The window, and nothing else, held data back.
-    limited: bool,
-    /// Most bytes in flight.
-    max_flight: u32,
-    /// The round trip ends when this offset is acknowledged.
-    round_end: u64,
-}
-
-/// State before a reduction, to return to if there was no loss.
-#[derive(Debug, Clone)]
-pub(crate) struct Prior {
-    cwnd: u32,
-    ssthresh: u32,
-    avoidance: Avoidance,
-}
-
-/// cwnd and ssthresh, and the state of slow start and congestion avoidance.
-#[derive(Debug, Clone)]
-pub(crate) struct Congestion {
-    cwnd: u32,
-    /// [`INFINITE`] before the first loss.
-    ssthresh: u32,
-    avoidance: Avoidance,
-    /// Only with CUBIC, as in Linux.
-    hystart: Option<HyStart>,
-    usage: Usage,
-}
-
-impl Congestion {
-    /// Returns the initial state.
-    pub(crate) fn new(kind: CongestionKind) -> Congestion {
-        let (avoidance, hystart) = match kind {
-            CongestionKind::NewReno => (Avoidance::NewReno(NewReno::default()), None),
-            CongestionKind::Cubic => (Avoidance::Cubic(Cubic::default()), Some(HyStart::new(0))),
-        };
-        Congestion {
-            cwnd: 0,
-            ssthresh: INFINITE,
-            avoidance,
-            hystart,
-            usage: Usage::default(),
-        }
-    }
-
-    /// Changes the congestion avoidance; the window stays (linux `tcp_reinit_congestion_control`).
-    pub(crate) fn change(&mut self, kind: CongestionKind) {
-        if self.kind() != kind {
-            let Congestion {
-                avoidance, hystart, ..
-            } = Congestion::new(kind);
-            (self.avoidance, self.hystart) = (avoidance, hystart);
-        }
-    }
-
-    fn kind(&self) -> CongestionKind {
-        match self.avoidance {
-            Avoidance::NewReno(_) => CongestionKind::NewReno,
-            Avoidance::Cubic(_) => CongestionKind::Cubic,
-        }
-    }
-
-    /// Returns the congestion window in bytes.
-    pub(crate) fn cwnd(&self) -> u64 {
-        self.cwnd.into()
-    }
-
-    /// Returns the slow start threshold in bytes, `None` before the first loss.
-    pub(crate) fn ssthresh(&self) -> Option<u64> {
-        (self.ssthresh != INFINITE).then_some(self.ssthresh.into())
-    }
-
-    /// Returns whether the window is below the threshold.
-    pub(crate) fn in_slow_start(&self) -> bool {
-        self.cwnd < self.ssthresh
-    }
-
-    /// Sets the window: at the start, and in loss recovery.
-    pub(crate) fn set_cwnd(&mut self, cwnd: u64) {
-        self.cwnd = cwnd.min(MAX_CWND) as u32;
-    }
-
-    /// Notes that `flight` bytes are in flight between `(snd_una, snd_nxt)`, and what limits them
-    /// (linux `tcp_cwnd_validate`).
-    pub(crate) fn note_flight(
-        &mut self,
-        flight: u64,
-        limit: FlightLimit,
-        (snd_una, snd_nxt): (u64, u64),
-    ) {
-        let limited = limit == FlightLimit::Window;
-        let flight = u32::try_from(flight).unwrap_or(u32::MAX);
-        let usage = &mut self.usage;
-        let new_round = snd_una >= usage.round_end;
-        if new_round || limited || (!usage.limited && flight > usage.max_flight) {
-            *usage = Usage {
-                limited,
-                max_flight: flight,
-                round_end: snd_nxt,
-            };
-        }
-    }
-
-    /// Returns whether the window limited the data in flight (linux `tcp_is_cwnd_limited`).
-    fn is_limited(&self) -> bool {
-        self.usage.limited || (self.in_slow_start() && self.cwnd / 2 < self.usage.max_flight)
-    }
-
-    /// Grows the window for an ACK, unless the application did not use it (RFC 9438 5.8, RFC 7661 1).
-    pub(crate) fn on_ack(&mut self, acked: &Acked) {
-        if !self.is_limited() {
-            if let Avoidance::Cubic(cubic) = &mut self.avoidance {
-                cubic.on_application_limited(acked.now);
-            }
-            return;
-        }
-        let mut left = acked.bytes;
-        if self.in_slow_start() {
-            left = self.slow_start(acked);
-        }
-        if left == 0 {
-            return;
-        }
-        let growth = Growth {
-            acked: left,
-            mss: acked.mss,
-            srtt: acked.srtt,
-            now: acked.now,
-        };
-        let grown = match &mut self.avoidance {
-            Avoidance::NewReno(reno) => reno.on_ack(self.cwnd.into(), &growth),
-            Avoidance::Cubic(cubic) => cubic.on_ack(self.cwnd.into(), &growth),
-        };
-        self.set_cwnd(u64::from(self.cwnd) + grown);
-    }
-
-    /// Grows the window by the acknowledged bytes, up to ssthresh; returns the bytes left for congestion avoidance.
-    fn slow_start(&mut self, acked: &Acked) -> u64 {
-        let pace = match &mut self.hystart {
-            // HyStart++ is for the first slow start only (RFC 9406 4.3).
-            Some(hystart) if self.ssthresh == INFINITE => {
-                hystart.on_ack(acked.bytes, acked.rtt, acked.snd_una, acked.snd_nxt)
-            }
-            _ => SlowStartPace::Grow(acked.bytes),
-        };
-        match pace {
-            SlowStartPace::Grow(bytes) => {
-                let grown = bytes.min((self.ssthresh - self.cwnd).into());
-                self.set_cwnd(u64::from(self.cwnd) + grown);
-                bytes - grown
-            }
-            SlowStartPace::Leave => {
-                self.ssthresh = self.cwnd;
-                0
-            }
-        }
-    }
-
-    /// Reacts to a congestion event: sets ssthresh, and returns the state for [`Congestion::undo`].
-    ///
-    /// PRR or the timeout sets the window.
-    pub(crate) fn on_loss(&mut self, mss: u16) -> Prior {
-        let prior = Prior {
-            cwnd: self.cwnd,
-            ssthresh: self.ssthresh,
-            avoidance: self.avoidance.clone(),
-        };
-        let reduced = match &mut self.avoidance {
-            Avoidance::NewReno(reno) => reno.on_loss(self.cwnd.into()),
-            Avoidance::Cubic(cubic) => cubic.on_loss(self.cwnd.into(), mss),
-        };
-        self.ssthresh = reduced
-            .max(MIN_SSTHRESH_SEGMENTS * u64::from(mss))
-            .min(MAX_CWND) as u32;
-        prior
-    }
-
-    /// Returns to the state before [`Congestion::on_loss`]: there was no loss (RFC 9438 4.9).
-    pub(crate) fn undo(&mut self, prior: Prior) {
-        self.cwnd = self.cwnd.max(prior.cwnd);
-        self.ssthresh = prior.ssthresh;
-        // The program may have changed the congestion avoidance since.
-        let same = core::mem::discriminant(&self.avoidance);
-        if core::mem::discriminant(&prior.avoidance) == same {
-            self.avoidance = prior.avoidance;
-        }
-    }
-
-    /// Reduces the window after `idle` without sending: halves it for each timeout in that time, down to the restart
-    /// window (RFC 5681 4.1, linux `tcp_cwnd_restart`).
-    pub(crate) fn on_idle(
-        &mut self,
-        idle: Duration,
-        rto: Duration,
-        restart_window: u64,
-        now: Instant,
-    ) {
-        let floor = restart_window.min(self.cwnd.into()) as u32;
-        // An infinite threshold stays so.
-        self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
-        let mut left = idle;
-        while left > rto && self.cwnd > floor {
-            left -= rto;
-            self.cwnd /= 2;
-        }
-        self.cwnd = self.cwnd.max(floor);
-        if let Avoidance::Cubic(cubic) = &mut self.avoidance {
-            cubic.on_application_limited(now - idle);
-        }
-        self.usage = Usage::default();
-    }
 }

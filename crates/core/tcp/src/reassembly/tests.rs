@@ -24,8 +24,28 @@ impl Trace {
         self.reassembly.insert(BASE + from, payload)
     }
 
+    fn ranges(&self) -> Vec<(usize, usize)> {
+        self.reassembly
+            .ranges
+            .iter()
+            .map(|r| relative((r.start, r.end)))
+            .collect()
+    }
+
     fn sack(&self) -> Vec<(usize, usize)> {
         self.reassembly.sack_ranges().map(relative).collect()
+    }
+
+    /// Pops what is ready at `from`: (stream, relative start, length) of each run.
+    fn pop(&mut self, from: usize) -> Vec<(u8, usize, usize)> {
+        let mut all = Bytes::default();
+        for payload in self.reassembly.pop_ready(BASE + from) {
+            all.append(payload);
+        }
+        all.runs()
+            .iter()
+            .map(|run| (run.stream, SeqNum(run.start).bytes_since(BASE), run.len))
+            .collect()
     }
 }
 
@@ -43,6 +63,64 @@ fn duplicate(stored: bool, from: usize, to: usize) -> Result<Inserted, Full> {
         stored,
         duplicate: Some((BASE + from, BASE + to)),
     })
+}
+
+#[test]
+fn touching_ranges_become_one() {
+    let mut t = Trace::new();
+    assert_eq!(t.insert(10, 20), NEW);
+    assert_eq!(t.insert(30, 40), NEW);
+    assert_eq!(t.ranges(), [(10, 20), (30, 40)]);
+    assert_eq!(t.insert(20, 30), NEW);
+    assert_eq!(t.ranges(), [(10, 40)]);
+    assert_eq!(t.reassembly.len(), 30);
+    assert_eq!(t.pop(9), []);
+    assert_eq!(t.pop(10), [(0, 10, 10), (2, 20, 10), (1, 30, 10)]);
+    assert!(t.reassembly.is_empty());
+    assert_eq!((t.reassembly.len(), t.reassembly.payloads), (0, 0));
+}
+
+#[test]
+fn the_first_byte_received_wins() {
+    let mut t = Trace::new();
+    assert_eq!(t.insert(10, 20), NEW);
+    assert_eq!(t.insert(15, 25), duplicate(true, 15, 20));
+    assert_eq!(t.insert(5, 12), duplicate(true, 10, 12));
+    assert_eq!(t.insert(8, 22), duplicate(false, 8, 22));
+    assert_eq!(t.pop(5), [(2, 5, 5), (0, 10, 10), (1, 20, 5)]);
+}
+
+#[test]
+fn one_payload_fills_many_gaps() {
+    let mut t = Trace::new();
+    for from in [10, 20, 30] {
+        assert_eq!(t.insert(from, from + 5), NEW);
+    }
+    assert_eq!(t.insert(5, 50), duplicate(true, 10, 15));
+    assert_eq!(t.ranges(), [(5, 50)]);
+    assert_eq!(
+        t.pop(5),
+        [
+            (3, 5, 5),
+            (0, 10, 5),
+            (3, 15, 5),
+            (1, 20, 5),
+            (3, 25, 5),
+            (2, 30, 5),
+            (3, 35, 15)
+        ]
+    );
+}
+
+#[test]
+fn only_the_front_is_ready() {
+    let mut t = Trace::new();
+    assert_eq!(t.insert(10, 20), NEW);
+    assert_eq!(t.insert(30, 40), NEW);
+    assert_eq!(t.pop(10), [(0, 10, 10)]);
+    assert_eq!(t.pop(20), []);
+    assert_eq!(t.ranges(), [(30, 40)]);
+    assert_eq!(t.reassembly.len(), 10);
 }
 
 #[test]
@@ -88,6 +166,19 @@ fn payloads_are_bounded() {
     assert_eq!(t.insert(10, 11), NEW);
     assert_eq!(t.insert(11, 12), NEW);
     assert_eq!(t.insert(12, 13), Err(Full));
-    assert_eq!(t.reassembly.pop_ready(BASE + 10).len(), 2);
+    assert_eq!(t.pop(10).len(), 2);
     assert_eq!(t.insert(12, 13), NEW);
+}
+
+#[test]
+fn an_empty_payload_changes_nothing() {
+    let mut t = Trace::new();
+    assert_eq!(
+        t.insert(10, 10),
+        Ok(Inserted {
+            stored: false,
+            duplicate: None
+        })
+    );
+    assert!(t.reassembly.is_empty());
 }

@@ -44,6 +44,12 @@ impl Delivered {
         self.reordered_from.is_some()
     }
 
+    /// Returns when the delivered packet left that was sent last.
+    pub(crate) fn newest(&self) -> Option<Instant> {
+        let sent_at = |sending: Option<Sending>| sending.map(|sending| sending.sent_at);
+        sent_at(self.latest_original).max(sent_at(self.latest_retransmission))
+    }
+
     /// Adds a range that the cumulative acknowledgement covers, and that SACK had not reported.
     pub(super) fn note_acked(&mut self, record: &TxRecord) {
         self.note(record);

@@ -8,7 +8,7 @@ use super::event::AckEvent;
 use super::incoming::{AckKind, IncomingAck};
 use super::recovery::Phase;
 use super::space::WindowUpdate;
-use crate::congestion::Acked;
+use crate::congestion::{Acked, Delivery};
 use crate::context::Context;
 use crate::ecn::accecn::DeliveryReport;
 use crate::rack::ProbeVerdict;
@@ -118,6 +118,12 @@ impl<P: Payload> Sender<P> {
             now: event.now,
         };
         self.recover(event, &acked, cx);
+        self.rate.congestion.on_delivery(&Delivery {
+            acked,
+            newest: event.delivered.newest(),
+            min_rtt: self.flight.rtt.min_rtt(),
+            in_flight: self.flight.pipe(),
+        });
         if event.reopened {
             self.on_reopened(event);
         }

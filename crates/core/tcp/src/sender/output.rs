@@ -96,6 +96,10 @@ impl<P: Payload> Sender<P> {
         let waits = self.has_unsent();
         if waits {
             self.arm_held_back(cx);
+        } else if self.flight.board.lost() == 0 {
+            self.rate
+                .congestion
+                .on_application_limited(self.flight.pipe());
         }
         let release = self
             .rate
@@ -430,9 +434,9 @@ impl<P: Payload> Sender<P> {
         self.timers.note_sent(now);
         self.counters.last_data_sent = now;
         self.counters.bytes_sent += u64::from(range.len);
+        let in_flight = self.flight.pipe();
         self.rate
-            .pacer
-            .on_sent(u64::from(range.len), self.mss(), now);
+            .on_sent(u64::from(range.len), in_flight, self.mss(), now);
     }
 
     /// Reports to congestion control how much of its window is used.

@@ -124,3 +124,27 @@ impl PathMss {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    #[test]
+    fn one_timeout_ends_a_trial_and_doubles_the_interval() {
+        let mut path = PathMss::new(true);
+        assert!(path.on_timeout(1460, 3, ms(0)).is_some());
+        assert!(!path.begin_trial(REDUCED_MSS, 0, ms(9_999)));
+        assert!(path.begin_trial(REDUCED_MSS, 0, ms(10_000)));
+        assert_eq!(path.on_timeout(1460, 1, ms(10_000)), Some(REDUCED_MSS));
+        assert!(!path.begin_trial(REDUCED_MSS, 0, ms(29_999)));
+        assert!(path.begin_trial(REDUCED_MSS, 0, ms(30_000)));
+        path.on_progress(u64::from(REDUCED_MSS));
+        assert!(path.search != Search::Whole, "it may have been a small one");
+        path.on_progress(u64::from(REDUCED_MSS) + 1);
+        assert_eq!(path.search, Search::Whole);
+    }
+}

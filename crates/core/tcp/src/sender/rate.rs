@@ -2,8 +2,10 @@
 
 use core::time::Duration;
 
+use wire::Instant;
+
 use crate::config::EcnMode;
-use crate::congestion::{Congestion, Prior};
+use crate::congestion::{Control, Prior};
 use crate::ecn::echo::CwrAnswer;
 use crate::pacing::{Gain, Pacer};
 use crate::settings::CongestionKind;
@@ -11,24 +13,39 @@ use crate::settings::CongestionKind;
 /// Changed by ACKs, losses, marks and timeouts, as loss recovery decides; and by what leaves, for pacing.
 #[derive(Debug)]
 pub(super) struct Rate {
-    pub(super) congestion: Congestion,
+    pub(super) congestion: Control,
     pub(super) pacer: Pacer,
     pub(super) cwr: CwrAnswer,
 }
 
 impl Rate {
-    pub(super) fn new(kind: CongestionKind, pacer: Pacer) -> Rate {
+    /// Returns the state before the handshake; `seed` differs between connections.
+    pub(super) fn new(kind: CongestionKind, pacing: bool, seed: u64) -> Rate {
         Rate {
-            congestion: Congestion::new(kind),
-            pacer,
+            congestion: Control::new(kind, seed),
+            pacer: Pacer::new(pacing || kind.needs_pacing()),
             cwr: CwrAnswer::default(),
         }
     }
 
-    /// Starts with a window of `cwnd` bytes, and with what the SYNs agreed on about marks.
-    pub(super) fn open(&mut self, cwnd: u64, ecn: EcnMode) {
-        self.congestion.set_cwnd(cwnd);
+    /// Starts with a window of `cwnd` bytes on a path with the round trip `srtt`, and with what the SYNs agreed on about marks.
+    pub(super) fn open(&mut self, cwnd: u64, srtt: Option<Duration>, ecn: EcnMode) {
+        self.congestion.open(cwnd, srtt);
         self.cwr = CwrAnswer::new(ecn == EcnMode::Classic);
+    }
+
+    /// Changes the congestion control; the window stays.
+    pub(super) fn change(&mut self, kind: CongestionKind, seed: u64, srtt: Option<Duration>) {
+        self.congestion.change(kind, seed, srtt);
+        if kind.needs_pacing() {
+            self.pacer.enable();
+        }
+    }
+
+    /// Charges what leaves; with it `in_flight` bytes are in flight.
+    pub(super) fn on_sent(&mut self, bytes: u64, in_flight: u64, mss: u16, now: Instant) {
+        self.congestion.on_sent(bytes, in_flight, now);
+        self.pacer.on_sent(bytes, mss, now);
     }
 
     /// Answers congestion: sets the slow start threshold and tells the peer. Returns what [`Rate::undo`] goes back to; the
@@ -38,25 +55,23 @@ impl Rate {
         self.congestion.on_loss(mss)
     }
 
-    /// Ends a reduction: the window is the slow start threshold.
-    pub(super) fn end_reduction(&mut self) {
-        let cwnd = self.congestion.cwnd();
-        self.congestion
-            .set_cwnd(self.congestion.ssthresh().unwrap_or(cwnd));
-    }
-
     /// Takes a reduction back: there was no congestion.
     pub(super) fn undo(&mut self, prior: Prior) {
         self.congestion.undo(prior);
         self.cwr.on_undone();
     }
 
-    /// Adapts pacing to the window and the round trip.
+    /// Adapts pacing to the window and the round trip, or to the model of the path.
     pub(super) fn update_pacing(&mut self, srtt: Option<Duration>) {
-        let gain = match self.congestion.in_slow_start() {
-            true => Gain::SLOW_START,
-            false => Gain::AVOIDANCE,
-        };
-        self.pacer.on_window(self.congestion.cwnd(), srtt, gain);
+        match &self.congestion {
+            Control::ByLoss(congestion) => {
+                let gain = match congestion.in_slow_start() {
+                    true => Gain::SLOW_START,
+                    false => Gain::AVOIDANCE,
+                };
+                self.pacer.on_window(congestion.cwnd(), srtt, gain);
+            }
+            Control::ByPath(path) => self.pacer.set_rate(path.pacing_rate()),
+        }
     }
 }

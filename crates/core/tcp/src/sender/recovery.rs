@@ -9,6 +9,9 @@
 //! there are two questions: [`Recovery::on_ack`], whether the episode under way is over or was needless, and then, once
 //! losses were looked for, [`Recovery::on_evidence`], what happens to the window.
 
+#[cfg(test)]
+mod tests;
+
 use wire::Instant;
 
 use super::event::AckEvent;

@@ -30,8 +30,11 @@ impl<P: Payload> Sender<P> {
         match self.recovery.on_ack(event, &left) {
             EpisodeVerdict::GoesOn => {}
             EpisodeVerdict::EarlierNeedless(undone) => self.undo(undone),
-            EpisodeVerdict::LossOver => self.flight.on_repaired(),
-            EpisodeVerdict::CwrOver => self.rate.end_reduction(),
+            EpisodeVerdict::LossOver => {
+                self.flight.on_repaired();
+                self.rate.congestion.end_timeout();
+            }
+            EpisodeVerdict::CwrOver => self.rate.congestion.end_reduction(),
             EpisodeVerdict::RecoveryOver(undone) => {
                 self.finish_recovery(undone, event, acked, cx);
                 return;
@@ -145,7 +148,7 @@ impl<P: Payload> Sender<P> {
     ) {
         match undone {
             Some(undone) => self.undo(undone),
-            None => self.rate.end_reduction(),
+            None => self.rate.congestion.end_reduction(),
         }
         self.flight.on_repaired();
         let _ = self.detect_losses(cx);
@@ -180,7 +183,7 @@ impl<P: Payload> Sender<P> {
         if !self.recovery.is_repairing() {
             let _ = self.rate.reduce(self.packets.mss);
             self.recovery.drop_episode();
-            self.rate.end_reduction();
+            self.rate.congestion.end_reduction();
         }
     }
 
@@ -232,6 +235,7 @@ impl<P: Payload> Sender<P> {
         let tuning = &cx.shared().tuning;
         let timer = |at: Instant| now + tuning.reordering_timer(at.saturating_since(now));
         self.timers.set_reorder(again_at.map(timer));
+        self.rate.congestion.on_lost(losses.bytes);
         losses
     }
 

@@ -1,6 +1,9 @@
 //! The sender's timers, one of which is armed at a time (linux `icsk_pending`), as decisions: [`SendTimers`] takes what is in
 //! flight and answers what a timer that ran out asks for; `timeout.rs` does it.
 
+#[cfg(test)]
+mod tests;
+
 use core::time::Duration;
 
 use wire::Instant;

@@ -19,6 +19,7 @@ pub(super) fn congestion(value: &[u8]) -> Result<CongestionKind, Errno> {
     match name {
         b"cubic" => Ok(CongestionKind::Cubic),
         b"reno" => Ok(CongestionKind::NewReno),
+        b"bbr" => Ok(CongestionKind::Bbr),
         _ => Err(Errno::ENOENT),
     }
 }
@@ -27,6 +28,7 @@ pub(super) const fn congestion_name(kind: CongestionKind) -> &'static str {
     match kind {
         CongestionKind::Cubic => "cubic",
         CongestionKind::NewReno => "reno",
+        CongestionKind::Bbr => "bbr",
     }
 }
 

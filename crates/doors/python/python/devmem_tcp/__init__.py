@@ -43,6 +43,7 @@ from ._native import (
 )
 from ._native import __version__ as __version__
 from ._ring import SendRing
+from ._tensors import Tensors
 
 __all__ = [
     "AbortedError",
@@ -74,6 +75,7 @@ __all__ = [
     "ShutDownError",
     "Stream",
     "Tensor",
+    "Tensors",
     "TimedOutError",
     "UnreachableError",
     "WouldBlockError",

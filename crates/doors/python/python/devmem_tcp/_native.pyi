@@ -1,6 +1,6 @@
 """The extension module. Its names are imported from `devmem_tcp`."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Protocol, TypeAlias, final
 
@@ -9,6 +9,8 @@ from typing_extensions import CapsuleType, Self
 
 import numpy
 import numpy.typing
+
+from ._tensors import Tensors
 
 #: "10.77.0.2:5201" or ("10.77.0.2", 5201).
 Address: TypeAlias = str | tuple[str, int]
@@ -459,13 +461,14 @@ def load_safetensors(
     *,
     device: str = "cpu",
     bind: int | None = None,
-    connections: int = 4,
-    headers: Sequence[tuple[str, str]] | None = None,
+    connections: int | None = None,
+    idle_limit: float = 30.0,
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     headers_file: str | PathLike[str] | None = None,
     user: str | None = None,
     password: str | None = None,
     password_file: str | PathLike[str] | None = None,
-) -> dict[str, Tensor]:
+) -> Tensors:
     """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
     requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
     "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
@@ -473,10 +476,13 @@ def load_safetensors(
 
     The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
     kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
-    through host memory. `headers` are fields of each request, as pairs of name and value, and `headers_file` names a file with further ones,
+    through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
     one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
     DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-    (http_proxy, all_proxy, no_proxy). A type that this package has no name for becomes bytes.
+    (http_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
+    that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
+    also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
+    in the file.
     """
 def _receive_all(stream: Stream, max_bytes: int) -> int:
     """Receives up to the end of the stream in batches of at most `max_bytes`, and releases each: the loop of a program in Rust,

@@ -185,7 +185,7 @@ impl Reading {
         wrong
     }
 
-    /// Returns the commands of a set-up, for the agent; none if the NIC cannot be set up.
+    /// Returns the commands of a set-up that are missing, for the agent; none if the NIC cannot be set up.
     fn commands(&self, request: &SetupRequest) -> Vec<String> {
         let SetupRequest {
             interface,
@@ -197,11 +197,20 @@ impl Reading {
             .choose_queues(interface, queues)
             .and_then(|queues| self.steps(&queues, flows, &[]));
         let steps = steps.unwrap_or_default();
-        let commands = steps
-            .iter()
-            .filter_map(|step: &Step| step.command(interface));
-        commands.collect()
+        let missing = steps.iter().filter(|step| !is_split_on(step));
+        missing.filter_map(|step| step.command(interface)).collect()
     }
+}
+
+/// Returns whether a step switches on what reads as on: a set-up of ours asks for it nevertheless, so that the request is explicit.
+fn is_split_on(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Split {
+            before: DataSplit::Enabled,
+            thresh_before: None | Some(0),
+        }
+    )
 }
 
 /// Returns whether a rule can match packets of a flow: they differ in no field that both name.

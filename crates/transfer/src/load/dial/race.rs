@@ -18,7 +18,8 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 const MAX_ADDRESSES: usize = 16;
 
 /// Attempts that run at the same time. The first connection ends the others.
-pub(super) struct Race<'a> {
+#[derive(Debug)]
+pub(crate) struct Race<'a> {
     nic: &'a Netdev,
     /// Not tried yet.
     left: vec::IntoIter<SocketAddr>,
@@ -28,6 +29,7 @@ pub(super) struct Race<'a> {
     failed: Option<LoadError>,
 }
 
+#[derive(Debug)]
 struct Attempt {
     address: SocketAddr,
     connecting: Connecting,
@@ -36,7 +38,8 @@ struct Attempt {
 }
 
 impl<'a> Race<'a> {
-    pub(super) fn new(nic: &'a Netdev, addresses: &[SocketAddr]) -> Self {
+    /// Prepares attempts to connect to one of `addresses`.
+    pub(crate) fn new(nic: &'a Netdev, addresses: &[SocketAddr]) -> Self {
         Self {
             nic,
             left: in_turns(addresses).into_iter(),
@@ -47,9 +50,11 @@ impl<'a> Race<'a> {
     }
 
     /// Returns the outcome, `None` while there is none. Begins the next attempt when it is due, or when one has failed.
-    pub(super) fn poll(&mut self) -> Option<Result<Stream, LoadError>> {
+    pub(crate) fn poll(&mut self) -> Option<Result<Stream, LoadError>> {
         loop {
             if let Some(stream) = self.poll_attempts() {
+                // Requests are small and follow each other.
+                let _ = stream.set_nodelay(true);
                 return Some(Ok(stream));
             }
             if Instant::now() < self.next {

@@ -1,28 +1,28 @@
 //! A file of an HTTP server: found, and asked for its size.
 
-use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use devmem_tcp::Netdev;
 use devmem_tcp::text::printable;
-use devmem_tcp::{Netdev, RecvError, RxBatch, Stream};
 
-use super::head::{self, Head, HeadError};
-use super::request::HttpRequest;
+use super::client::{Client, FirstBytes};
+use super::fields::Validators;
+use super::head::Head;
+use super::request::{Ask, HttpRequest};
+use super::way::Way;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
-use crate::load::session::Fault;
-use crate::parallel::{Breakage, Piece, retry};
+use crate::load::notice::Notice;
+use crate::load::pool::Pool;
 
-/// Most redirects in a row.
-const MAX_REDIRECTS: usize = 10;
-/// Most attempts if the server is busy or breaks the connection.
-const ATTEMPTS: u32 = 4;
 /// How long to wait for the whole head of the response, if no other limit is set.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A file of an HTTP server, as it was when it was opened. Cloning it is cheap.
+///
+/// The connection that has asked stays open, for the first load, until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct HttpFile {
     found: Arc<Found>,
@@ -30,11 +30,16 @@ pub struct HttpFile {
 
 #[derive(Debug)]
 struct Found {
-    request: HttpRequest,
+    /// The user's request.
+    origin: HttpRequest,
+    /// Where it leads now. A signed place expires, and another one is found.
+    way: Mutex<Arc<Way>>,
+    /// Addresses of the first place.
     addresses: Vec<SocketAddr>,
+    pool: Arc<Pool>,
     size: Option<u64>,
     serves_ranges: bool,
-    version: Option<String>,
+    validators: Validators,
     crc32c: Option<u32>,
 }
 
@@ -57,51 +62,64 @@ impl HttpFile {
         request: HttpRequest,
         go_on: &mut GoOn<'_>,
     ) -> Result<Self, LoadError> {
-        Self::open_within(nic, request, ANSWER_LIMIT, go_on)
+        let client = Client {
+            nic,
+            pool: &Arc::default(),
+            limit: ANSWER_LIMIT,
+            notice: &Notice::default(),
+        };
+        let (file, _) = Self::open_with(client, &request, 1, go_on)?;
+        Ok(file)
     }
 
-    /// As [`open_while`](Self::open_while), with another time limit for each answer.
-    pub(crate) fn open_within(
-        nic: &Netdev,
-        request: HttpRequest,
-        limit: Duration,
+    /// Opens a file with a client. Also returns its first `wanted` bytes, if it has so many and the server sends them.
+    ///
+    /// # Errors
+    /// Those of [`open_while`](Self::open_while).
+    pub(crate) fn open_with(
+        client: Client<'_>,
+        request: &HttpRequest,
+        wanted: usize,
         go_on: &mut GoOn<'_>,
-    ) -> Result<Self, LoadError> {
-        let mut request = request;
-        for _ in 0..MAX_REDIRECTS {
-            let hop = request.next_hop();
-            let addresses = dial::resolve(nic, hop.host(), hop.port(), go_on)?;
-            let head = ask(nic, &request, &addresses, limit, go_on)?;
-            let found = Found::of(request, addresses, &head);
-            match head.status {
-                200 | 206 => return Ok(found.into()),
-                // An empty file has no first byte.
-                416 if found.size == Some(0) => return Ok(found.into()),
-                301 | 302 | 303 | 307 | 308 => {
-                    let place = head.location.as_deref();
-                    let place = place.ok_or_else(|| found.invalid("a redirect to nowhere"))?;
-                    let url = found.request.url().join(place)?;
-                    request = found.request.redirected(url);
-                }
-                _ => return Err(Self::from(found).refused(&head)),
-            }
-        }
-        Err(LoadError::Invalid {
-            host: request.url().authority(),
-            problem: format!("more than {MAX_REDIRECTS} redirects in a row"),
-        })
+    ) -> Result<(Self, Vec<u8>), LoadError> {
+        let FirstBytes {
+            origin,
+            way,
+            head,
+            size,
+            serves_ranges,
+            bytes,
+        } = client.find(request, wanted, go_on)?;
+        let found = Found {
+            origin,
+            addresses: way.addresses.clone(),
+            way: Mutex::new(Arc::new(way)),
+            pool: Arc::clone(client.pool),
+            size,
+            serves_ranges,
+            validators: head.validators,
+            crc32c: head.crc32c,
+        };
+        Ok((found.into(), bytes))
     }
 
     /// Returns a file that no server has, for the fuzz targets.
     #[cfg(feature = "test-util")]
     pub(crate) fn of_size(size: u64, serves_ranges: bool) -> Self {
-        let url = "http://host/file".parse().expect("a URL");
-        Self::from(Found {
-            request: HttpRequest::new(url),
+        let origin = HttpRequest::new("http://host/file".parse().expect("a URL"));
+        let way = Way {
+            request: origin.clone(),
             addresses: Vec::new(),
+            from: None,
+        };
+        Self::from(Found {
+            origin,
+            way: Mutex::new(Arc::new(way)),
+            addresses: Vec::new(),
+            pool: Arc::default(),
             size: Some(size),
             serves_ranges,
-            version: None,
+            validators: Validators::default(),
             crc32c: None,
         })
     }
@@ -117,14 +135,36 @@ impl HttpFile {
         self.found.serves_ranges
     }
 
-    /// Returns the CRC-32C of the whole file, if the server sends it.
+    /// Returns the CRC-32C of the whole file, if the server has sent it.
     pub fn crc32c(&self) -> Option<u32> {
         self.found.crc32c
     }
 
-    /// Returns the request, of the place that the server has redirected to.
+    /// Returns the CRC-32C of the whole file, if the server has it: an S3-compatible store is asked for it.
+    ///
+    /// # Errors
+    /// The server does not answer; [`LoadError::Cancelled`].
+    pub(crate) fn ask_crc32c(
+        &self,
+        client: Client<'_>,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Option<u32>, LoadError> {
+        if self.found.crc32c.is_some() || !self.found.origin.is_signed() {
+            return Ok(self.found.crc32c);
+        }
+        let response = client.ask(&self.way(), Ask::Checksum, 0, go_on)?;
+        // A store that refuses to tell has none to compare.
+        Ok(response.head.crc32c.filter(|_| response.head.status == 200))
+    }
+
+    /// Returns the user's request.
     pub fn request(&self) -> &HttpRequest {
-        &self.found.request
+        &self.found.origin
+    }
+
+    /// Returns the URL of the place that the server redirects to, without user and password, for messages.
+    pub fn place(&self) -> String {
+        self.way().request.url().to_string()
     }
 
     /// Returns the addresses of the server, or of the proxy, in the order in which they are tried.
@@ -132,61 +172,74 @@ impl HttpFile {
         &self.found.addresses
     }
 
-    pub(crate) fn host(&self) -> String {
-        self.found.request.url().authority()
+    /// Returns the name for messages: the user's URL.
+    pub(crate) fn name(&self) -> String {
+        self.found.origin.url().to_string()
     }
 
-    /// Returns the error of a status that is not one of success.
-    pub(crate) fn refused(&self, head: &Head) -> LoadError {
-        LoadError::Status {
-            host: self.host(),
-            status: head.status,
-            reason: head.reason.clone(),
-        }
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.found.pool
     }
 
-    /// Checks that a response is of the file that was opened.
+    fn locked_way(&self) -> MutexGuard<'_, Arc<Way>> {
+        self.found
+            .way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns where the file is now.
+    pub(crate) fn way(&self) -> Arc<Way> {
+        Arc::clone(&self.locked_way())
+    }
+
+    /// Finds the file again, from the user's URL, after the place that `old` leads to did not have it any more. Returns whether anything was
+    /// asked: not if another way was found meanwhile.
     ///
     /// # Errors
-    /// Size or validator are different.
-    pub(crate) fn check_version(&self, head: &Head) -> Result<(), Fault> {
+    /// Those of [`open_while`](Self::open_while); [`LoadError::Changed`].
+    pub(crate) fn find_again(
+        &self,
+        client: Client<'_>,
+        old: &Arc<Way>,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<bool, LoadError> {
+        if !Arc::ptr_eq(&self.locked_way(), old) {
+            return Ok(false);
+        }
+        let now = client.find(&self.found.origin, 1, go_on)?;
+        self.check_version(now.size, &now.head)?;
+        *self.locked_way() = Arc::new(now.way);
+        Ok(true)
+    }
+
+    /// Checks that a response, which tells `size`, is of the file that was opened.
+    ///
+    /// # Errors
+    /// Size or validators are different.
+    pub(crate) fn check_version(&self, size: Option<u64>, head: &Head) -> Result<(), LoadError> {
         let changed = |problem| {
-            let host = self.host();
-            Err(Fault::Fatal(LoadError::Changed { host, problem }))
+            let url = self.name();
+            Err(LoadError::Changed { url, problem })
         };
-        let size = size_of(head);
         if let (Some(then), Some(now)) = (self.found.size, size)
             && then != now
         {
             return changed(format!("it had {then} bytes and has {now}"));
         }
-        match (&self.found.version, &head.version) {
-            (Some(then), Some(now)) if then != now => {
+        match self.found.validators.change(&head.validators) {
+            Some((then, now)) => {
                 let (then, now) = (printable(then), printable(now));
                 changed(format!("its version was {then} and is {now}"))
             }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Found {
-    fn of(request: HttpRequest, addresses: Vec<SocketAddr>, head: &Head) -> Self {
-        Self {
-            request,
-            addresses,
-            size: size_of(head),
-            serves_ranges: head.status == 206,
-            version: head.version.clone(),
-            crc32c: head.crc32c,
+            None => Ok(()),
         }
     }
 
-    fn invalid(&self, problem: &str) -> LoadError {
-        LoadError::Invalid {
-            host: self.request.url().authority(),
-            problem: problem.to_owned(),
-        }
+    /// Returns what the file is recognised by: its size, and its ETag or the time of its last change.
+    pub fn version(&self) -> Option<&str> {
+        let Validators { etag, modified } = &self.found.validators;
+        etag.as_deref().or(modified.as_deref())
     }
 }
 
@@ -196,95 +249,4 @@ impl From<Found> for HttpFile {
             found: Arc::new(found),
         }
     }
-}
-
-/// Returns the size of the file, if a response tells.
-fn size_of(head: &Head) -> Option<u64> {
-    match head.status {
-        200 if !head.is_chunked => head.length,
-        206 | 416 => head.range.as_ref().and_then(|range| range.size),
-        _ => None,
-    }
-}
-
-/// Requests the first byte and returns the head of the response.
-fn ask(
-    nic: &Netdev,
-    request: &HttpRequest,
-    addresses: &[SocketAddr],
-    limit: Duration,
-    go_on: &mut GoOn<'_>,
-) -> Result<Head, LoadError> {
-    let mut failures = 0;
-    loop {
-        let stream = dial::connect(nic, addresses, go_on)?;
-        let (cause, wait) = match head_of_first_byte(stream, request, limit, go_on)? {
-            Ok(head) if !matches!(head.status, 408 | 429 | 500..=599) => return Ok(head),
-            Ok(head) if failures + 1 == ATTEMPTS => return Ok(head),
-            Ok(head) => (None, head.retry_after),
-            Err(cause) => (Some(cause), None),
-        };
-        failures += 1;
-        if let Some(cause) = cause.filter(|_| failures == ATTEMPTS) {
-            let attempts = failures;
-            return Err(LoadError::GaveUp { attempts, cause });
-        }
-        dial::pause(retry::delay(failures, wait), go_on)?;
-    }
-}
-
-/// Returns the head, or why the connection ended before it.
-fn head_of_first_byte(
-    mut stream: Stream,
-    request: &HttpRequest,
-    limit: Duration,
-    go_on: &mut GoOn<'_>,
-) -> Result<Result<Head, Breakage>, LoadError> {
-    stream.set_timeout(Some(dial::SLICE));
-    let mut text = Vec::new();
-    request.write(Some(Piece { start: 0, end: 1 }), &mut text);
-    if let Err(error) = stream.write_all(&text) {
-        return Ok(Err(Breakage::of_io(error).during("send a request")));
-    }
-    text.clear();
-    let mut batch = RxBatch::with_capacity(64);
-    let start = Instant::now();
-    loop {
-        dial::ask(go_on)?;
-        // Also of a server that sends a head in small pieces, or informational responses without an end.
-        if start.elapsed() >= limit {
-            return Ok(Err(format!("no answer within {limit:?}").into()));
-        }
-        // All of these bytes may be copied: the body is one byte, or not wanted.
-        let received = match stream.recv_at_most(&mut batch, head::MAX_HEAD_BYTES) {
-            Ok(0) => return Ok(Err("the server closed the connection".into())),
-            Ok(received) => received,
-            Err(RecvError::TimedOut { .. }) => continue,
-            Err(RecvError::Failed(error)) => return Ok(Err(Breakage::of(&error))),
-            Err(error) => return Err(error.into()),
-        };
-        let before = text.len();
-        text.resize(before + received, 0);
-        batch
-            .copy_to(&mut text[before..])
-            .map_err(LoadError::Gather)?;
-        let found = final_head(&mut text).map_err(|error| LoadError::Invalid {
-            host: request.url().authority(),
-            problem: error.to_string(),
-        })?;
-        if let Some(head) = found {
-            return Ok(Ok(head));
-        }
-    }
-}
-
-/// Removes informational responses (RFC 9110 15.2) and returns the head that follows them, if it is complete.
-fn final_head(text: &mut Vec<u8>) -> Result<Option<Head>, HeadError> {
-    while let Some((head, len)) = head::parse(text)? {
-        if !(100..200).contains(&head.status) {
-            return Ok(Some(head));
-        }
-        text.drain(..len);
-    }
-    Ok(None)
 }

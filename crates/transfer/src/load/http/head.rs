@@ -1,14 +1,14 @@
-//! The head of a response (RFC 9112 4 and 5): its status and the fields that tell where its body is.
+//! The head of a response (RFC 9112 4 and 5): its status and the fields that tell where its body is. Servers write heads that no standard allows;
+//! what curl takes is taken, and what would change the bytes is refused.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use httparse::Status;
+use httparse::{ParserConfig, Status};
 
 use devmem_tcp::text::printable;
 
 use super::date;
-use crate::load::base64;
+use super::fields::{self, ContentRange, Validators, beginning, decimal};
 
 /// Most bytes of a head. Servers send a few hundred.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -24,10 +24,11 @@ pub(crate) struct Head {
     pub(crate) is_persistent: bool,
     pub(crate) length: Option<u64>,
     pub(crate) is_chunked: bool,
+    /// The range of the body; `None` also if the field makes no sense.
     pub(crate) range: Option<ContentRange>,
+    /// The place that a redirect names, its bytes outside of ASCII percent-encoded.
     pub(crate) location: Option<String>,
-    /// The strong validator of the file, or the time of its last change.
-    pub(crate) version: Option<String>,
+    pub(crate) validators: Validators,
     /// How long the server asks to wait (Retry-After).
     pub(crate) retry_after: Option<Duration>,
     retry_at: Option<String>,
@@ -35,27 +36,28 @@ pub(crate) struct Head {
     date: Option<u64>,
     /// CRC-32C of the whole file.
     pub(crate) crc32c: Option<u32>,
-}
-
-/// The field Content-Range (RFC 9110 14.4).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ContentRange {
-    /// The bytes of the body; `None` in the answer to a range that the file does not have.
-    pub(crate) bytes: Option<Range<u64>>,
-    /// Size of the file, if the server tells.
-    pub(crate) size: Option<u64>,
+    /// What a hub says about an error.
+    pub(crate) said: Option<String>,
+    /// The region of an S3 bucket, if the request was for another one.
+    pub(crate) region: Option<String>,
 }
 
 /// Why bytes are not the head of a response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadError {
-    #[error("its head is not HTTP: {0}")]
-    Syntax(httparse::Error),
+    #[error("its head is not HTTP: {error}, in the line {line:?}")]
+    Syntax {
+        error: httparse::Error,
+        line: String,
+    },
     #[error("its head has more than {MAX_HEAD_BYTES} bytes")]
     TooLong,
     #[error("its field {0} is {1:?}")]
     Field(&'static str, String),
-    #[error("its body has the coding {0:?}, which was not asked for")]
+    #[error(
+        "its body has the coding {0:?}, which was not asked for\n  store the file without this coding, or ask a server that sends it \
+         as it is stored"
+    )]
     Coding(String),
 }
 
@@ -64,9 +66,17 @@ pub(crate) enum HeadError {
 /// # Errors
 /// The bytes are not the beginning of a response.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut response = httparse::Response::new(&mut fields);
-    let len = match response.parse(bytes).map_err(HeadError::Syntax)? {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut headers);
+    let mut config = ParserConfig::default();
+    config
+        .allow_spaces_after_header_name_in_responses(true)
+        .allow_space_before_first_header_name(true)
+        .allow_multiple_spaces_in_response_status_delimiters(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .ignore_invalid_headers_in_responses(true);
+    let parsed = config.parse_response(&mut response, bytes);
+    let len = match parsed.map_err(|error| syntax(error, bytes))? {
         Status::Complete(len) if len <= MAX_HEAD_BYTES => len,
         Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
         Status::Complete(_) | Status::Partial => return Err(HeadError::TooLong),
@@ -78,29 +88,40 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
         ..Head::default()
     };
     for field in response.headers.iter() {
+        let name = field.name.to_ascii_lowercase();
+        if name == "location" {
+            head.location = Some(fields::ascii(field.value));
+            continue;
+        }
         let text = String::from_utf8_lossy(field.value);
-        head.take(&field.name.to_ascii_lowercase(), text.trim())?;
+        head.take(&name, text.trim())?;
     }
     head.retry_after = head.wait().map(Duration::from_secs);
     Ok(Some((head, len)))
+}
+
+/// Returns the error of bytes that are no head, with the line that is not: the first one, unless there are too many fields.
+fn syntax(error: httparse::Error, bytes: &[u8]) -> HeadError {
+    let line = bytes
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    HeadError::Syntax {
+        error,
+        line: beginning(String::from_utf8_lossy(line).trim_end()),
+    }
 }
 
 impl Head {
     fn take(&mut self, name: &str, text: &str) -> Result<(), HeadError> {
         match name {
             "content-length" => self.take_length(text)?,
-            "transfer-encoding" => match text.eq_ignore_ascii_case("chunked") {
-                true => self.is_chunked = true,
-                false => return Err(HeadError::Coding(beginning(text))),
-            },
-            "content-encoding" if !text.is_empty() && !text.eq_ignore_ascii_case("identity") => {
+            "transfer-encoding" => self.take_transfer_coding(text)?,
+            "content-encoding" if fields::changes_bytes(text) => {
                 return Err(HeadError::Coding(beginning(text)));
             }
-            "content-range" => {
-                let range = content_range(text);
-                let wrong = || HeadError::Field("Content-Range", beginning(text));
-                self.range = Some(range.ok_or_else(wrong)?);
-            }
+            // One that makes no sense is judged with the status: many servers send one with an empty file.
+            "content-range" => self.range = fields::content_range(text),
             "connection" => {
                 for option in text.split(',').map(str::trim) {
                     if option.eq_ignore_ascii_case("close") {
@@ -108,22 +129,32 @@ impl Head {
                     }
                 }
             }
-            "location" => self.location = Some(text.to_owned()),
-            // A weak validator does not promise equal bytes (RFC 9110 8.8.1).
-            "etag" if !text.starts_with("W/") => self.version = Some(text.to_owned()),
-            "last-modified" => {
-                self.version.get_or_insert_with(|| text.to_owned());
-            }
+            "etag" => self.validators.set_etag(text),
+            "last-modified" => self.validators.modified = Some(text.to_owned()),
             // Of Google's storage, and of S3 for objects that were stored with it.
             "x-goog-hash" => {
                 let sums = text.split(',').map(str::trim);
                 let ours = sums.filter_map(|sum| sum.strip_prefix("crc32c="));
-                self.crc32c = ours.filter_map(checksum).next().or(self.crc32c);
+                self.crc32c = ours.filter_map(fields::checksum).next().or(self.crc32c);
             }
-            "x-amz-checksum-crc32c" => self.crc32c = checksum(text).or(self.crc32c),
+            "x-amz-checksum-crc32c" => self.crc32c = fields::checksum(text).or(self.crc32c),
+            "x-amz-bucket-region" => self.region = Some(beginning(text)),
+            "x-error-message" => self.said = Some(beginning(text)),
             "date" => self.date = date::seconds(text),
             "retry-after" => self.retry_at = Some(text.to_owned()),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a Transfer-Encoding: `chunked` alone, or `identity`, which old servers send for none.
+    fn take_transfer_coding(&mut self, text: &str) -> Result<(), HeadError> {
+        for coding in text.split(',').map(str::trim) {
+            if coding.eq_ignore_ascii_case("chunked") {
+                self.is_chunked = true;
+            } else if !coding.is_empty() && !coding.eq_ignore_ascii_case("identity") {
+                return Err(HeadError::Coding(beginning(text)));
+            }
         }
         Ok(())
     }
@@ -149,43 +180,16 @@ impl Head {
         }
         Ok(())
     }
-}
 
-/// Returns the beginning of a value for a message, which quotes it.
-fn beginning(text: &str) -> String {
-    text.chars().take(100).collect()
-}
+    /// Returns whether the server asks to come back: it is busy, or its upstream is.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.status, 408 | 429 | 500..=599)
+    }
 
-/// Parses a checksum in base64, the high byte first.
-fn checksum(text: &str) -> Option<u32> {
-    base64::decode_four(text).map(u32::from_be_bytes)
-}
-
-/// Parses digits only: `str::parse` accepts a sign.
-fn decimal(text: &str) -> Option<u64> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| text.parse().ok())?
-}
-
-/// Parses `bytes 0-99/1000`, `bytes 0-99/*` or `bytes */1000`.
-fn content_range(text: &str) -> Option<ContentRange> {
-    let (unit, rest) = text.split_once(' ')?;
-    let (range, size) = rest.trim().split_once('/')?;
-    let size = match size {
-        "*" => None,
-        digits => Some(decimal(digits)?),
-    };
-    let bytes = match range {
-        "*" => None,
-        range => {
-            let (first, last) = range.split_once('-')?;
-            let (first, end) = (decimal(first)?, decimal(last)?.checked_add(1)?);
-            let is_inside = size.is_none_or(|size| end <= size);
-            Some((first < end && is_inside).then_some(first..end)?)
-        }
-    };
-    unit.eq_ignore_ascii_case("bytes")
-        .then_some(ContentRange { bytes, size })
+    /// Returns whether the status says that the file is elsewhere (RFC 9110 15.4).
+    pub(crate) fn is_redirect(&self) -> bool {
+        matches!(self.status, 301 | 302 | 303 | 307 | 308)
+    }
 }
 
 #[cfg(test)]
@@ -218,7 +222,8 @@ mod tests {
         let head = head(fields).unwrap();
         let range = head.range.unwrap();
         assert_eq!((range.bytes, range.size), (Some(100..200), Some(1000)));
-        assert_eq!(head.version.as_deref(), Some("\"v1\""));
+        assert_eq!(head.validators.etag.as_deref(), Some("\"v1\""));
+        assert_eq!(head.validators.modified.as_deref(), Some("yesterday"));
         assert!(!head.is_persistent);
         assert_eq!(head.retry_after, Some(Duration::from_secs(3)));
         assert_eq!(head.location.as_deref(), Some("/b"));
@@ -258,12 +263,6 @@ mod tests {
     }
 
     #[test]
-    fn a_weak_validator_is_not_used() {
-        let weak = head("ETag: W/\"v1\"\r\nLast-Modified: yesterday").unwrap();
-        assert_eq!(weak.version.as_deref(), Some("yesterday"));
-    }
-
-    #[test]
     fn a_field_that_contradicts_itself_is_refused() {
         assert_eq!(head("Content-Length: 5, 5").unwrap().length, Some(5));
         for fields in [
@@ -272,23 +271,92 @@ mod tests {
             "Content-Length: +5",
             "Content-Length: 18446744073709551616",
             "Content-Length:",
-            "Content-Range: bytes 5-4/10",
-            "Content-Range: bytes 0-10/10",
-            "Content-Range: bytes 0-18446744073709551615/*",
-            "Content-Range: lines 0-1/10",
-            "Content-Range: bytes",
             "Transfer-Encoding: gzip, chunked",
             "Content-Encoding: gzip",
         ] {
             assert!(head(fields).is_err(), "{fields}");
         }
-        let unknown = head("Content-Range: bytes */77").unwrap().range.unwrap();
-        assert_eq!((unknown.bytes, unknown.size), (None, Some(77)));
+    }
+
+    #[test]
+    fn codings_that_mean_nothing_are_taken_and_those_that_change_bytes_refused() {
+        for coding in [
+            "",
+            "identity",
+            "aws-chunked",
+            "aws-chunked,",
+            "Identity , utf-8",
+            "none",
+        ] {
+            assert!(
+                head(&format!("Content-Encoding: {coding}")).is_ok(),
+                "{coding}"
+            );
+        }
+        for coding in [
+            "gzip",
+            "aws-chunked,gzip",
+            "BR",
+            "x-gzip",
+            "zstd",
+            "deflate",
+            "compress",
+        ] {
+            let refused = head(&format!("Content-Encoding: {coding}")).unwrap_err();
+            assert!(
+                refused.to_string().contains("without this coding"),
+                "{refused}"
+            );
+        }
+        assert!(!head("Transfer-Encoding: identity").unwrap().is_chunked);
+        assert!(
+            head("Transfer-Encoding: Identity, Chunked")
+                .unwrap()
+                .is_chunked
+        );
+    }
+
+    #[test]
+    fn sloppy_heads_are_read_as_curl_reads_them() {
+        for sloppy in [
+            "Accept-Ranges : bytes",
+            "no colon in this line",
+            "Folded: a\r\n b",
+            ": no name",
+            "X-\u{e9}: name outside of ASCII",
+            "Two words: x",
+        ] {
+            let found = head(&format!("{sloppy}\r\nContent-Length : 5")).expect(sloppy);
+            assert_eq!(found.length, Some(5), "{sloppy}");
+        }
+        for line in ["HTTP/1.1  200  OK", "HTTP/1.1 200", "HTTP/1.1 200 "] {
+            let text = format!("{line}\nContent-Length: 5\n\n");
+            let (found, _) = parse(text.as_bytes()).expect(line).expect("complete");
+            assert_eq!((found.status, found.length), (200, Some(5)), "{line}");
+        }
+        let refused = parse(b"SSH-2.0-OpenSSH\r\n").unwrap_err().to_string();
+        assert!(
+            refused.ends_with("in the line \"SSH-2.0-OpenSSH\""),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_location_keeps_its_bytes() {
+        let text = b"HTTP/1.1 302 Found\r\nLocation: /mod\xe8le v1\r\n\r\n";
+        let (found, _) = parse(text).unwrap().unwrap();
+        assert_eq!(found.location.as_deref(), Some("/mod%E8le v1"));
+        let text = "HTTP/1.1 302 Found\r\nLocation: /modèle\r\n\r\n";
+        let (found, _) = parse(text.as_bytes()).unwrap().unwrap();
+        assert_eq!(found.location.as_deref(), Some("/mod%C3%A8le"));
     }
 
     #[test]
     fn garbage_and_endless_heads_are_refused() {
-        assert!(matches!(parse(b"SSH-2.0-x\r\n"), Err(HeadError::Syntax(_))));
+        assert!(matches!(
+            parse(b"SSH-2.0-x\r\n"),
+            Err(HeadError::Syntax { .. })
+        ));
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(MAX_HEAD_BYTES));
         assert_eq!(parse(endless.as_bytes()), Err(HeadError::TooLong));
     }

@@ -1,61 +1,87 @@
 //! The proxy that the environment names for plain HTTP: `http_proxy`, `all_proxy`, `no_proxy`.
 
+use std::net::IpAddr;
+
+use super::secret::shown;
 use super::url::{Url, UrlError};
 
 /// The proxy of the environment, and the hosts that are asked without it.
 #[derive(Clone, Debug)]
 pub(crate) struct Proxy {
-    url: Url,
+    /// Or why it cannot be asked, which does no harm to hosts that need no proxy.
+    url: Result<Url, UrlError>,
     excepted: String,
 }
 
 impl Proxy {
-    /// Returns the proxy; `None` without one. `variable` returns a variable of the environment. As in curl, there is no
-    /// `HTTP_PROXY`: in a CGI program a client could set it.
-    ///
-    /// # Errors
-    /// The proxy is not an http URL.
-    pub(crate) fn from(
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Self>, UrlError> {
+    /// Returns the proxy; `None` without one. `variable` returns a variable of the environment; an empty one counts as unset. As in curl,
+    /// there is no `HTTP_PROXY`: in a CGI program a client could set it.
+    pub(crate) fn from(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let set = |names: &[&str]| {
-            let values = names.iter().find_map(|name| variable(name));
-            values.map(|text| text.trim().to_owned())
+            let values = names.iter().filter_map(|name| variable(name));
+            let mut values = values.map(|text| text.trim().to_owned());
+            values.find(|text| !text.is_empty())
         };
-        let text = set(&["http_proxy", "all_proxy", "ALL_PROXY"]);
-        let Some(text) = text.filter(|text| !text.is_empty()) else {
-            return Ok(None);
+        let text = set(&["http_proxy", "all_proxy", "ALL_PROXY"])?;
+        let parsed: Result<Url, _> = match text.contains("://") {
+            true => text.parse(),
+            false => format!("http://{text}").parse(),
         };
-        let url = match text.contains("://") {
-            true => text.parse()?,
-            false => format!("http://{text}").parse()?,
-        };
-        let excepted = set(&["no_proxy", "NO_PROXY"]).unwrap_or_default();
-        Ok(Some(Self { url, excepted }))
+        Some(Self {
+            url: parsed.map_err(|_| UrlError::Proxy { text: shown(&text) }),
+            excepted: set(&["no_proxy", "NO_PROXY"]).unwrap_or_default(),
+        })
     }
 
     /// Returns the URL of the proxy, unless `url` is asked without it.
-    pub(crate) fn for_url(&self, url: &Url) -> Option<&Url> {
-        let mut excepted = self.excepted.split(',');
-        let is_direct = excepted.any(|entry| matches(entry.trim(), url));
-        (!is_direct).then_some(&self.url)
+    ///
+    /// # Errors
+    /// The proxy is needed, and is no http proxy.
+    pub(crate) fn for_url(&self, url: &Url) -> Result<Option<&Url>, UrlError> {
+        let separators = |c: char| c == ',' || c.is_ascii_whitespace();
+        let mut excepted = self.excepted.split(separators);
+        match excepted.any(|entry| matches(entry, url)) {
+            true => Ok(None),
+            false => self.url.as_ref().map(Some).map_err(Clone::clone),
+        }
     }
 }
 
-/// Returns whether an entry of `no_proxy` names the host: itself, a domain that it is in, or `*`.
+/// Returns whether an entry of `no_proxy` names the host: itself, a domain or a network that it is in, or `*`.
 fn matches(entry: &str, url: &Url) -> bool {
-    let host = url.host().to_ascii_lowercase();
+    let host = url.host().trim_end_matches('.').to_ascii_lowercase();
+    if let Some((network, len)) = entry.split_once('/') {
+        return is_in_network(&host, network, len);
+    }
     let entry = entry.to_ascii_lowercase();
     let (name, port) = match entry.rsplit_once(':') {
         Some((name, digits)) if !name.contains(':') => (name, Some(digits)),
         _ => (entry.as_str(), None),
     };
     let is_port = port.is_none_or(|digits| digits.parse() == Ok(url.port()));
-    let name = name.trim_start_matches('.').trim_matches(['[', ']']);
+    let name = name.trim_matches('.').trim_matches(['[', ']']);
     let is_in = host
         .strip_suffix(name)
         .is_some_and(|before| before.is_empty() || before.ends_with('.'));
     is_port && !name.is_empty() && (name == "*" || is_in)
+}
+
+/// Returns whether a host is an address in a network (RFC 4632 3.1).
+fn is_in_network(host: &str, network: &str, len: &str) -> bool {
+    let network = network.trim_matches(['[', ']']).parse();
+    let (Ok(host), Ok(network), Ok(len)) = (host.parse(), network, len.parse::<u32>()) else {
+        return false;
+    };
+    let (host, network, bits) = match (host, network) {
+        (IpAddr::V4(host), IpAddr::V4(network)) => {
+            (host.to_bits().into(), network.to_bits().into(), 32)
+        }
+        (IpAddr::V6(host), IpAddr::V6(network)) => (host.to_bits(), network.to_bits(), 128),
+        _ => return false,
+    };
+    // A shift by all bits of the type is none.
+    let differ: u128 = host ^ network;
+    len <= bits && differ.checked_shr(bits - len).unwrap_or(0) == 0
 }
 
 #[cfg(test)]
@@ -67,8 +93,8 @@ mod tests {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let found = Proxy::from(variable).unwrap()?;
-        let proxy = found.for_url(&url.parse().unwrap())?;
+        let found = Proxy::from(variable)?;
+        let proxy = found.for_url(&url.parse().unwrap()).unwrap()?;
         Some(proxy.to_string())
     }
 
@@ -103,8 +129,65 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_takes_tls_is_refused() {
-        let variable = |_: &str| Some("https://proxy".to_owned());
-        assert_eq!(Proxy::from(variable).unwrap_err(), UrlError::Encrypted);
+    fn no_proxy_names_networks_and_is_separated_by_commas_or_blanks() {
+        let http = ("http_proxy", "proxy");
+        for (excepted, host, through) in [
+            ("10.0.0.0/8", "10.77.0.1", false),
+            ("10.77.0.1/32", "10.77.0.1", false),
+            ("10.77.0.2/31", "10.77.0.1", true),
+            ("0.0.0.0/0", "192.0.2.1", false),
+            ("fd77::/64", "[fd77::1]", false),
+            ("fd77::/64", "[fd78::1]", true),
+            ("::/0", "[fd78::1]", false),
+            ("10.0.0.0/33", "10.0.0.1", true),
+            ("10.0.0.0/8", "ten.example", true),
+            ("a b\tc", "c", false),
+            ("a, b", "b", false),
+            ("example.com.", "x.example.com", false),
+            (".example.com.", "example.com.", false),
+            (" ", "a", true),
+        ] {
+            let found = proxy(&format!("http://{host}/"), &[http, ("no_proxy", excepted)]);
+            assert_eq!(found.is_some(), through, "{excepted}: {host}");
+        }
+    }
+
+    #[test]
+    fn an_empty_variable_hides_no_other() {
+        let variables = [
+            ("http_proxy", ""),
+            ("all_proxy", "p"),
+            ("no_proxy", ""),
+            ("NO_PROXY", "near"),
+        ];
+        assert_eq!(proxy("http://near/", &variables), None);
+        assert_eq!(
+            proxy("http://far/", &variables),
+            Some("http://p/".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_proxy_of_another_kind_is_refused_where_it_is_needed() {
+        for text in [
+            "https://proxy",
+            "socks5h://me:s3cret@proxy:1080",
+            "http://a b",
+        ] {
+            let variable = |name: &str| match name {
+                "all_proxy" => Some(text.to_owned()),
+                "no_proxy" => Some("near".to_owned()),
+                _ => None,
+            };
+            let found = Proxy::from(variable).unwrap();
+            assert_eq!(found.for_url(&"http://near/".parse().unwrap()), Ok(None));
+            let refused = found.for_url(&"http://far/".parse().unwrap()).unwrap_err();
+            let refused = refused.to_string();
+            assert!(refused.contains("is not an http proxy"), "{refused}");
+            assert!(
+                refused.contains("no_proxy") && !refused.contains("s3cret"),
+                "{refused}"
+            );
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! The requests for a file: GET, with ranges.
+//! The requests for a file: GET, with ranges. A request belongs to the origin of its URL, and knows which of its fields another origin may see.
 
 use std::fmt;
 use std::time::SystemTime;
 
 use super::proxy::Proxy;
-use super::sigv4::S3Credentials;
+use super::sigv4::{S3Credentials, Signed, encoded_bytes};
 use super::url::{Url, UrlError};
 use crate::load::base64;
 use crate::parallel::Piece;
@@ -32,6 +32,37 @@ const HARMLESS: [&str; 9] = [
     "if-unmodified-since",
     "user-agent",
 ];
+
+/// What is asked of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// A range of it.
+    Range(Piece),
+    /// All of it.
+    All,
+    /// Its checksum, without its bytes: HEAD. An S3-compatible store tells it only if it is asked to.
+    Checksum,
+}
+
+impl Ask {
+    /// Returns the method of the request.
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            Self::Range(_) | Self::All => "GET",
+            Self::Checksum => "HEAD",
+        }
+    }
+
+    /// Returns the fields that ask for it.
+    fn fields(self, is_s3: bool) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Range(piece) => vec![("Range", piece.byte_range())],
+            Self::All => Vec::new(),
+            Self::Checksum if is_s3 => vec![("x-amz-checksum-mode", "ENABLED".to_owned())],
+            Self::Checksum => Vec::new(),
+        }
+    }
+}
 
 /// A file to request: its URL, and what the server needs to see.
 #[derive(Clone)]
@@ -72,42 +103,75 @@ impl HttpRequest {
         self
     }
 
+    /// Returns the request for the same file, signed for a store's region; `None` if it is not signed, or signed for that region already.
+    pub(crate) fn in_region(&self, region: &str) -> Option<Self> {
+        let signer = self.signer.as_ref()?.in_region(region)?;
+        let mut request = self.clone();
+        request.signer = Some(Box::new(signer));
+        if let Some(url) = self.url.in_region(region) {
+            request.url = url;
+        }
+        Some(request)
+    }
+
+    /// Returns the request for the file `name` beside this one, which is of the same origin.
+    ///
+    /// # Errors
+    /// The URL would be too long.
+    pub(crate) fn sibling(&self, name: &str) -> Result<Self, UrlError> {
+        let mut request = self.clone();
+        request.url = self.url.join(&encoded_bytes(name.as_bytes(), ""))?;
+        Ok(request)
+    }
+
     /// Adds a field, such as `Authorization`.
     ///
     /// # Errors
-    /// The name or the value has a character that would end the field, or the loader sets the field itself.
+    /// The name or the value has a character that would end the field, the loader sets the field itself, or the request has the field
+    /// already: servers differ in which one they take.
     pub fn field(mut self, name: &str, value: &str) -> Result<Self, UrlError> {
         let is_name = !name.is_empty() && name.chars().all(is_name_char);
         let is_value = value
             .bytes()
             .all(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
-        let is_ours = OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name));
-        if !is_name || !is_value || is_ours {
-            return Err(UrlError::Malformed {
-                // Neither the value, which may be a secret, nor what was to be one.
-                text: name
-                    .split(|c: char| !is_name_char(c))
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned(),
-                problem: match is_ours {
-                    true => "the loader sets this field itself",
-                    false => "not the name and value of a field",
-                },
-            });
-        }
-        self.fields.push((name.to_owned(), value.to_owned()));
-        Ok(self)
+        let problem = if !is_name || !is_value {
+            "not the name and value of a field"
+        } else if OURS.iter().any(|ours| ours.eq_ignore_ascii_case(name)) {
+            "the loader sets this field itself"
+        } else if self.has(name) {
+            "it is given twice"
+        } else {
+            self.fields.push((name.to_owned(), value.to_owned()));
+            return Ok(self);
+        };
+        // Neither the value, which may be a secret, nor what was to be one.
+        let name = name.split(|c: char| !is_name_char(c)).next();
+        let name = name.unwrap_or_default().to_owned();
+        Err(UrlError::Field { name, problem })
+    }
+
+    /// Returns whether a field of the user has this name.
+    fn has(&self, name: &str) -> bool {
+        let mut names = self.fields.iter().map(|(own, _)| own);
+        names.any(|own| own.eq_ignore_ascii_case(name))
     }
 
     /// Uses the proxy that the environment names: `http_proxy` or `all_proxy`, except for the hosts of `no_proxy`. Whether it is
     /// used is decided for each URL that the server redirects to.
     ///
     /// # Errors
-    /// The proxy is not an http URL.
+    /// The URL needs the proxy, which is no http proxy.
     pub fn proxy_from_env(mut self) -> Result<Self, UrlError> {
-        self.proxy = Proxy::from(|name| std::env::var(name).ok())?;
-        Ok(self)
+        self.proxy = Proxy::from(|name| std::env::var(name).ok());
+        self.with_checked_proxy()
+    }
+
+    /// Checks that the proxy of the URL can be asked, if it needs one.
+    fn with_checked_proxy(self) -> Result<Self, UrlError> {
+        match self.proxy.as_ref().map(|proxy| proxy.for_url(&self.url)) {
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) | None => Ok(self),
+        }
     }
 
     /// Returns the URL of the file.
@@ -117,7 +181,8 @@ impl HttpRequest {
 
     /// Returns the proxy that is asked for the URL, if any.
     pub fn proxy(&self) -> Option<&Url> {
-        self.proxy.as_ref()?.for_url(&self.url)
+        // Checked when the proxy or the URL was set.
+        self.proxy.as_ref()?.for_url(&self.url).ok().flatten()
     }
 
     /// Returns the host to connect to: the proxy, or that of the URL.
@@ -125,9 +190,12 @@ impl HttpRequest {
         self.proxy().unwrap_or(&self.url)
     }
 
-    /// Returns the request for the place that the server redirects to. Fields and credentials are sent to the same origin, unless
-    /// the place has others; another one gets harmless fields only.
-    pub(crate) fn redirected(&self, url: Url) -> Self {
+    /// Returns the request for a place that a server redirects to, on the way from this request. Its fields and credentials are sent to its own origin,
+    /// unless the place has others, also after a detour by other origins; those get harmless fields only.
+    ///
+    /// # Errors
+    /// The place needs the proxy, which is no http proxy.
+    pub(crate) fn redirected(&self, url: Url) -> Result<Self, UrlError> {
         let mut request = self.clone();
         let mut url = url;
         if url.has_same_origin(&self.url) {
@@ -142,17 +210,15 @@ impl HttpRequest {
             request.fields.retain(|(name, _)| is_harmless(name));
         }
         request.url = url;
-        request
+        request.with_checked_proxy()
     }
 
-    /// Appends the request for a piece of the file, or for all of it.
-    pub(crate) fn write(&self, piece: Option<Piece>, out: &mut Vec<u8>) {
-        let (target, host) = (self.url.target(), self.url.authority());
+    /// Appends the request for a piece of the file, for all of it, or for its checksum.
+    pub(crate) fn write(&self, ask: Ask, out: &mut Vec<u8>) {
+        let (target, host) = (self.url.target().to_owned(), self.url.authority());
         let proxy = self.proxy();
-        let mut text = match proxy {
-            None => format!("GET {target} HTTP/1.1\r\n"),
-            Some(_) => format!("GET {} HTTP/1.1\r\n", self.url.for_proxy()),
-        };
+        let target = proxy.map_or(target, |_| self.url.for_proxy());
+        let mut text = format!("{} {target} HTTP/1.1\r\n", ask.method());
         let mut line = |name: &str, value: &str| {
             text += name;
             text += ": ";
@@ -160,33 +226,37 @@ impl HttpRequest {
             text += "\r\n";
         };
         line("Host", &host);
-        let has = |name: &str| {
-            self.fields
-                .iter()
-                .any(|(own, _)| own.eq_ignore_ascii_case(name))
-        };
-        if !has("User-Agent") {
+        if !self.has("User-Agent") {
             line(
                 "User-Agent",
                 concat!("devmem-tcp/", env!("CARGO_PKG_VERSION")),
             );
         }
-        if !has("Accept") {
+        if !self.has("Accept") {
             line("Accept", "*/*");
         }
         // Compressed bytes would be compressed in device memory.
         line("Accept-Encoding", "identity");
-        if let Some(piece) = piece {
-            line("Range", &piece.byte_range());
+        let asking = ask.fields(self.is_signed());
+        for (name, value) in &asking {
+            line(name, value);
         }
-        let signed = self.signer.as_ref();
-        let signed = signed.map(|signer| signer.sign(&self.url, piece, SystemTime::now()));
+        let signed = self.signer.as_ref().map(|signer| {
+            let of_user = self.fields.iter().map(|(name, value)| (&**name, &**value));
+            let asking = asking.iter().map(|(name, value)| (*name, &**value));
+            let request = Signed {
+                method: ask.method(),
+                url: &self.url,
+                fields: of_user.chain(asking).collect(),
+            };
+            signer.sign(&request, SystemTime::now())
+        });
         for (name, value) in signed.iter().flatten() {
             line(name, value);
         }
         if let Some(credentials) = self.url.credentials()
             && signed.is_none()
-            && !has("Authorization")
+            && !self.has("Authorization")
         {
             let basic = base64::encode(credentials.as_bytes());
             line("Authorization", &format!("Basic {basic}"));
@@ -227,7 +297,7 @@ mod tests {
 
     fn text(request: &HttpRequest, piece: Option<Piece>) -> String {
         let mut out = Vec::new();
-        request.write(piece, &mut out);
+        request.write(piece.map_or(Ask::All, Ask::Range), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -236,7 +306,7 @@ mod tests {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Proxy::from(variable).unwrap()
+        Proxy::from(variable)
     }
 
     fn request(url: &str) -> HttpRequest {
@@ -281,23 +351,29 @@ mod tests {
     fn a_redirect_decides_again_about_the_proxy() {
         let mut request = request("http://far/x");
         request.proxy = environment(&[("http_proxy", "proxy:3128"), ("no_proxy", "near")]);
-        let near = request.redirected("http://near/x".parse().unwrap());
+        let near = request
+            .redirected("http://near/x".parse().unwrap())
+            .unwrap();
         assert_eq!(near.next_hop().host(), "near");
         assert!(text(&near, None).starts_with("GET /x HTTP/1.1\r\n"));
-        let far = near.redirected("http://far/y".parse().unwrap());
+        let far = near.redirected("http://far/y".parse().unwrap()).unwrap();
         assert_eq!(far.next_hop().host(), "proxy");
     }
 
     #[test]
     fn the_password_of_a_url_stays_with_its_host() {
         let first = request("http://me:pw@host/x");
-        let same = first.redirected("http://host/y".parse().unwrap());
+        let same = first.redirected("http://host/y".parse().unwrap()).unwrap();
         let sent = text(&same, None);
         assert!(sent.contains("Authorization: Basic bWU6cHc=\r\n"), "{sent}");
-        let other_port = first.redirected("http://host:81/y".parse().unwrap());
+        let other_port = first
+            .redirected("http://host:81/y".parse().unwrap())
+            .unwrap();
         let sent = text(&other_port, None);
         assert!(!sent.contains("Authorization"), "{sent}");
-        let named = first.redirected("http://you:pw@host/y".parse().unwrap());
+        let named = first
+            .redirected("http://you:pw@host/y".parse().unwrap())
+            .unwrap();
         let sent = text(&named, None);
         assert!(sent.contains("Basic eW91OnB3\r\n"), "{sent}");
     }
@@ -313,11 +389,14 @@ mod tests {
             .and_then(|request| request.field("Accept-Token", "s3cret"))
             .and_then(|request| request.field("If-Match", "kept"))
             .unwrap();
-        let same = text(&first.redirected("http://host/y".parse().unwrap()), None);
+        let same = text(
+            &first.redirected("http://host/y".parse().unwrap()).unwrap(),
+            None,
+        );
         assert!(same.contains("secret") && same.contains("kept"), "{same}");
         assert!(same.contains("X-Any: s3cret"), "{same}");
         for place in ["http://other/y", "http://host:81/y", "http://host.other/y"] {
-            let other = text(&first.redirected(place.parse().unwrap()), None);
+            let other = text(&first.redirected(place.parse().unwrap()).unwrap(), None);
             let is_secret = ["secret", "s3cret", "Basic"]
                 .iter()
                 .any(|it| other.contains(it));
@@ -333,7 +412,12 @@ mod tests {
         let first = text(&signed, Some(Piece { start: 0, end: 1 }));
         assert_eq!(first.matches("Authorization: ").count(), 1, "{first}");
         assert!(first.contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date"));
-        let other = text(&signed.redirected("http://other/y".parse().unwrap()), None);
+        let other = text(
+            &signed
+                .redirected("http://other/y".parse().unwrap())
+                .unwrap(),
+            None,
+        );
         assert!(!other.contains("Authorization"), "{other}");
     }
 
@@ -341,7 +425,10 @@ mod tests {
     fn what_was_to_be_a_value_is_not_shown_as_a_name() {
         let refused = request("http://host/").field("Authorization Bearer s3cret", "x");
         let refused = refused.unwrap_err().to_string();
-        assert!(refused.starts_with("\"Authorization\""), "{refused}");
+        assert!(
+            refused.starts_with("the field \"Authorization\""),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -366,5 +453,78 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn a_field_is_given_once() {
+        let once = request("http://host/").field("X-Token", "a").unwrap();
+        let twice = once.field("x-token", "b").unwrap_err().to_string();
+        assert_eq!(twice, "the field \"x-token\": it is given twice");
+        let ours = request("http://host/")
+            .field("Range", "bytes=0-")
+            .unwrap_err();
+        assert_eq!(
+            ours.to_string(),
+            "the field \"Range\": the loader sets this field itself"
+        );
+    }
+
+    #[test]
+    fn fields_of_the_store_are_signed() {
+        let signed = request("http://host/x").sign_s3(S3Credentials::new("k", "s", "r"));
+        let signed = signed
+            .field("x-amz-request-payer", "requester")
+            .and_then(|request| request.field("X-Other", "o"))
+            .unwrap();
+        let sent = text(&signed, Some(Piece { start: 0, end: 1 }));
+        let names = "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date;x-amz-request-payer,";
+        assert!(sent.contains(names), "{sent}");
+        assert!(
+            sent.contains("\r\nx-amz-request-payer: requester\r\n"),
+            "{sent}"
+        );
+        let mut out = Vec::new();
+        signed.write(Ask::Checksum, &mut out);
+        let sent = String::from_utf8(out).unwrap();
+        assert!(sent.starts_with("HEAD /x HTTP/1.1\r\n"), "{sent}");
+        assert!(
+            sent.contains("\r\nx-amz-checksum-mode: ENABLED\r\n"),
+            "{sent}"
+        );
+        assert!(
+            sent.contains("SignedHeaders=host;x-amz-checksum-mode;x-amz-content-sha256;"),
+            "{sent}"
+        );
+    }
+
+    #[test]
+    fn a_bucket_of_another_region_is_asked_with_another_signature() {
+        let amazon = request("http://b.s3.us-east-1.amazonaws.com/k");
+        assert!(amazon.in_region("eu-1").is_none(), "not signed");
+        let signed = amazon.sign_s3(S3Credentials::new("k", "s", "us-east-1"));
+        assert!(signed.in_region("us-east-1").is_none());
+        let other = signed.in_region("eu-1").unwrap();
+        let sent = text(&other, None);
+        assert!(
+            sent.contains("\r\nHost: b.s3.eu-1.amazonaws.com\r\n"),
+            "{sent}"
+        );
+        assert!(sent.contains("/eu-1/s3/aws4_request"), "{sent}");
+    }
+
+    #[test]
+    fn the_origin_gets_its_credentials_back_after_a_detour() {
+        let origin = request("http://me:pw@hub/x");
+        let cdn = origin.redirected("http://cdn/y".parse().unwrap()).unwrap();
+        assert!(!text(&cdn, None).contains("Authorization"));
+        let back = origin.redirected("http://hub/z".parse().unwrap()).unwrap();
+        assert!(text(&back, None).contains("Authorization: Basic bWU6cHc="));
+        let shard = origin.sibling("model 1+%#?.bin").unwrap();
+        let sent = text(&shard, None);
+        assert!(
+            sent.starts_with("GET /model%201%2B%25%23%3F.bin HTTP"),
+            "{sent}"
+        );
+        assert!(sent.contains("Authorization: Basic bWU6cHc="), "{sent}");
     }
 }

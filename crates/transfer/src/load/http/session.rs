@@ -1,11 +1,21 @@
 //! HTTP on one connection: requests in a row, and the responses to them in the same order.
 
-use std::collections::VecDeque;
+mod body;
 
-use super::chunks::{self, Chunks};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use self::body::{Body, Framing};
+use super::chunks;
+use super::fields::ContentRange;
 use super::file::HttpFile;
 use super::head::{self, Head};
+use super::request::Ask;
+use super::said::Said;
+use super::volume::{Placed, Volume};
+use super::way::Way;
 use crate::load::error::LoadError;
+use crate::load::pool::Hop;
 use crate::load::session::{Fault, Next, Session};
 use crate::parallel::Piece;
 
@@ -15,18 +25,30 @@ const HEAD_PEEK_BYTES: usize = 2048;
 /// The session of one connection.
 #[derive(Debug)]
 pub(crate) struct HttpSession {
-    file: HttpFile,
+    files: Volume,
+    /// The other end of the connection. Files of other hosts need another one.
+    hop: Hop,
     outgoing: Vec<u8>,
     /// Requested pieces, the one of the current response first.
-    asked: VecDeque<Piece>,
+    asked: VecDeque<Asked>,
     /// Most of them.
     window: usize,
     /// Bytes of an incomplete head.
     text: Vec<u8>,
     state: State,
     completed: VecDeque<Piece>,
+    /// What a server has left out of a piece.
+    left_out: Vec<Piece>,
     /// Whether a response has said that the connection stays open.
     is_persistent: bool,
+}
+
+/// A requested piece.
+#[derive(Debug)]
+struct Asked {
+    piece: Piece,
+    /// The way by which it was requested.
+    way: Arc<Way>,
 }
 
 #[derive(Debug)]
@@ -38,127 +60,126 @@ enum State {
     Over,
 }
 
-/// The body of a response.
+/// A place that does not have a file any more, or not yet: the user's URL is asked again.
 #[derive(Debug)]
-struct Body {
-    /// Offset of its next byte in the file.
-    at: u64,
-    /// Whether it is the whole file, although a range was requested.
-    is_whole_file: bool,
-    framing: Framing,
-    is_last: bool,
-}
-
-/// How the end of a body is found.
-#[derive(Debug)]
-enum Framing {
-    /// After this many more bytes.
-    Length(u64),
-    Chunked(Chunks),
-    /// At the end of the connection.
-    Close,
-}
-
-impl Framing {
-    fn is_over(&self) -> bool {
-        match self {
-            Self::Length(left) => *left == 0,
-            Self::Chunked(chunks) => chunks.is_over(),
-            Self::Close => false,
-        }
-    }
-
-    /// Returns how many payload bytes follow; 0 if the next bytes belong to the coding.
-    fn data_left(&self) -> u64 {
-        match self {
-            Self::Length(left) => *left,
-            Self::Chunked(chunks) => chunks.data_left(),
-            Self::Close => u64::MAX,
-        }
-    }
+pub(crate) struct Moved {
+    pub(crate) file: HttpFile,
+    pub(crate) way: Arc<Way>,
+    /// The answer, if nothing better is found.
+    pub(crate) refusal: LoadError,
 }
 
 impl HttpSession {
-    pub(crate) fn new(file: &HttpFile, window: usize) -> Self {
+    pub(crate) fn new(files: &Volume, hop: Hop, window: usize) -> Self {
         Self {
-            file: file.clone(),
+            files: files.clone(),
+            hop,
             outgoing: Vec::new(),
             asked: VecDeque::new(),
             window,
             text: Vec::new(),
             state: State::Head,
             completed: VecDeque::new(),
+            left_out: Vec::new(),
             is_persistent: false,
         }
     }
 
     fn invalid(&self, problem: impl Into<String>) -> Fault {
+        let host = match self.asked.front() {
+            Some(asked) => asked.way.shown(),
+            None => self.hop.host.clone(),
+        };
         Fault::Fatal(LoadError::Invalid {
-            host: self.file.host(),
+            host,
             problem: problem.into(),
         })
     }
 
-    /// Judges the head of the response to the first requested piece.
-    fn on_head(&mut self, head: Head) -> Result<(), Fault> {
-        let Some(&piece) = self.asked.front() else {
+    /// Judges the head of the response to the first requested piece. `rest` is what has come of the body.
+    fn on_head(&mut self, head: Head, rest: &[u8]) -> Result<(), Fault> {
+        let Some(Asked { piece, way }) = self.asked.front() else {
             return Err(self.invalid("a response without a request"));
         };
+        let (piece, way) = (*piece, Arc::clone(way));
+        let Some(placed) = self.files.file_at(piece.start) else {
+            return Err(self.invalid("a response without a file"));
+        };
         self.is_persistent = head.is_persistent;
-        let is_whole_file = match head.status {
+        match head.status {
             // Informational: the response follows (RFC 9110 15.2).
             100..=199 => return Ok(()),
-            206 => false,
-            200 => true,
-            408 | 429 | 500..=599 => {
-                return Err(Fault::Busy {
-                    cause: format!("the server answers {} {}", head.status, head.reason).into(),
-                    wait: head.retry_after,
-                });
+            200 | 206 => {}
+            _ => return Err(refused(placed, way, &head, rest)),
+        }
+        let size = match (head.status, &head.range) {
+            (200, _) => head.length.filter(|_| !head.is_chunked),
+            (_, range) => range.as_ref().and_then(|range| range.size),
+        };
+        placed.file.check_version(size, &head)?;
+        let (at, end) = match head.status {
+            200 => (
+                placed.start,
+                placed.file.size().map(|size| placed.global(size)),
+            ),
+            _ => {
+                let (start, end) = self.sent_range(placed, head.range.as_ref(), piece)?;
+                (placed.global(start), Some(placed.global(end)))
             }
-            _ => return Err(Fault::Fatal(self.file.refused(&head))),
         };
-        self.file.check_version(&head)?;
-        let at = match is_whole_file {
-            true => 0,
-            false => self.start_of_range(&head, piece)?,
-        };
-        let framing = self.framing(&head, is_whole_file, piece)?;
+        let framing = self.framing(&head, end.and_then(|end| end.checked_sub(at)))?;
+        if let Some(end) = end.filter(|end| *end < piece.end && head.status == 206) {
+            self.shorten(end);
+        }
+        let is_stream = end.is_none_or(|end| end > piece.end) || head.status == 200;
         let is_last = !head.is_persistent
             || matches!(framing, Framing::Close)
-            // The responses to further requests have no use after the whole file.
-            || is_whole_file && self.asked.len() > 1;
+            // The responses to further requests have no use after all bytes.
+            || is_stream && self.asked.len() > 1;
         self.state = State::Body(Body {
             at,
-            is_whole_file,
+            end,
+            is_stream,
             framing,
             is_last,
         });
         self.settle()
     }
 
-    /// Returns the start of a 206 response, which must have the requested bytes.
-    fn start_of_range(&self, head: &Head, piece: Piece) -> Result<u64, Fault> {
-        let range = head.range.as_ref().and_then(|range| range.bytes.clone());
-        match range {
-            Some(range) if range == (piece.start..piece.end) => Ok(piece.start),
-            Some(range) => Err(self.invalid(format!(
-                "bytes {} to {} were requested, and {} to {} sent",
-                piece.start, piece.end, range.start, range.end
+    /// Returns the range of a 206 response in its file, which must have the first requested byte.
+    fn sent_range(
+        &self,
+        placed: &Placed,
+        range: Option<&ContentRange>,
+        piece: Piece,
+    ) -> Result<(u64, u64), Fault> {
+        let Piece { start, end } = placed.local(piece);
+        match range.and_then(|range| range.bytes.clone()) {
+            Some(sent) if sent.contains(&start) => Ok((sent.start, sent.end)),
+            Some(sent) => Err(self.invalid(format!(
+                "bytes {start} to {end} were requested, and {} to {} sent\n  a request for fewer bytes may help: --piece SIZE",
+                sent.start, sent.end
             ))),
             None => Err(self.invalid("a part without the field Content-Range")),
         }
     }
 
-    fn framing(&self, head: &Head, is_whole_file: bool, piece: Piece) -> Result<Framing, Fault> {
+    /// Takes the end of the first requested piece off, which the server does not send.
+    fn shorten(&mut self, end: u64) {
+        if let Some(first) = self.asked.front_mut() {
+            self.left_out.push(Piece {
+                start: end,
+                end: first.piece.end,
+            });
+            first.piece.end = end;
+        }
+    }
+
+    fn framing(&self, head: &Head, expected: Option<u64>) -> Result<Framing, Fault> {
         if head.is_chunked {
             // A length beside it does not count (RFC 9112 6.3).
-            return Ok(Framing::Chunked(Chunks::new()));
+            return Ok(Framing::chunked());
         }
-        let expected = match is_whole_file {
-            true => self.file.size(),
-            false => Some(piece.len()),
-        };
         match (head.length, expected) {
             (Some(length), Some(expected)) if length != expected => {
                 Err(self.invalid(format!("Content-Length is {length} for {expected} bytes")))
@@ -175,21 +196,25 @@ impl HttpSession {
         };
         let closes = matches!(body.framing, Framing::Close);
         let is_over = body.framing.is_over();
-        while let Some(piece) = self.asked.front()
+        while let Some(Asked { piece, .. }) = self.asked.front()
             && piece.end <= body.at
             // The rest of the coding belongs to the response for one piece.
-            && (body.is_whole_file || is_over || closes)
+            && (body.is_stream || is_over || closes)
         {
-            self.completed.extend(self.asked.pop_front());
-            if !body.is_whole_file {
+            self.completed.push_back(*piece);
+            self.asked.pop_front();
+            if !body.is_stream {
                 // The next response is for the next piece.
                 return self.end_body();
             }
         }
         if is_over {
             let at = body.at;
-            if self.asked.front().is_some_and(|piece| piece.end > at) {
-                return Err(self.invalid(format!("the body ends at byte {at} of the file")));
+            let is_missing = |asked: &Asked| asked.piece.end > at;
+            if self.asked.front().is_some_and(is_missing) {
+                return Err(Fault::Broken(format!(
+                    "the body ends at byte {at} of the file"
+                )));
             }
             return self.end_body();
         }
@@ -211,30 +236,61 @@ impl HttpSession {
     }
 }
 
+/// Returns what follows from a response that is no success.
+fn refused(placed: &Placed, way: Arc<Way>, head: &Head, rest: &[u8]) -> Fault {
+    if head.is_busy() {
+        return Fault::Busy {
+            cause: format!("the server answers {} {}", head.status, head.reason),
+            wait: head.retry_after,
+        };
+    }
+    let refusal = Said::of(head, rest).refused(&way.shown(), head);
+    let may_have_expired = matches!(head.status, 400 | 401 | 403 | 404 | 410);
+    match head.is_redirect() || may_have_expired && way.is_redirected() {
+        true => Fault::Moved(Box::new(Moved {
+            file: placed.file.clone(),
+            way,
+            refusal,
+        })),
+        false => Fault::Fatal(refusal),
+    }
+}
+
 impl Session for HttpSession {
     fn accepts(&self, piece: Piece) -> bool {
         if let State::Body(body) = &self.state
-            && body.is_whole_file
+            && body.is_stream
         {
             // Its bytes come by themselves, if they have not passed.
-            let from = self.asked.back().map_or(body.at, |last| last.end);
-            return piece.start >= from && self.asked.len() < self.window.max(2);
+            let from = self.asked.back().map_or(body.at, |last| last.piece.end);
+            let comes = piece.start >= from && body.end.is_none_or(|end| piece.end <= end);
+            return comes && self.asked.len() < self.window.max(2);
         }
-        let window = match self.is_persistent && self.file.serves_ranges() {
+        let placed = self.files.file_at(piece.start);
+        let is_here = placed.is_some_and(|placed| placed.file.way().hop() == self.hop);
+        let serves_ranges = placed.is_some_and(|placed| placed.file.serves_ranges());
+        let window = match self.is_persistent && serves_ranges {
             true => self.window,
             // The server may close the connection after the first response, or send the whole file.
             false => 1,
         };
-        !matches!(self.state, State::Over) && self.asked.len() < window
+        is_here && !matches!(self.state, State::Over) && self.asked.len() < window
     }
 
     fn request(&mut self, piece: Piece) {
-        let comes = matches!(&self.state, State::Body(body) if body.is_whole_file);
+        let Some(placed) = self.files.file_at(piece.start) else {
+            return;
+        };
+        let way = placed.file.way();
+        let comes = matches!(&self.state, State::Body(body) if body.is_stream);
         if !comes {
-            let range = self.file.serves_ranges().then_some(piece);
-            self.file.request().write(range, &mut self.outgoing);
+            let ask = match placed.file.serves_ranges() {
+                true => Ask::Range(placed.local(piece)),
+                false => Ask::All,
+            };
+            way.request.write(ask, &mut self.outgoing);
         }
-        self.asked.push_back(piece);
+        self.asked.push_back(Asked { piece, way });
     }
 
     fn outgoing(&mut self) -> &mut Vec<u8> {
@@ -242,7 +298,7 @@ impl Session for HttpSession {
     }
 
     fn next(&self) -> Next {
-        let Some(piece) = self.asked.front() else {
+        let Some(Asked { piece, .. }) = self.asked.front() else {
             return Next::Nothing;
         };
         let body = match &self.state {
@@ -265,17 +321,8 @@ impl Session for HttpSession {
 
     fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         if let State::Body(body) = &mut self.state {
-            let at = body.at;
-            let Framing::Chunked(chunks) = &mut body.framing else {
-                return Ok(0);
-            };
-            let read = chunks.on_text(bytes);
-            let (left, is_whole_file) = (chunks.data_left(), body.is_whole_file);
-            let used = read.map_err(|problem| self.invalid(problem))?;
-            let end = self.asked.front().map_or(at, |piece| piece.end);
-            if !is_whole_file && at.checked_add(left).is_none_or(|reach| reach > end) {
-                return Err(self.invalid("the body is longer than the requested range"));
-            }
+            let used = body.on_coding(bytes);
+            let used = used.map_err(|problem| self.invalid(problem))?;
             self.settle()?;
             return Ok(used);
         }
@@ -284,8 +331,8 @@ impl Session for HttpSession {
         match head::parse(&self.text) {
             Ok(None) => Ok(bytes.len()),
             Ok(Some((head, len))) => {
-                self.text.clear();
-                self.on_head(head)?;
+                let text = std::mem::take(&mut self.text);
+                self.on_head(head, &text[len..])?;
                 Ok(len.saturating_sub(before))
             }
             Err(error) => Err(self.invalid(error.to_string())),
@@ -294,12 +341,7 @@ impl Session for HttpSession {
 
     fn on_bytes(&mut self, len: u64) -> Result<(), Fault> {
         if let State::Body(body) = &mut self.state {
-            body.at = body.at.saturating_add(len);
-            match &mut body.framing {
-                Framing::Length(left) => *left = left.saturating_sub(len),
-                Framing::Chunked(chunks) => chunks.on_data(len),
-                Framing::Close => {}
-            }
+            body.on_data(len);
         }
         self.settle()
     }
@@ -309,16 +351,11 @@ impl Session for HttpSession {
             State::Head if self.text.is_empty() => Fault::Closed,
             State::Over => Fault::Closed,
             State::Head => Fault::Broken("the connection ended in the head of a response".into()),
-            State::Body(body) if matches!(body.framing, Framing::Close) && body.is_whole_file => {
-                match self.file.size() {
-                    // The end of the connection is the end of the file, which is too short.
-                    None => self.invalid(format!("the file ends at byte {}", body.at)),
-                    Some(_) => Fault::Broken(format!("the body ended at byte {}", body.at).into()),
-                }
+            // The end of the connection is the end of the file, which is too short.
+            State::Body(body) if matches!(body.framing, Framing::Close) && body.end.is_none() => {
+                self.invalid(format!("the file ends at byte {}", body.at))
             }
-            State::Body(body) => {
-                Fault::Broken(format!("the body ended at byte {}", body.at).into())
-            }
+            State::Body(body) => Fault::Broken(format!("the body ended at byte {}", body.at)),
         }
     }
 
@@ -326,12 +363,39 @@ impl Session for HttpSession {
         self.completed.pop_front()
     }
 
+    fn left_out(&mut self) -> Option<Piece> {
+        self.left_out.pop()
+    }
+
     fn outstanding(&self) -> usize {
         self.asked.len()
     }
 
     fn take_outstanding(&mut self) -> Vec<Piece> {
+        let mut pieces: Vec<_> = self.asked.drain(..).map(|asked| asked.piece).collect();
+        // What has come of the first piece stays, unless all of it has and the response goes on: then it is not known to be right.
+        if let State::Body(body) = &self.state
+            && let Some(first) = pieces.first_mut()
+            && (first.start + 1..first.end).contains(&body.at)
+        {
+            self.completed.push_back(Piece {
+                start: first.start,
+                end: body.at,
+            });
+            first.start = body.at;
+        }
         self.state = State::Over;
-        self.asked.drain(..).collect()
+        pieces.append(&mut self.left_out);
+        pieces
+    }
+
+    fn answers_in_order(&self) -> bool {
+        true
+    }
+
+    fn reusable(&self) -> Option<&Hop> {
+        let is_idle = matches!(self.state, State::Head) && self.asked.is_empty();
+        let is_clean = self.text.is_empty() && self.outgoing.is_empty();
+        (is_idle && is_clean && self.is_persistent).then_some(&self.hop)
     }
 }

@@ -1,6 +1,7 @@
 //! Signatures of requests to S3 and compatible object stores: AWS Signature Version 4, in the `Authorization` field.
 //! (The chapter "Authenticating Requests: Using the Authorization Header" of the Amazon S3 API reference.)
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +9,6 @@ use hmac_sha256::{HMAC, Hash};
 
 use super::profile::Profile;
 use super::url::{Url, decoded_bytes};
-use crate::parallel::Piece;
 
 /// SHA-256 of an empty body.
 const EMPTY_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -16,6 +16,14 @@ const EMPTY_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca49599
 const DEFAULT_REGION: &str = "us-east-1";
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const SECONDS_PER_DAY: u64 = 86_400;
+
+/// A request without a body, to be signed.
+pub(super) struct Signed<'a> {
+    pub(super) method: &'static str,
+    pub(super) url: &'a Url,
+    /// Its fields. Those that the store demands are signed: `range`, and all of its own.
+    pub(super) fields: Vec<(&'a str, &'a str)>,
+}
 
 /// What an object store knows its user by.
 #[derive(Clone, PartialEq, Eq)]
@@ -74,29 +82,45 @@ impl S3Credentials {
         })
     }
 
-    /// Returns the fields that sign a GET of `piece` of `url`, or of all of it, at the time `now`.
+    /// Returns the same user in another region; `None` in the same one.
+    pub(super) fn in_region(&self, region: &str) -> Option<Self> {
+        (self.region != region).then(|| Self {
+            region: region.to_owned(),
+            ..self.clone()
+        })
+    }
+
+    /// Returns the fields that sign a request at the time `now`.
     pub(super) fn sign(
         &self,
-        url: &Url,
-        piece: Option<Piece>,
+        request: &Signed<'_>,
         now: SystemTime,
     ) -> Vec<(&'static str, String)> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH);
         let time = timestamp(now.unwrap_or_default());
         let day = &time[..8];
-        // In alphabetical order, as in the signature.
-        let mut signed = vec![("host", url.authority())];
-        if let Some(piece) = piece {
-            signed.push(("range", piece.byte_range()));
-        }
-        signed.push(("x-amz-content-sha256", EMPTY_BODY.to_owned()));
-        signed.push(("x-amz-date", time.clone()));
+        let mut ours = vec![
+            ("x-amz-content-sha256", EMPTY_BODY.to_owned()),
+            ("x-amz-date", time.clone()),
+        ];
         if let Some(token) = &self.session_token {
-            signed.push(("x-amz-security-token", token.clone()));
+            ours.push(("x-amz-security-token", token.clone()));
         }
-        let names: Vec<_> = signed.iter().map(|(name, _)| *name).collect();
+        // In alphabetical order.
+        let mut signed = BTreeMap::from([("host".to_owned(), request.url.authority())]);
+        for (name, value) in &request.fields {
+            let name = name.to_ascii_lowercase();
+            if name == "range" || name.starts_with("x-amz-") {
+                signed.insert(name, (*value).to_owned());
+            }
+        }
+        signed.extend(
+            ours.iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone())),
+        );
+        let names: Vec<_> = signed.keys().map(String::as_str).collect();
         let names = names.join(";");
-        let request = canonical_request(url, &signed, &names);
+        let request = canonical_request(request, &signed, &names);
         let scope = format!("{day}/{}/s3/aws4_request", self.region);
         let hash = hex(&Hash::hash(request.as_bytes()));
         let text = format!("{ALGORITHM}\n{time}\n{scope}\n{hash}");
@@ -105,9 +129,8 @@ impl S3Credentials {
         let authorization = format!(
             "{ALGORITHM} Credential={key}/{scope}, SignedHeaders={names}, Signature={signature}"
         );
-        signed.retain(|(name, _)| name.starts_with("x-amz-"));
-        signed.push(("Authorization", authorization));
-        signed
+        ours.push(("Authorization", authorization));
+        ours
     }
 
     /// Returns the key of a day.
@@ -139,8 +162,13 @@ impl fmt::Debug for S3Credentials {
     }
 }
 
-fn canonical_request(url: &Url, signed: &[(&str, String)], names: &str) -> String {
-    let (path, query) = url.target().split_once('?').unwrap_or((url.target(), ""));
+fn canonical_request(
+    request: &Signed<'_>,
+    signed: &BTreeMap<String, String>,
+    names: &str,
+) -> String {
+    let (method, target) = (request.method, request.url.target());
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let mut parameters: Vec<_> = query
         .split('&')
         .filter(|parameter| !parameter.is_empty())
@@ -156,10 +184,13 @@ fn canonical_request(url: &Url, signed: &[(&str, String)], names: &str) -> Strin
         .collect();
     let fields: String = signed
         .iter()
-        .map(|(name, value)| format!("{name}:{}\n", value.trim()))
+        .map(|(name, value)| {
+            let words: Vec<_> = value.split_ascii_whitespace().collect();
+            format!("{name}:{}\n", words.join(" "))
+        })
         .collect();
     let (path, query) = (encoded(path, "/"), parameters.join("&"));
-    format!("GET\n{path}\n{query}\n{fields}\n{names}\n{EMPTY_BODY}")
+    format!("{method}\n{path}\n{query}\n{fields}\n{names}\n{EMPTY_BODY}")
 }
 
 /// Returns a part of a URL as [`encoded_bytes`]. Characters that are percent-encoded already stay so.
@@ -236,8 +267,21 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_369_353_600)
     }
 
-    fn authorization(credentials: &S3Credentials, url: &str, piece: Option<Piece>) -> String {
-        let fields = credentials.sign(&url.parse().unwrap(), piece, then());
+    fn signed(
+        credentials: &S3Credentials,
+        url: &str,
+        range: Option<&str>,
+    ) -> Vec<(&'static str, String)> {
+        let request = Signed {
+            method: "GET",
+            url: &url.parse().unwrap(),
+            fields: range.map(|range| ("Range", range)).into_iter().collect(),
+        };
+        credentials.sign(&request, then())
+    }
+
+    fn authorization(credentials: &S3Credentials, url: &str, range: Option<&str>) -> String {
+        let fields = signed(credentials, url, range);
         let (name, value) = fields.last().unwrap();
         assert_eq!(*name, "Authorization");
         value.clone()
@@ -246,7 +290,7 @@ mod tests {
     #[test]
     fn the_examples_of_the_reference_have_their_signatures() {
         let host = "http://examplebucket.s3.amazonaws.com";
-        let piece = Some(Piece { start: 0, end: 10 });
+        let piece = Some("bytes=0-9");
         for (target, piece, signature) in [
             (
                 "/test.txt",
@@ -277,8 +321,7 @@ mod tests {
     #[test]
     fn a_session_token_is_signed_and_secrets_are_not_shown() {
         let credentials = example().session_token("t0ken");
-        let url = "http://host/x".parse().unwrap();
-        let fields = credentials.sign(&url, None, then());
+        let fields = signed(&credentials, "http://host/x", None);
         assert!(fields.contains(&("x-amz-security-token", "t0ken".to_owned())));
         assert!(
             authorization(&credentials, "http://host/x", None).contains(";x-amz-security-token,")

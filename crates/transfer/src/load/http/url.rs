@@ -3,14 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use devmem_tcp::Remedy;
-
 use super::secret::{shown, shown_target};
-use crate::parallel::write_error;
 
 /// Longest URL: servers refuse longer request lines.
 const MAX_URL_BYTES: usize = 8 << 10;
 const HTTP_PORT: u16 = 80;
+/// The end of the names of Amazon's hosts.
+const AMAZON: &str = ".amazonaws.com";
 
 /// An `http://` URL.
 #[derive(Clone, PartialEq, Eq)]
@@ -29,51 +28,45 @@ pub struct Url {
 #[non_exhaustive]
 pub enum UrlError {
     /// HTTPS.
+    #[error(
+        "https: bytes of a TLS connection are encrypted until the CPU has decrypted them, so they cannot be received \
+         into device memory\n  load over http: from a server inside your network, from a proxy next to this machine that \
+         ends TLS, or with a signed URL of an http endpoint"
+    )]
     Encrypted,
     /// Another scheme, or none.
+    #[error(
+        "{text:?} is not an http URL\n  write http://HOST/PATH, s3://BUCKET/KEY for an object of an S3-compatible store, or \
+         nbd://HOST/EXPORT"
+    )]
     Scheme {
         /// The text.
         text: String,
     },
     /// The text has a character that no URL has, or is too long.
+    #[error("{text:?} is not a URL: {problem}")]
     Malformed {
         /// The beginning of the text.
         text: String,
         /// The mistake.
         problem: &'static str,
     },
-}
-
-impl UrlError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Encrypted => "https: bytes of a TLS connection are encrypted until the CPU has decrypted them, so they cannot be \
-                                received into device memory"
-                .to_owned(),
-            Self::Scheme { text } => format!("{text:?} is not an http URL"),
-            Self::Malformed { text, problem } => format!("{text:?} is not a URL: {problem}"),
-        }
-    }
-
-    /// Returns what to do about it.
-    pub fn remedy(&self) -> Option<Remedy> {
-        match self {
-            Self::Encrypted => Some(
-                "load over http: from a server inside your network, from a proxy next to this machine that ends TLS, or with a \
-                 signed URL of an http endpoint"
-                    .into(),
-            ),
-            Self::Scheme { .. } => Some("write http://HOST/PATH".into()),
-            Self::Malformed { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for UrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_error(f, &self.reason(), self.remedy())
-    }
+    /// A field that a request cannot have.
+    #[error("the field {name:?}: {problem}")]
+    Field {
+        /// Its name, as far as it is one.
+        name: String,
+        /// The mistake.
+        problem: &'static str,
+    },
+    /// The proxy of the environment cannot be asked.
+    #[error(
+        "{text:?} is not an http proxy\n  set http_proxy=http://HOST:PORT, or name the host in no_proxy if it needs no proxy"
+    )]
+    Proxy {
+        /// The URL of the proxy.
+        text: String,
+    },
 }
 
 impl Url {
@@ -151,12 +144,14 @@ impl Url {
         }
     }
 
-    /// Returns the URL that `reference`, the Location of a response, names relative to this one (RFC 3986 5.2).
+    /// Returns the URL that `reference`, the Location of a response, names relative to this one (RFC 3986 5.2), as browsers read it: with
+    /// blanks and other characters that no URL has.
     ///
     /// # Errors
     /// It is not an http URL.
     pub fn join(&self, reference: &str) -> Result<Self, UrlError> {
-        let reference = reference.split('#').next().unwrap_or_default();
+        let reference = as_browsers_read(reference);
+        let reference = reference.as_str();
         check_text(reference)?;
         if has_scheme(reference) {
             return reference.parse();
@@ -176,6 +171,17 @@ impl Url {
         };
         Ok(Self {
             target: without_dots(&target),
+            ..self.clone()
+        })
+    }
+
+    /// Returns the URL of an object of Amazon's in another region; `None` for other hosts, whose names have no region.
+    pub(crate) fn in_region(&self, region: &str) -> Option<Self> {
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let bucket = self.host.strip_suffix(AMAZON)?;
+        let (bucket, _) = bucket.rsplit_once(".s3.")?;
+        region.bytes().all(is_name).then(|| Self {
+            host: format!("{bucket}.s3.{region}{AMAZON}"),
             ..self.clone()
         })
     }
@@ -210,8 +216,14 @@ impl FromStr for Url {
             None => (None, authority),
         };
         let credentials = match credentials {
-            Some(text) => Some(text.ok_or_else(|| bad("user and password are not UTF-8"))?),
-            None => None,
+            Some(text) => text.ok_or_else(|| bad("user and password are not UTF-8"))?,
+            None => String::new(),
+        };
+        // A user without a password has an empty one (RFC 7617 2); `http://@HOST` names nobody.
+        let credentials = match (credentials.as_str(), credentials.contains(':')) {
+            ("", _) => None,
+            (_, true) => Some(credentials),
+            (user, false) => Some(format!("{user}:")),
         };
         let (host, port) = host_and_port(place, HTTP_PORT).ok_or_else(|| bad("host and port"))?;
         let target = match target.starts_with('/') {
@@ -253,6 +265,25 @@ pub(crate) fn check_text(text: &str) -> Result<(), UrlError> {
     };
     let text = shown(text);
     Err(UrlError::Malformed { text, problem })
+}
+
+/// Returns a reference as the URL standard of browsers (url.spec.whatwg.org, "basic URL parser") reads it: without blanks at its ends, line ends,
+/// tabs and its fragment, with `/` for `\` in the path, and other characters that no URL has as %XX.
+fn as_browsers_read(text: &str) -> String {
+    let text = text.trim_matches(|c: char| c <= ' ');
+    let text = text.split('#').next().unwrap_or_default();
+    let mut read = String::with_capacity(text.len());
+    let mut is_query = false;
+    for byte in text.bytes() {
+        is_query |= byte == b'?';
+        match byte {
+            b'\t' | b'\r' | b'\n' => {}
+            b'\\' if !is_query => read.push('/'),
+            byte if byte.is_ascii_graphic() && !b"\"<>".contains(&byte) => read.push(byte.into()),
+            byte => read.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    read
 }
 
 fn has_scheme(text: &str) -> bool {
@@ -395,5 +426,38 @@ mod tests {
             assert_eq!(joined.unwrap_or_default(), expected, "{reference}");
         }
         assert_eq!(base.join("https://host/"), Err(UrlError::Encrypted));
+    }
+
+    #[test]
+    fn a_location_is_read_as_browsers_read_it() {
+        let base = url("http://host/a/b");
+        for (location, expected) in [
+            (
+                "/models/my model v1.bin",
+                "http://host/models/my%20model%20v1.bin",
+            ),
+            ("  x y ", "http://host/a/x%20y"),
+            ("/mod\u{e8}le", "http://host/mod%C3%A8le"),
+            ("\\c\\d?e\\f", "http://host/c/d?e\\f"),
+            ("/x\r\nHost: y", "http://host/xHost:%20y"),
+            ("http://other/a b#c d", "http://other/a%20b"),
+            ("/a%20b", "http://host/a%20b"),
+        ] {
+            let joined = base.join(location).map(|url| url.for_proxy());
+            assert_eq!(joined.unwrap_or_default(), expected, "{location}");
+        }
+    }
+
+    #[test]
+    fn a_user_may_have_no_password_and_a_url_no_user() {
+        for (text, expected) in [
+            ("http://token@host/", Some("token:")),
+            ("http://token:@host/", Some("token:")),
+            ("http://:pw@host/", Some(":pw")),
+            ("http://@host/", None),
+            ("http://host/", None),
+        ] {
+            assert_eq!(url(text).credentials(), expected, "{text}");
+        }
     }
 }

@@ -176,8 +176,8 @@ impl NbdExport {
                 true => "its rules are not those of before".to_owned(),
                 false => format!("it had {} bytes and has {}", agreed.size, now.size),
             };
-            let host = url.host.clone();
-            return Err(LoadError::Changed { host, problem });
+            let url = url.to_string();
+            return Err(LoadError::Changed { url, problem });
         }
         Ok((stream, is_structured))
     }

@@ -1,4 +1,5 @@
-//! The newstyle negotiation of a connection, on host memory: a few hundred bytes.
+//! The negotiation of a connection, on host memory: a few hundred bytes. Servers have the fixed newstyle one; old ones have the newstyle one without
+//! answers to options, or none, which knows one export without a name.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -9,10 +10,13 @@ use devmem_tcp::{RecvError, RxBatch, Stream};
 use super::{FIXED_NEWSTYLE, NO_ZEROES};
 use crate::load::dial::{self, GoOn, SLICE};
 use crate::load::error::LoadError;
-use crate::parallel::Breakage;
 
 const NBD_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
+/// Instead of it: the size follows (the section "Oldstyle negotiation").
+const OLD_MAGIC: u64 = 0x0000_4202_8186_1253;
+/// Zeros after the size and the flags, unless both sides leave them out.
+const ZEROES: usize = 124;
 const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const OPT_EXPORT_NAME: u32 = 1;
 const OPT_LIST: u32 = 3;
@@ -66,7 +70,21 @@ pub(super) struct Talk<'a> {
     batch: RxBatch,
     host: &'a str,
     begun: Instant,
+    style: Style,
+    /// Whether zeros follow the answer to the name of an export.
+    has_zeroes: bool,
     go_on: &'a mut GoOn<'a>,
+}
+
+/// How the server negotiates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    /// Options have answers.
+    FixedNewstyle,
+    /// The only option is the name of the export.
+    Newstyle,
+    /// There is one export, of which the size comes at once.
+    Old,
 }
 
 /// An answer to an option.
@@ -92,21 +110,47 @@ impl<'a> Talk<'a> {
             batch,
             host,
             begun: Instant::now(),
+            style: Style::FixedNewstyle,
+            has_zeroes: true,
             go_on,
         };
         if talk.u64()? != NBD_MAGIC {
             return Err(talk.invalid("it does not begin as an NBD server does"));
         }
-        if talk.u64()? != OPTION_MAGIC {
-            return Err(talk.invalid("it has the old negotiation, which knows no exports"));
+        match talk.u64()? {
+            OPTION_MAGIC => {}
+            OLD_MAGIC => {
+                talk.style = Style::Old;
+                return Ok(talk);
+            }
+            _ => return Err(talk.invalid("it does not go on as an NBD server does")),
         }
         let flags = talk.u16()?;
+        let ours = flags & (FIXED_NEWSTYLE | NO_ZEROES);
         if flags & FIXED_NEWSTYLE == 0 {
-            return Err(talk.invalid("it has the newstyle negotiation without its corrections"));
+            talk.style = Style::Newstyle;
         }
-        let ours = u32::from(flags & (FIXED_NEWSTYLE | NO_ZEROES));
-        talk.write(&ours.to_be_bytes())?;
+        talk.has_zeroes = ours & NO_ZEROES == 0;
+        talk.write(&u32::from(ours).to_be_bytes())?;
         Ok(talk)
+    }
+
+    /// Takes the one export of a server with the oldstyle negotiation.
+    fn take_only(mut self, export: &str, mut agreed: Agreed) -> Result<Agreed, LoadError> {
+        if !export.is_empty() {
+            return Err(LoadError::NbdRefused {
+                host: self.host.to_owned(),
+                problem: format!(
+                    "it has the old negotiation: one export, without a name, and not {export:?}\n  write nbd://{}/",
+                    self.host
+                ),
+            });
+        }
+        agreed.size = self.u64()?;
+        let _of_handshake = self.u16()?;
+        agreed.flags = self.u16()?;
+        self.read(&mut [0; ZEROES])?;
+        Ok(agreed)
     }
 
     /// Chooses an export. The connection is in the transmission phase afterwards.
@@ -114,16 +158,21 @@ impl<'a> Talk<'a> {
     /// # Errors
     /// There is no such export, or the answers make no sense.
     pub(super) fn choose(mut self, export: &str) -> Result<Agreed, LoadError> {
-        self.option(OPT_STRUCTURED_REPLY, &[])?;
-        let is_structured = self.answer(OPT_STRUCTURED_REPLY)?.kind == REP_ACK;
         let mut agreed = Agreed {
             size: 0,
             flags: 0,
             min_block: 1,
             preferred_block: DEFAULT_PREFERRED,
             max_bytes: DEFAULT_MAX_BYTES,
-            is_structured,
+            is_structured: false,
         };
+        match self.style {
+            Style::FixedNewstyle => {}
+            Style::Newstyle => return self.choose_by_name(export, agreed),
+            Style::Old => return self.take_only(export, agreed),
+        }
+        self.option(OPT_STRUCTURED_REPLY, &[])?;
+        agreed.is_structured = self.answer(OPT_STRUCTURED_REPLY)?.kind == REP_ACK;
         self.option(OPT_GO, &go_data(export))?;
         let mut has_size = false;
         for _ in 0..MAX_ANSWERS {
@@ -144,6 +193,9 @@ impl<'a> Talk<'a> {
     /// # Errors
     /// The server lists none.
     pub(super) fn list(mut self) -> Result<Vec<String>, LoadError> {
+        if self.style != Style::FixedNewstyle {
+            return Err(self.invalid("it has an old negotiation, which lists no exports"));
+        }
         self.option(OPT_LIST, &[])?;
         let mut names = Vec::new();
         for _ in 0..MAX_ANSWERS {
@@ -168,6 +220,9 @@ impl<'a> Talk<'a> {
         self.option(OPT_EXPORT_NAME, export.as_bytes())?;
         agreed.size = self.u64()?;
         agreed.flags = self.u16()?;
+        if self.has_zeroes {
+            self.read(&mut [0; ZEROES])?;
+        }
         Ok(agreed)
     }
 
@@ -279,17 +334,17 @@ impl<'a> Talk<'a> {
             dial::ask(self.go_on)?;
             // Also of a server that sends a byte now and then.
             if start.elapsed() >= ANSWER_LIMIT || self.begun.elapsed() >= NEGOTIATION_LIMIT {
-                return Err(self.broken("the server does not answer in time".into()));
+                return Err(self.broken("the server does not answer in time"));
             }
             let most = out.len() - filled;
             match self.stream.recv_at_most(&mut self.batch, most) {
-                Ok(0) => return Err(self.broken("the server closed the connection".into())),
+                Ok(0) => return Err(self.broken("the server closed the connection")),
                 Ok(_) => {
                     let copied = self.batch.copy_to(&mut out[filled..]);
                     filled += copied.map_err(LoadError::Gather)?;
                 }
                 Err(RecvError::TimedOut { .. }) => {}
-                Err(RecvError::Failed(error)) => return Err(self.broken(Breakage::of(&error))),
+                Err(RecvError::Failed(error)) => return Err(self.broken(&error.to_string())),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -298,13 +353,13 @@ impl<'a> Talk<'a> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
         let written = self.stream.write_all(bytes);
-        written.map_err(|error| self.broken(Breakage::of_io(error)))
+        written.map_err(|error| self.broken(&error.to_string()))
     }
 
-    fn broken(&self, problem: Breakage) -> LoadError {
+    fn broken(&self, problem: &str) -> LoadError {
         LoadError::Broken {
             host: self.host.to_owned(),
-            problem,
+            problem: problem.to_owned(),
         }
     }
 }

@@ -117,7 +117,7 @@ impl NbdSession {
         };
         let piece = asked.piece;
         let (at, left, is_hole) = match what {
-            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".into())),
+            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".to_owned())),
             What::Error(errno) => {
                 let host = self.host.clone();
                 let at = piece.start;
@@ -228,7 +228,7 @@ impl Session for NbdSession {
     }
 
     fn on_end(&mut self) -> Fault {
-        Fault::Broken("the server closed the connection".into())
+        Fault::Broken("the server closed the connection".to_owned())
     }
 
     fn completed(&mut self) -> Option<Piece> {

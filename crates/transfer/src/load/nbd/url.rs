@@ -55,7 +55,10 @@ impl FromStr for NbdUrl {
             text: shown(text),
             problem,
         };
+        // Parameters are for TLS and UNIX sockets, and a fragment is for nobody. A user is one of TLS.
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
         let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
         let parts = url_parts::host_and_port(place, NBD_PORT);
         let (host, port) = parts.ok_or_else(|| bad("host and port"))?;
         let export = url_parts::decoded(path).ok_or_else(|| bad("the export is not UTF-8"))?;
@@ -88,14 +91,27 @@ mod tests {
             ("nbd://host/", "host", NBD_PORT, ""),
             ("NBD://10.0.0.1:99/a/b", "10.0.0.1", 99, "a/b"),
             ("nbd://[fd77::1]/a%20b", "fd77::1", NBD_PORT, "a b"),
+            ("nbd://host/disk?tls-hostname=x", "host", NBD_PORT, "disk"),
+            ("nbd://host?x=/y", "host", NBD_PORT, ""),
+            ("nbd://host/disk#b", "host", NBD_PORT, "disk"),
+            ("nbd://host#b", "host", NBD_PORT, ""),
+            ("nbd://me@host:99/x", "host", 99, "x"),
+            (
+                "nbd://host//abs/path%3Fx%23y",
+                "host",
+                NBD_PORT,
+                "/abs/path?x#y",
+            ),
         ] {
             let url: NbdUrl = text.parse().unwrap();
             assert_eq!((url.host(), url.port(), url.export()), (host, port, export));
         }
         let hostile: NbdUrl = "nbd://host/a%1b[2J%0a%c2%9b/b".parse().unwrap();
         assert_eq!(hostile.to_string(), "nbd://host/a%1B%5B2J%0A%C2%9B/b");
-        let refused = "nbd://me:s3cret@host/x".parse::<NbdUrl>().unwrap_err();
+        let refused = "nbd://me:s3cret@host:x/x".parse::<NbdUrl>().unwrap_err();
         assert!(!refused.to_string().contains("s3cret"), "{refused}");
+        let named: NbdUrl = "nbd://me:s3cret@host/x".parse().unwrap();
+        assert_eq!(named.to_string(), "nbd://host/x");
         assert_eq!("nbds://host/".parse::<NbdUrl>(), Err(UrlError::Encrypted));
         for text in [
             "http://host/",

@@ -293,7 +293,7 @@ impl Association {
                 Err(status) => {
                     // Another association may be accepted.
                     self.end();
-                    return Err(queue.broken(format!("Connect of an I/O queue: {status}")));
+                    return Err(queue.broken(&format!("Connect of an I/O queue: {status}")));
                 }
             }
         }
@@ -509,7 +509,7 @@ fn ended(url: &NvmeUrl) -> LoadError {
 fn broken(url: &NvmeUrl, problem: &str) -> LoadError {
     LoadError::Broken {
         host: url.host.clone(),
-        problem: problem.into(),
+        problem: problem.to_owned(),
     }
 }
 

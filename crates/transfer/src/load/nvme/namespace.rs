@@ -255,8 +255,8 @@ impl NvmeNamespace {
                 true => "its block or its longest transfer is not that of before".to_owned(),
                 false => format!("it had {size} bytes and has {now_size}"),
             };
-            let host = url.host.clone();
-            return Err(LoadError::Changed { host, problem });
+            let url = url.to_string();
+            return Err(LoadError::Changed { url, problem });
         }
         let association = Arc::new(association);
         *current = Some(Current {

@@ -14,7 +14,6 @@ use nvme::pdu::{
 
 use crate::load::dial::{self, GoOn, SLICE};
 use crate::load::error::LoadError;
-use crate::parallel::Breakage;
 
 /// How long to wait for each answer.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -153,7 +152,7 @@ impl Queue {
                 }
                 FromController::Terminated(end) => {
                     let why = FatalStatus::meaning(end.status);
-                    return Err(self.broken(format!("the controller ended the connection: {why}")));
+                    return Err(self.broken(&format!("the controller ended the connection: {why}")));
                 }
                 FromController::Handshake(_) | FromController::ReadyToTransfer(_) => {
                     return Err(self.invalid("a PDU that may not come now"));
@@ -233,18 +232,18 @@ impl Queue {
                 let copied = self.batch.copy_to(out).map_err(LoadError::Gather)?;
                 // Their memory is needed for the next bytes.
                 let released = self.batch.release();
-                released.map_err(|error| self.broken(Breakage::of(&error)))?;
+                released.map_err(|error| self.broken(&error.to_string()))?;
                 Ok(copied)
             }
             Err(RecvError::TimedOut { .. } | RecvError::WouldBlock) => Ok(0),
-            Err(RecvError::Failed(error)) => Err(self.broken(Breakage::of(&error))),
+            Err(RecvError::Failed(error)) => Err(self.broken(&error.to_string())),
             Err(error) => Err(error.into()),
         }
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
         let written = self.stream.write_all(bytes);
-        written.map_err(|error| self.broken(Breakage::of_io(error)))
+        written.map_err(|error| self.broken(&error.to_string()))
     }
 
     pub(super) fn invalid(&self, problem: &str) -> LoadError {
@@ -254,10 +253,10 @@ impl Queue {
         }
     }
 
-    pub(super) fn broken(&self, problem: impl Into<Breakage>) -> LoadError {
+    pub(super) fn broken(&self, problem: &str) -> LoadError {
         LoadError::Broken {
             host: self.host.clone(),
-            problem: problem.into(),
+            problem: problem.to_owned(),
         }
     }
 }

@@ -117,7 +117,7 @@ impl NvmeSession {
             FromController::Terminated(end) => {
                 let why = FatalStatus::meaning(end.status);
                 let cause = format!("the controller ended the connection: {why}");
-                Err(Fault::Broken(cause.into()))
+                Err(Fault::Broken(cause))
             }
             FromController::Handshake(_) | FromController::ReadyToTransfer(_) => Err(self.invalid(
                 out_of_sequence("a PDU that no read is answered with"),
@@ -175,7 +175,7 @@ impl NvmeSession {
 
     fn failed(&self, piece: Piece, status: Status) -> Fault {
         match status.is_of_the_path() {
-            true => Fault::Broken(format!("a read: {status}").into()),
+            true => Fault::Broken(format!("a read: {status}")),
             false => Fault::Fatal(LoadError::NvmeRead {
                 host: self.host.clone(),
                 at: piece.start,
@@ -227,7 +227,7 @@ impl NvmeSession {
                     // Another connection may carry the bytes unchanged.
                     FatalStatus::HeaderDigest => {
                         let _ = self.invalid(error, &header);
-                        Err(Fault::Broken(error.problem.into()))
+                        Err(Fault::Broken(error.problem.to_owned()))
                     }
                     _ => Err(self.invalid(error, &header)),
                 }
@@ -245,7 +245,7 @@ impl NvmeSession {
             true => self.end_data(data),
             // It is an error of the transfer, not of the connection (TCP Transport, "Data Digest"), but the bytes
             // must be requested again, and here that is the work of another connection.
-            false => Err(Fault::Broken("the digest of data is wrong".into())),
+            false => Err(Fault::Broken("the digest of data is wrong".to_owned())),
         }
     }
 }
@@ -356,7 +356,7 @@ impl Session for NvmeSession {
     }
 
     fn on_end(&mut self) -> Fault {
-        Fault::Broken("the controller closed the connection".into())
+        Fault::Broken("the controller closed the connection".to_owned())
     }
 
     fn completed(&mut self) -> Option<Piece> {

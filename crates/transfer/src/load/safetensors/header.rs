@@ -1,5 +1,6 @@
 //! The header of a safetensors file: 8 bytes with the length of a JSON object that names the tensors and their bytes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -14,13 +15,24 @@ use crate::load::dial::GoOn;
 pub(crate) const LENGTH_BYTES: u32 = 8;
 /// Longest header that the format's own library reads.
 const MAX_HEADER_BYTES: u32 = 100_000_000;
+/// Bytes that a kept text needs besides its characters.
+const ENTRY_BYTES: usize = 64;
+/// Bytes of a file of another kind that an error shows.
+const BEGINNING_BYTES: usize = 60;
+/// The beginning of a pointer (the file spec.md of the Git LFS project).
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// The only key that is not the name of a tensor.
 const METADATA: &str = "__metadata__";
+
+/// Most bytes of a file's own texts that are kept: a server chooses how much there is of it.
+const MAX_METADATA_BYTES: usize = 1 << 20;
 
 /// The tensors of a file, in the order of their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) tensors: Vec<Described>,
+    /// The texts that the file's writer has added, by their names; `None` if there are more than are kept.
+    pub(crate) metadata: Option<BTreeMap<String, String>>,
 }
 
 /// A tensor as the header describes it.
@@ -51,6 +63,20 @@ pub enum HeaderError {
         /// Length of the header.
         length: u64,
     },
+    /// It is the pointer to a file in Git LFS, not the file.
+    #[error(
+        "it is the pointer of Git LFS to a file\n  load from the URL that resolves it (\"resolve\" instead of \"raw\" at a hub), or run `git lfs \
+         pull` where the files are served"
+    )]
+    LfsPointer,
+    /// It is a text.
+    #[error(
+        "it is a text, which begins with {beginning:?}\n  a page for people may be at this URL, or a login: check it in a browser"
+    )]
+    Text {
+        /// Its beginning.
+        beginning: String,
+    },
     /// The header is not the expected JSON.
     #[error("its header is invalid: {}", JsonError::text(.0))]
     Json(serde_json::Error),
@@ -69,6 +95,14 @@ pub enum HeaderError {
         expected: u64,
         /// Bytes of all tensors.
         size: u64,
+    },
+    /// The type of a tensor is not one of the format.
+    #[error("tensor {name:?} has the type {dtype:?}, which the format does not have")]
+    Type {
+        /// Name of the tensor.
+        name: String,
+        /// The type.
+        dtype: String,
     },
     /// The length of a tensor does not follow from its shape and type.
     #[error("tensor {name:?} of {dtype} has {bytes} bytes, which is not what its shape needs")]
@@ -117,23 +151,39 @@ pub(crate) fn check_size(size: u64) -> Result<(), HeaderError> {
     }
 }
 
-/// Returns the length of the JSON of a file of `size` bytes that starts with `length`.
+/// Returns the length of the JSON of a file of `size` bytes that starts with `bytes`: at least the length.
 ///
 /// # Errors
-/// It does not fit into the file, or is too long.
-pub(crate) fn text_len(length: &[u8], size: u64) -> Result<u32, HeaderError> {
-    let bytes = <[u8; 8]>::try_from(length);
-    let length = u64::from_le_bytes(bytes.map_err(|_| HeaderError::TooShort { length: 0, size })?);
+/// It does not fit into the file, is too long, or the file is another one.
+pub(crate) fn text_len(bytes: &[u8], size: u64) -> Result<u32, HeaderError> {
+    let first = bytes.first_chunk::<8>();
+    let length = u64::from_le_bytes(*first.ok_or(HeaderError::TooShort { length: 0, size })?);
     let short = u32::try_from(length)
         .ok()
         .filter(|length| *length <= MAX_HEADER_BYTES);
-    let length = short.ok_or(HeaderError::TooLong { length })?;
+    let length = short.ok_or_else(|| no_header(bytes, length))?;
     match u64::from(LENGTH_BYTES) + u64::from(length) <= size {
         true => Ok(length),
         false => Err(HeaderError::TooShort {
             length: length.into(),
             size,
         }),
+    }
+}
+
+/// Returns the error of a file that begins with `bytes`, and would have a header of `length` bytes.
+fn no_header(bytes: &[u8], length: u64) -> HeaderError {
+    let beginning = &bytes[..bytes.len().min(BEGINNING_BYTES)];
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+    if bytes.starts_with(LFS_POINTER) {
+        HeaderError::LfsPointer
+    } else if beginning.iter().all(is_plain) {
+        let text = String::from_utf8_lossy(beginning);
+        HeaderError::Text {
+            beginning: text.trim().to_owned(),
+        }
+    } else {
+        HeaderError::TooLong { length }
     }
 }
 
@@ -149,9 +199,11 @@ impl Header {
         go_on: &mut GoOn<'_>,
     ) -> Result<Self, Unparsed> {
         let mut is_too_many = false;
+        let mut metadata = Some(BTreeMap::new());
         let entries = Entries {
             most,
             is_too_many: &mut is_too_many,
+            metadata: &mut metadata,
         };
         let parsed = json::parse_with(entries, text, go_on);
         let mut tensors = parsed.map_err(|error| match error {
@@ -172,7 +224,13 @@ impl Header {
                     size: data_bytes,
                 }));
             }
-            if bytes_of(&tensor.dtype, &tensor.shape) != Some(last - start) {
+            let Some(bits) = bits_of(&tensor.dtype) else {
+                return Err(Unparsed::Wrong(HeaderError::Type {
+                    name: shortened(&tensor.name),
+                    dtype: shortened(&tensor.dtype),
+                }));
+            };
+            if bytes_of(bits, &tensor.shape) != Some(last - start) {
                 return Err(Unparsed::Wrong(HeaderError::Shape {
                     name: shortened(&tensor.name),
                     dtype: shortened(&tensor.dtype),
@@ -182,7 +240,7 @@ impl Header {
             end = last;
         }
         match end == data_bytes {
-            true => Ok(Self { tensors }),
+            true => Ok(Self { tensors, metadata }),
             false => Err(Unparsed::Wrong(HeaderError::Unused {
                 end,
                 size: data_bytes,
@@ -196,17 +254,26 @@ pub(super) fn shortened(name: &str) -> String {
     name.chars().take(100).collect()
 }
 
-/// Returns the length of a tensor in bytes; `None` if the type is unknown, or the length is not a whole number of them.
-fn bytes_of(dtype: &str, shape: &[u64]) -> Option<u64> {
-    let bits: u64 = match dtype {
+/// Returns the number of bits of an element; `None` if the format has no such type.
+fn bits_of(dtype: &str) -> Option<u64> {
+    Some(match dtype {
         "F4" => 4,
         "F6_E2M3" | "F6_E3M2" => 6,
-        "BOOL" | "U8" | "I8" | "F8_E4M3" | "F8_E5M2" | "F8_E8M0" => 8,
+        "BOOL" | "U8" | "I8" | "F8_E4M3" | "F8_E5M2" | "F8_E8M0" | "F8_E4M3FNUZ"
+        | "F8_E5M2FNUZ" => 8,
         "U16" | "I16" | "F16" | "BF16" => 16,
         "U32" | "I32" | "F32" => 32,
         "U64" | "I64" | "F64" | "C64" => 64,
         _ => return None,
-    };
+    })
+}
+
+/// Returns the length of a tensor in bytes; `None` if it is not a whole number of them.
+fn bytes_of(bits: u64, shape: &[u64]) -> Option<u64> {
+    // However large the other dimensions are.
+    if shape.contains(&0) {
+        return Some(0);
+    }
     let multiply = |product: u64, dimension: &u64| product.checked_mul(*dimension);
     let bits = shape.iter().try_fold(bits, multiply)?;
     bits.is_multiple_of(8).then_some(bits / 8)
@@ -216,6 +283,8 @@ fn bytes_of(dtype: &str, shape: &[u64]) -> Option<u64> {
 struct Entries<'a> {
     most: usize,
     is_too_many: &'a mut bool,
+    /// Texts that are kept; `None` once there were too many.
+    metadata: &'a mut Option<BTreeMap<String, String>>,
 }
 
 /// The value of one name.
@@ -229,8 +298,8 @@ struct Entry {
 /// The dimensions of a tensor.
 struct Shape(Vec<u64>);
 
-/// Text that is checked and not kept: a server chooses how much there is of it.
-struct Metadata;
+/// Texts: at most [`MAX_METADATA_BYTES`] are kept, and `None` of them if there are more.
+struct Metadata(Option<BTreeMap<String, String>>);
 
 impl<'de> DeserializeSeed<'de> for Entries<'_> {
     type Value = Vec<Described>;
@@ -255,7 +324,9 @@ impl<'de> Visitor<'de> for Entries<'_> {
                 if std::mem::replace(&mut has_metadata, true) {
                     return Err(twice(METADATA));
                 }
-                map.next_value::<Metadata>()?;
+                // Some writers have none: null.
+                let texts = map.next_value::<Option<Metadata>>()?;
+                *self.metadata = texts.map_or_else(|| Some(BTreeMap::new()), |Metadata(it)| it);
                 continue;
             }
             if tensors.len() >= self.most {
@@ -325,8 +396,19 @@ impl<'de> Deserialize<'de> for Metadata {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
-                while map.next_entry::<String, String>()?.is_some() {}
-                Ok(Metadata)
+                let (mut kept, mut room) = (Some(BTreeMap::new()), MAX_METADATA_BYTES);
+                while let Some((name, text)) = map.next_entry::<String, String>()? {
+                    // Also what each entry costs without its text.
+                    let bytes = name.len() + text.len() + ENTRY_BYTES;
+                    match (room.checked_sub(bytes), &mut kept) {
+                        (Some(left), Some(kept)) => {
+                            room = left;
+                            kept.insert(name, text);
+                        }
+                        _ => (kept, room) = (None, 0),
+                    }
+                }
+                Ok(Metadata(kept))
             }
         }
 
@@ -383,7 +465,13 @@ mod tests {
                 "[0,8]",
                 "not what its shape needs",
             ),
-            ("X9", "[8]", "[0,8]", "not what its shape needs"),
+            (
+                "X9",
+                "[8]",
+                "[0,8]",
+                "has the type \"X9\", which the format does not have",
+            ),
+            ("f32", "[2]", "[0,8]", "has the type \"f32\""),
             ("F4", "[1]", "[0,0]", "not what its shape needs"),
             ("F32", "[1]", "[0,4]", "end at byte 4 of 8"),
             ("F32", "[-2]", "[0,8]", "invalid"),
@@ -405,6 +493,71 @@ mod tests {
         for text in ["", "[]", "{", "{\"a\":1}", &"[".repeat(10_000)] {
             assert!(parse(text, 0).is_err());
         }
+    }
+
+    #[test]
+    fn what_the_formats_own_library_reads_is_read() {
+        for (dtype, shape, bytes) in [
+            ("F8_E4M3FNUZ", "[4,4]", 16),
+            ("F8_E5M2FNUZ", "[16]", 16),
+            ("F8_E8M0", "[3]", 3),
+            ("F32", "[4611686018427387904,4,0]", 0),
+            ("F32", "[0,18446744073709551615,2]", 0),
+            ("F4", "[0,3]", 0),
+        ] {
+            let text = format!(
+                r#"{{"__metadata__":null,"a":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,{bytes}]}}}}"#
+            );
+            assert_eq!(
+                parse(&text, bytes).as_deref(),
+                Ok(&["a".to_owned()][..]),
+                "{text}"
+            );
+        }
+        for refused in [
+            "1",
+            "[]",
+            "\"x\"",
+            r#"{"a":1}"#,
+            r#"{"a":null}"#,
+            r#"{"a":{}}"#,
+        ] {
+            let text = format!(r#"{{"__metadata__":{refused}}}"#);
+            assert!(parse(&text, 0).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_writers_texts_are_kept_up_to_a_limit() {
+        let metadata = |text: &str| {
+            let text = format!(r#"{{"__metadata__":{text}}}"#);
+            Header::parse(text.as_bytes(), 0, 4, &mut always)
+                .unwrap()
+                .metadata
+        };
+        let expected =
+            [("format", "pt"), ("a", "b")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(
+            metadata(r#"{"format":"pt","a":"b"}"#),
+            Some(expected.into())
+        );
+        assert_eq!(metadata("null"), Some(BTreeMap::new()));
+        let long = "x".repeat(MAX_METADATA_BYTES);
+        assert_eq!(
+            metadata(&format!(r#"{{"a":"b","long":"{long}","c":"d"}}"#)),
+            None
+        );
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_recognised() {
+        let refused = |bytes: &[u8]| text_len(bytes, 10_000).unwrap_err().to_string();
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n";
+        assert!(refused(pointer).contains("Git LFS"));
+        let page = refused(b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head>");
+        assert!(page.contains("begins with \"<!DOCTYPE html>"), "{page}");
+        let zip = refused(b"PK\x03\x04\xff\xff\xff\xff\xff\xff\xff\xff");
+        assert!(zip.contains("more than the 100 MB"), "{zip}");
     }
 
     #[test]

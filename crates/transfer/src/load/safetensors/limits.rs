@@ -6,6 +6,8 @@ pub(super) const MAX_TENSORS: usize = 1_000_000;
 pub(super) const MAX_FILES: usize = 10_000;
 /// Most bytes of all headers: one of the longest that the format allows, and many of the usual ones. Names of tensors stay in memory.
 pub(super) const MAX_HEADER_BYTES: u64 = 128_000_000;
+/// Most bytes of tensors that came with the headers and are kept in host memory until the load. Others are requested again.
+pub(super) const MAX_EARLY_BYTES: usize = 64 << 20;
 /// Most dimensions of a tensor: those of numpy and torch have at most 64.
 pub(super) const MAX_DIMENSIONS: usize = 64;
 

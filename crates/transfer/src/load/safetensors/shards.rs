@@ -9,10 +9,11 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::json::{self, JsonError};
 use super::limits::{CheckpointLimit, MAX_FILES, MAX_TENSORS};
-use super::{CheckpointError, header};
+use super::{CheckpointError, FIRST_BYTES, header};
 use crate::load::dial::GoOn;
 use crate::load::error::LoadError;
-use crate::load::http::HttpRequest;
+use crate::load::http::url::decoded_bytes;
+use crate::load::http::{Client, HttpFile, HttpRequest};
 use crate::load::loader::Loader;
 use crate::load::source::Source;
 
@@ -64,18 +65,19 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
 /// A file that the index names.
 pub(super) struct Shard {
     pub(super) request: HttpRequest,
-    /// Names of the tensors that it must have.
+    /// Names of the tensors that are loaded from it, and that it must have.
     pub(super) tensors: BTreeSet<String>,
 }
 
 /// Reads the index and returns its files, in the order of their names.
 pub(super) fn of(
     loader: &Loader,
+    client: Client<'_>,
     request: HttpRequest,
     go_on: &mut GoOn<'_>,
 ) -> Result<Vec<Shard>, CheckpointError> {
-    let file = loader.open_file(request, go_on)?;
-    let name = file.request().url().to_string();
+    let (file, mut text) = HttpFile::open_with(client, &request, FIRST_BYTES, go_on)?;
+    let name = file.name();
     let wrong = |problem: String| CheckpointError::Index {
         file: name.clone(),
         problem,
@@ -87,15 +89,15 @@ pub(super) fn of(
         .ok()
         .filter(|len| *len <= MAX_INDEX_BYTES);
     let len = len.ok_or_else(|| wrong(format!("it has {size} bytes")))?;
-    let text = loader.read(&Source::from(&file), 0, len, go_on)?;
+    loader.read_on(&Source::from(&file), &mut text, len, go_on)?;
     let names = names(&text, go_on).map_err(|unread| match unread {
         Unread::Wrong(problem) => wrong(problem),
         Unread::Cancelled => CheckpointError::Load(LoadError::Cancelled),
     })?;
     drop(text);
-    let url = file.request().url();
+    // Beside the URL that the user gave, wherever that redirects to.
     let shards = names.into_iter().map(|(name, tensors)| {
-        let request = file.request().redirected(url.join(&name)?);
+        let request = file.request().sibling(&name)?;
         Ok(Shard { request, tensors })
     });
     shards.collect()
@@ -116,18 +118,26 @@ pub(super) fn names(text: &[u8], go_on: &mut GoOn<'_>) -> Result<Names, Unread> 
         JsonError::Invalid(error) => Unread::Wrong(JsonError::text(&error)),
     })?;
     let WeightMap(names) = index.weight_map;
-    let is_plain = |name: &&String| {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        name.bytes().all(allowed) && !name.is_empty() && !name.starts_with('.')
-    };
-    match names.keys().find(|name| !is_plain(name)) {
+    match names.keys().find(|name| !is_beside(name)) {
         Some(name) => {
             let name = header::shortened(name);
-            let problem = format!("{name:?} is not the name of a file beside it");
+            let problem = format!(
+                "{name:?} is not the name of a file beside it\n  shards in other folders and on other hosts are not loaded"
+            );
             Err(Unread::Wrong(problem))
         }
         None => Ok(names),
     }
+}
+
+/// Returns whether a name is that of a file beside the index. It is percent-encoded for the request, so that it may have any character but those that
+/// part folders, also if a server decodes it twice.
+fn is_beside(name: &str) -> bool {
+    let decoded = decoded_bytes(name);
+    let parts = |byte: u8| b"/\\".contains(&byte) || byte.is_ascii_control();
+    let is_parted = name.bytes().any(parts) || decoded.iter().copied().any(parts);
+    let is_query = name.contains(['?']);
+    !is_parted && !is_query && !matches!(decoded.as_slice(), b"" | b"." | b"..")
 }
 
 #[cfg(test)]
@@ -158,9 +168,25 @@ mod tests {
             "..",
             "",
             "x?y",
+            "a%2f..%2fx",
+            "%2e%2e",
+            r"sub\\x",
+            r"x\n",
         ] {
             let text = format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#);
             assert!(names(text.as_bytes(), &mut always).is_err(), "{name}");
+        }
+        for name in [
+            "model 1.safetensors",
+            "model+lora.safetensors",
+            "model(1).safetensors",
+            "modèle.safetensors",
+            "~@,#'=:;&.safetensors",
+            "100%.safetensors",
+            ".hidden",
+        ] {
+            let text = format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#);
+            assert!(names(text.as_bytes(), &mut always).is_ok(), "{name}");
         }
         assert!(names(b"{}", &mut always).is_err());
     }

@@ -223,7 +223,7 @@ fn tcp_config(dice: &mut Dice) -> tcp::Config {
     config.acks.delay = Duration::from_millis(dice.pick(&[0, 1, 40, 40, 200]));
     config.acks.quick = dice.pick(&[0, 1, 16]);
     config.settings.nodelay = dice.once_in(2);
-    config.settings.congestion = dice.pick(&[CongestionKind::Cubic, CongestionKind::NewReno]);
+    config.settings.congestion = dice.pick(&CongestionKind::ALL);
     config.initial_cwnd = dice.pick(&[1, 2, 10, 10]);
     config.pacing = dice.once_in(4);
     // Up to a twelfth of all frames is lost, including those that open a connection.

@@ -467,8 +467,7 @@ fn random_transfer(seed: u64) -> Transfer {
         queue: 5 + random.below(200) as u32,
     };
     let config = TestConfig::default().with(|c| {
-        c.settings.congestion =
-            [CongestionKind::NewReno, CongestionKind::Cubic][random.below(2) as usize];
+        c.settings.congestion = CongestionKind::ALL[random.below(3) as usize];
         c.settings.nodelay = random.chance(300);
         c.shared_mut().pacing = random.chance(200);
         c.settings.snd_buf_max = 4000 + random.below(300_000) as usize;

@@ -97,6 +97,16 @@ fn a_link_without_errors_is_filled() {
 }
 
 #[test]
+fn bbr_fills_a_link_without_errors_and_one_that_loses_a_hundredth() {
+    let clean = mean_rate(&transfer(path(), CongestionKind::Bbr, 60_000_000));
+    assert!(clean > 85.0, "{clean} Mbit/s");
+    let lossy = Path { loss: 10, ..path() };
+    let rate = mean_rate(&transfer(lossy, CongestionKind::Bbr, 60_000_000));
+    // The others get 17 Mbit/s.
+    assert!(rate > 75.0, "{rate} Mbit/s");
+}
+
+#[test]
 fn pacing_fills_it_too() {
     let mut paced = transfer(path(), CongestionKind::Cubic, 30_000_000);
     paced.config.shared_mut().pacing = true;

@@ -152,8 +152,15 @@ fn the_congestion_control_can_change_during_a_connection() {
             .len(),
         100_000
     );
-    assert_eq!(set(b"cubic"), Ok(0));
-    assert_eq!(set(b"bbr"), Err(Errno::ENOENT));
+    for kind in [&b"bbr"[..], b"cubic"] {
+        assert_eq!(set(kind), Ok(0));
+        assert_eq!(&name(it.client)[..kind.len()], kind);
+        it.send(it.client, &[1; 50_000]);
+        it.posix.sleep(std::time::Duration::from_secs(1));
+        let received = it.recv(it.server, 1 << 20, MsgFlags::empty()).unwrap();
+        assert_eq!(received.len(), 50_000);
+    }
+    assert_eq!(set(b"vegas"), Err(Errno::ENOENT));
 }
 
 #[test]

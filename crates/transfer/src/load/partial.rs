@@ -1,0 +1,376 @@
+//! A file that is being loaded: its bytes are in `NAME.part` beside it until all have come, and `NAME.part.state` says which have. An earlier file of the
+//! name stays as it is until then, and a load that was ended goes on where it stopped.
+
+mod done;
+mod state;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use self::done::Done;
+pub use self::state::FileVersion;
+
+/// Time between two records of what has come: what a killed program loads again.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why a file cannot be loaded into, or a load cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartialError {
+    /// The system refuses an operation on a file.
+    #[error("{operation} {path}: {source}")]
+    Io {
+        /// The operation.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The bytes that are there are of another file.
+    #[error(
+        "{part} is of another file or version than the server has now: {difference}\n  without resuming, it is loaded from the start"
+    )]
+    Other {
+        /// The file with the bytes.
+        part: PathBuf,
+        /// What is different.
+        difference: String,
+    },
+}
+
+/// A file that is being loaded.
+#[derive(Debug)]
+pub struct PartialFile {
+    path: PathBuf,
+    file: File,
+    version: FileVersion,
+    done: Done,
+    /// Where the bytes are until all have come; `None` for what cannot be replaced, such as a device: they go there at once.
+    part: Option<Part>,
+}
+
+/// The files beside.
+#[derive(Debug)]
+struct Part {
+    bytes: PathBuf,
+    state: PathBuf,
+    saved: Instant,
+}
+
+impl PartialFile {
+    /// Begins the file `path` from the start. What an earlier load has left beside it is overwritten.
+    ///
+    /// # Errors
+    /// [`PartialError::Io`].
+    pub fn create(path: &Path, version: FileVersion) -> Result<Self, PartialError> {
+        let path = target_of(path);
+        if !is_replaceable(&path) {
+            let file = open(&path, false)?;
+            return Ok(Self::new(path, file, version, Done::default(), None));
+        }
+        let part = Part::beside(&path);
+        // First, so that no old one stands beside new bytes.
+        remove(&part.state)?;
+        let file = open(&part.bytes, true)?;
+        Self::new(path, file, version, Done::default(), Some(part)).sized()
+    }
+
+    /// Goes on with the file `path` where an earlier load has stopped, or from the start if there was none.
+    ///
+    /// # Errors
+    /// [`PartialError::Other`] if the server has another version now; [`PartialError::Io`].
+    pub fn resume(path: &Path, version: FileVersion) -> Result<Self, PartialError> {
+        let target = target_of(path);
+        let part = Part::beside(&target);
+        let Some((then, done)) = state::read(&part.state) else {
+            return Self::create(path, version);
+        };
+        let Ok(file) = OpenOptions::new().read(true).write(true).open(&part.bytes) else {
+            return Self::create(path, version);
+        };
+        if let Some(difference) = then.difference(&version) {
+            let part = part.bytes;
+            return Err(PartialError::Other { part, difference });
+        }
+        Self::new(target, file, version, done, Some(part)).sized()
+    }
+
+    fn new(
+        path: PathBuf,
+        file: File,
+        version: FileVersion,
+        done: Done,
+        part: Option<Part>,
+    ) -> Self {
+        Self {
+            path,
+            file,
+            version,
+            done,
+            part,
+        }
+    }
+
+    /// Makes the file as long as it will be: holes of the source are never written.
+    fn sized(self) -> Result<Self, PartialError> {
+        let Range { start, end } = self.version.range;
+        let sized = self.file.set_len(end.saturating_sub(start));
+        sized.map_err(failed("make room in", self.bytes_path()))?;
+        Ok(self)
+    }
+
+    /// Returns the ranges of the source that have not come.
+    pub fn missing(&self) -> Vec<Range<u64>> {
+        self.done.missing_in(self.version.range.clone())
+    }
+
+    /// Returns the number of bytes that have come.
+    pub fn done_bytes(&self) -> u64 {
+        self.done.bytes()
+    }
+
+    /// Returns the file that the bytes are written to; its first byte is the first one of the range.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Returns the name of the file when all bytes have come.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the name of the file that has the bytes now.
+    pub fn bytes_path(&self) -> &Path {
+        self.part.as_ref().map_or(&self.path, |part| &part.bytes)
+    }
+
+    /// Returns whether a later load can go on with it.
+    pub fn can_resume(&self) -> bool {
+        self.part.is_some() && self.done.bytes() > 0
+    }
+
+    /// Returns the range of the source that is loaded.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.version.range.clone()
+    }
+
+    /// Records that a range has been written.
+    pub(crate) fn wrote(&mut self, range: Range<u64>) -> io::Result<()> {
+        self.done.add(range);
+        let is_due = |part: &Part| part.saved.elapsed() >= SAVE_INTERVAL;
+        match self.part.as_ref().is_some_and(is_due) {
+            true => self.save(),
+            false => Ok(()),
+        }
+    }
+
+    fn save(&mut self) -> io::Result<()> {
+        let Some(part) = &mut self.part else {
+            return Ok(());
+        };
+        part.saved = Instant::now();
+        state::write(&part.state, &self.version, &self.done)
+    }
+
+    /// Gives the file its name, in place of an earlier one. All bytes must have come.
+    ///
+    /// # Errors
+    /// [`PartialError::Io`].
+    pub fn commit(mut self) -> Result<(), PartialError> {
+        let Some(part) = self.part.take() else {
+            return Ok(());
+        };
+        if let Ok(old) = fs::metadata(&self.path) {
+            // After a crash of the machine either the old file is there or all of the new one.
+            let synced = self.file.sync_data();
+            synced.map_err(failed("write", &part.bytes))?;
+            // Where that is not possible, the new file has the usual permissions.
+            let _ = self.file.set_permissions(old.permissions());
+        }
+        let renamed = fs::rename(&part.bytes, &self.path);
+        renamed.map_err(failed("rename to its name", &part.bytes))?;
+        remove(&part.state)
+    }
+}
+
+/// A load that has failed leaves what has come, and a record of it; nothing if no byte has come.
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        let is_empty = self.done.bytes() == 0;
+        match &self.part {
+            Some(part) if is_empty => {
+                // Nothing can be done about a failure.
+                let _ = fs::remove_file(&part.bytes);
+                let _ = fs::remove_file(&part.state);
+            }
+            Some(_) => drop(self.save()),
+            None => {}
+        }
+    }
+}
+
+impl Part {
+    fn beside(path: &Path) -> Self {
+        let with = |suffix: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        Self {
+            bytes: with(".part"),
+            state: with(".part.state"),
+            saved: Instant::now(),
+        }
+    }
+}
+
+/// Returns the file that a symbolic link leads to, which the link keeps leading to.
+fn target_of(path: &Path) -> PathBuf {
+    match path.is_symlink() {
+        true => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
+        false => path.to_owned(),
+    }
+}
+
+/// Returns whether another file can take the name: not that of a device, a FIFO or a folder.
+fn is_replaceable(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |found| found.is_file())
+}
+
+fn open(path: &Path, is_new: bool) -> Result<File, PartialError> {
+    let mut options = OpenOptions::new();
+    // It is read for checksums.
+    let opened = options
+        .read(true)
+        .write(true)
+        .create(is_new)
+        .truncate(is_new)
+        .open(path);
+    opened.map_err(failed("create", path))
+}
+
+fn remove(path: &Path) -> Result<(), PartialError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PartialError {
+    let path = path.to_owned();
+    move |source| PartialError::Io {
+        operation,
+        path,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn version(validator: Option<&str>) -> FileVersion {
+        FileVersion {
+            size: Some(100),
+            validator: validator.map(str::to_owned),
+            range: 10..60,
+        }
+    }
+
+    #[test]
+    fn a_load_that_stopped_goes_on_and_keeps_the_earlier_file_until_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        fs::write(&path, "old").unwrap();
+        let mut file = PartialFile::create(&path, version(Some("\"1\""))).unwrap();
+        file.file().write_all_at(b"12345", 20).unwrap();
+        file.wrote(30..35).unwrap();
+        assert_eq!(file.missing(), [10..30, 35..60]);
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+
+        let mut file = PartialFile::resume(&path, version(Some("\"1\""))).unwrap();
+        assert_eq!(
+            (file.done_bytes(), file.missing()),
+            (5, vec![10..30, 35..60])
+        );
+        file.wrote(10..30).unwrap();
+        file.wrote(35..60).unwrap();
+        assert_eq!(file.missing(), []);
+        file.commit().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!((bytes.len(), &bytes[20..25]), (50, &b"12345"[..]));
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "nothing else is left"
+        );
+    }
+
+    #[test]
+    fn bytes_of_another_version_are_not_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let mut file = PartialFile::create(&path, version(Some("\"1\""))).unwrap();
+        file.wrote(10..20).unwrap();
+        drop(file);
+        let mut longer = version(Some("\"1\""));
+        longer.size = Some(101);
+        let mut other_range = version(Some("\"1\""));
+        other_range.range = 0..60;
+        for other in [version(Some("\"2\"")), longer, other_range] {
+            let refused = PartialFile::resume(&path, other).unwrap_err();
+            assert!(matches!(refused, PartialError::Other { .. }), "{refused}");
+        }
+        // From the start it is possible.
+        let file = PartialFile::create(&path, version(Some("\"2\""))).unwrap();
+        assert_eq!(file.done_bytes(), 0);
+        drop(file);
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "no byte has come"
+        );
+        let fresh = PartialFile::resume(&path, version(None)).unwrap();
+        assert_eq!(fresh.missing(), [10..60]);
+    }
+
+    #[test]
+    fn a_state_that_makes_no_sense_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        for state in [
+            "",
+            "devmem-tcp part 9\n",
+            "devmem-tcp part 1\nrange 9-1\n",
+            "\u{0}",
+        ] {
+            fs::write(folder.path().join("model.part.state"), state).unwrap();
+            fs::write(folder.path().join("model.part"), "x").unwrap();
+            let file = PartialFile::resume(&path, version(None)).unwrap();
+            assert_eq!(file.done_bytes(), 0, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_written_at_once_and_a_link_keeps_leading_to_its_file() {
+        let null = PartialFile::create(Path::new("/dev/null"), version(None)).unwrap();
+        assert_eq!(null.bytes_path(), Path::new("/dev/null"));
+        null.commit().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("model"), folder.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let mut file = PartialFile::create(&link, version(None)).unwrap();
+        file.wrote(10..60).unwrap();
+        file.commit().unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&path).unwrap().len(), 50);
+    }
+}

@@ -1,0 +1,104 @@
+//! The record of a load that is not over: of which file, and which ranges have come. Lines of text.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use super::done::Done;
+
+/// The first line.
+const TITLE: &str = "devmem-tcp part 1";
+/// Longest record that is read: a hundred thousand ranges.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// What a file, or a range of it, is recognised by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileVersion {
+    /// Size of the file on the server, if it is known.
+    pub size: Option<u64>,
+    /// Its ETag, or the time of its last change, if the server tells.
+    pub validator: Option<String>,
+    /// The bytes that are loaded.
+    pub range: Range<u64>,
+}
+
+impl FileVersion {
+    /// Returns what is different between a file then and `now`, if anything is.
+    pub(super) fn difference(&self, now: &Self) -> Option<String> {
+        let shown = |range: &Range<u64>| format!("bytes {} to {}", range.start, range.end);
+        if self.range != now.range {
+            return Some(format!(
+                "it has {}, not {}",
+                shown(&self.range),
+                shown(&now.range)
+            ));
+        }
+        if let (Some(then), Some(now)) = (self.size, now.size)
+            && then != now
+        {
+            return Some(format!("the file had {then} bytes and has {now}"));
+        }
+        (self.validator != now.validator).then(|| "its ETag or date has changed".to_owned())
+    }
+}
+
+/// Writes a record in place of an earlier one, whole or not at all.
+pub(super) fn write(path: &Path, version: &FileVersion, done: &Done) -> io::Result<()> {
+    let Range { start, end } = version.range;
+    let mut text = format!("{TITLE}\nrange {start}-{end}\n");
+    if let Some(size) = version.size {
+        text += &format!("size {size}\n");
+    }
+    if let Some(validator) = &version.validator {
+        text += &format!("validator {validator}\n");
+    }
+    for Range { start, end } in done.iter() {
+        text += &format!("done {start}-{end}\n");
+    }
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    fs::File::create(&new)?.write_all(text.as_bytes())?;
+    fs::rename(&new, path)
+}
+
+/// Reads a record; `None` if there is none, or it makes no sense.
+pub(super) fn read(path: &Path) -> Option<(FileVersion, Done)> {
+    let mut text = String::new();
+    let file = fs::File::open(path).ok()?;
+    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    parse(&text)
+}
+
+fn parse(text: &str) -> Option<(FileVersion, Done)> {
+    let mut lines = text.lines();
+    if lines.next() != Some(TITLE) {
+        return None;
+    }
+    let (mut range, mut done) = (None, Done::default());
+    let (mut size, mut validator) = (None, None);
+    for line in lines {
+        let (name, value) = line.split_once(' ')?;
+        match name {
+            "range" => range = Some(parse_range(value)?),
+            "size" => size = Some(value.parse().ok()?),
+            "validator" => validator = Some(value.to_owned()),
+            "done" => done.add(parse_range(value)?),
+            _ => return None,
+        }
+    }
+    let version = FileVersion {
+        size,
+        validator,
+        range: range?,
+    };
+    let is_inside = |it: Range<u64>| it.start >= version.range.start && it.end <= version.range.end;
+    let all_inside = done.iter().all(is_inside);
+    all_inside.then_some((version, done))
+}
+
+fn parse_range(text: &str) -> Option<Range<u64>> {
+    let (start, end) = text.split_once('-')?;
+    let (start, end) = (start.parse().ok()?, end.parse().ok()?);
+    (start <= end).then_some(start..end)
+}

@@ -1,0 +1,167 @@
+//! Files that are opened beside each other: each costs a round trip or two, and a checkpoint may have hundreds.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::shards::Shard;
+use super::{CheckpointError, FIRST_BYTES};
+use crate::load::dial::{GoOn, SLICE, ask};
+use crate::load::error::LoadError;
+use crate::load::http::{Client, HttpFile};
+
+/// A file, and its first bytes.
+type Opened = (HttpFile, Vec<u8>);
+
+/// Takes the opened file with this number.
+type Take<'a> = dyn FnMut(usize, Opened, &mut GoOn<'_>) -> Result<(), CheckpointError> + 'a;
+
+/// The work of the threads.
+struct Queue {
+    next: Mutex<Next>,
+    /// Told when a thread may have work, or none any more.
+    changed: Condvar,
+}
+
+struct Next {
+    /// Number of the next file that is opened.
+    index: usize,
+    /// Numbers below are opened now: not far before those that were taken, so that few wait in memory.
+    limit: usize,
+    /// The end of all numbers.
+    end: usize,
+}
+
+impl Queue {
+    fn locked(&self) -> MutexGuard<'_, Next> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of the next file, when it may be opened; `None` if there is none.
+    fn next(&self) -> Option<usize> {
+        let mut next = self.locked();
+        while next.index >= next.limit && next.index < next.end {
+            let waited = self.changed.wait(next);
+            next = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let index = next.index;
+        next.index += 1;
+        (index < next.end).then_some(index)
+    }
+
+    fn set_limit(&self, limit: usize) {
+        self.locked().limit = limit;
+        self.changed.notify_all();
+    }
+
+    /// Ends the work: no further file is opened.
+    fn end(&self) {
+        self.locked().end = 0;
+        self.changed.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.locked().end == 0
+    }
+}
+
+/// Ends the work when the caller leaves, in whatever way.
+struct EndOf<'a>(&'a Queue);
+
+impl Drop for EndOf<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Opens `shards`, up to `threads` at a time, and hands each to `take`, in their order. The error is that of the first of them that has one.
+///
+/// # Errors
+/// A file cannot be opened, `take` fails, or `go_on` ends the wait.
+pub(super) fn open_each(
+    client: Client<'_>,
+    shards: &[Shard],
+    threads: usize,
+    go_on: &mut GoOn<'_>,
+    take: &mut Take<'_>,
+) -> Result<(), CheckpointError> {
+    let threads = threads.min(shards.len()).max(1);
+    let queue = Queue {
+        next: Mutex::new(Next {
+            index: 0,
+            limit: 2 * threads,
+            end: shards.len(),
+        }),
+        changed: Condvar::new(),
+    };
+    let (tell, told) = channel();
+    thread::scope(|scope| {
+        let _end = EndOf(&queue);
+        for number in 0..threads {
+            let (tell, queue) = (tell.clone(), &queue);
+            let thread = thread::Builder::new().name("devmem-open".to_owned());
+            let begun = thread.spawn_scoped(scope, move || open_some(client, shards, queue, &tell));
+            match begun {
+                Ok(_) => {}
+                // Fewer will do.
+                Err(_) if number > 0 => break,
+                Err(error) => return Err(LoadError::Wait(error).into()),
+            }
+        }
+        drop(tell);
+        take_each(&queue, shards.len(), 2 * threads, &told, go_on, take)
+    })
+}
+
+/// The body of a thread.
+fn open_some(
+    client: Client<'_>,
+    shards: &[Shard],
+    queue: &Queue,
+    tell: &Sender<(usize, Result<Opened, LoadError>)>,
+) {
+    let mut go_on = || match queue.is_over() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    while let Some(index) = queue.next() {
+        let request = &shards[index].request;
+        let opened = HttpFile::open_with(client, request, FIRST_BYTES, &mut go_on);
+        if tell.send((index, opened)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Takes `count` files in their order, `ahead` of which may be open before their turn.
+fn take_each(
+    queue: &Queue,
+    count: usize,
+    ahead: usize,
+    told: &Receiver<(usize, Result<Opened, LoadError>)>,
+    go_on: &mut GoOn<'_>,
+    take: &mut Take<'_>,
+) -> Result<(), CheckpointError> {
+    let mut early = BTreeMap::new();
+    for index in 0..count {
+        let opened = loop {
+            if let Some(opened) = early.remove(&index) {
+                break opened;
+            }
+            ask(go_on)?;
+            match told.recv_timeout(SLICE) {
+                Ok((number, opened)) => drop(early.insert(number, opened)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let ended = std::io::Error::other("a thread that opens files has ended");
+                    return Err(LoadError::Wait(ended).into());
+                }
+            }
+        };
+        take(index, opened?, go_on)?;
+        queue.set_limit(index + 1 + ahead);
+    }
+    Ok(())
+}

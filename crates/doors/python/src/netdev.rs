@@ -182,7 +182,8 @@ impl Netdev {
         Ok(Open(Self::new(nic, Time::Real)))
     }
 
-    /// Opens an interface of the kernel, as "eth1". With `configured`, nothing is written to it: an agent has set it up, as for a pod.
+    /// Opens an interface of the kernel, as "eth1". With `configured`, nothing is written to it: an agent has set it up, as for a pod
+    /// (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen.
     #[staticmethod]
     #[pyo3(signature = (name, configured=false))]
     fn kernel(py: Python<'_>, name: &str, configured: bool) -> PyResult<Open<Self>> {

@@ -3,7 +3,7 @@
 use wire::Instant;
 
 use super::*;
-use crate::congestion::Congestion;
+use crate::congestion::Control;
 use crate::options::TimestampClock;
 use crate::scoreboard::delivered::Delivered;
 use crate::settings::CongestionKind;
@@ -48,7 +48,7 @@ fn start(una: u64, nxt: u64) -> EpisodeStart {
 }
 
 fn prior() -> Prior {
-    Congestion::new(CongestionKind::NewReno).on_loss(1000)
+    Control::new(CongestionKind::NewReno, 0).on_loss(1000)
 }
 
 /// Recovery from a loss with 10,000 bytes in flight; the first packet was sent again.

@@ -61,7 +61,7 @@ pub fn run(args: &FarArgs) -> Result<()> {
     cpu::pin_current_thread(args.cpu).context("pin the other end")?;
     let (host, local) = match &args.socket {
         Some(socket) => {
-            let nic = Netdev::builder(&format!("unix-listen:{}", socket.display()))?
+            let nic = Netdev::builder(format!("unix-listen:{}", socket.display()))?
                 .address(&format!("{SENDER}/{PREFIX}"))?;
             (Host::Ours(nic.open()?), SENDER)
         }

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from conftest import ADDRESS, listening_last, pattern
+from conftest import ADDRESS, pattern
 
 import devmem_tcp
 from devmem_tcp import Dmabuf, Netdev, aio
@@ -142,21 +142,6 @@ def test_connections_that_fail_raise_the_same_errors(nics):
             await aio.connect(sender, "10.77.0.2:9")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(aio.connect(sender, "10.77.0.77:9"), 0.05)
-
-    run(main())
-
-
-def test_each_address_of_a_name_is_tried():
-    nic, listener, port = listening_last("localhost")
-
-    async def main():
-        async with await aio.connect(nic, ("localhost", port)) as stream:
-            accepted, peer = listener.accept()
-            assert peer == stream.stream.local_address
-            accepted.close()
-        listener.close()
-        with pytest.raises(ConnectionRefusedError):
-            await aio.connect(nic, ("localhost", port))
 
     run(main())
 

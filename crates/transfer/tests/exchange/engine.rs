@@ -21,7 +21,7 @@ enum Backend {
 fn fabrics(backend: Backend, engines: [Engine; 2]) -> (Fabric, Fabric) {
     let open = |address, engine| {
         let nic = match backend {
-            Backend::User(wire) => Netdev::user(&format!("mem:{wire}"), address),
+            Backend::User(wire) => Netdev::user(format!("mem:{wire}"), address),
             Backend::Kernel => Netdev::kernel("lo"),
         };
         let nic = nic.unwrap();

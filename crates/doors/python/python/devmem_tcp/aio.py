@@ -249,18 +249,7 @@ def listen(nic: Netdev, address: Address) -> Listener:
 
 
 async def connect(nic: Netdev, address: Address, source: Address | None = None) -> Stream:
-    """Connects; of several addresses of a name, each is tried in turn. Cancelling gives up."""
-    # A resolver may take seconds.
-    first, *others = await asyncio.to_thread(_native._resolve, address)
-    for other in others:
-        try:
-            return await _connect(nic, first, source)
-        except OSError:
-            first = other
-    return await _connect(nic, first, source)
-
-
-async def _connect(nic: Netdev, address: Address, source: Address | None) -> Stream:
+    """Connects. Cancelling gives up."""
     attempt = nic.begin_connect(address, source)
     _check(attempt)
     signal = attempt.signal()

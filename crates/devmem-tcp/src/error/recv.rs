@@ -145,6 +145,7 @@ impl From<Forked> for RecvError {
 }
 
 /// A timeout without its cause, which the socket finds.
+#[doc(hidden)]
 impl From<NotReady> for RecvError {
     fn from(reason: NotReady) -> Self {
         match reason {

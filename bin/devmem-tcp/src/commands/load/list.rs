@@ -161,7 +161,7 @@ mod tests {
         let text = list.to_string();
         for expected in [
             "nvme://10.0.0.1/nqn.a:b\n",
-            "  nsid=2  1.00 MiB, blocks of 512, read-only\n",
+            "  nsid=2  1 MiB, blocks of 512, read-only\n",
             "  nsid=3  of blocks that cannot be loaded\n",
             "  it refuses;  ask\n",
         ] {

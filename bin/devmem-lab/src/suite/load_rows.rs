@@ -15,7 +15,7 @@ use devmem_linux::netns::NetNs;
 use lab::job::PEER_NETNS;
 
 use super::devmem::bound::require_rx;
-use super::loading::{COPY, FOLDER, Loader, QUEUE, Report};
+use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report};
 use super::nvme_rows;
 use super::row::{Context, Row, Seen, Skip};
 use super::traffic::{Family, STUCK};
@@ -217,7 +217,7 @@ fn restart(context: &Context) -> anyhow::Result<Seen> {
     let mut running = Helper::start(&mut command)?;
     let start = Instant::now();
     // The file is sparse before its bytes arrive.
-    while fs::metadata(COPY).map_or(0, |file| file.blocks() * 512) < bytes / 4 {
+    while fs::metadata(GROWING).map_or(0, |file| file.blocks() * 512) < bytes / 4 {
         ensure!(
             running.ended()?.is_none(),
             "it ended before the server was killed"

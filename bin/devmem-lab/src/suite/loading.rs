@@ -17,6 +17,8 @@ pub const QUEUE: u32 = 2;
 pub const FOLDER: &str = "/served";
 /// Where loaded files are put.
 pub const COPY: &str = "/loaded";
+/// Where they grow until they are complete.
+pub const GROWING: &str = "/loaded.part";
 
 /// Which NIC has the device memory. The server is at the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

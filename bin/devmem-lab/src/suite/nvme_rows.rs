@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
 use super::devmem::bound::require_rx;
-use super::loading::{COPY, FOLDER, Loader, QUEUE, Report};
+use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report};
 use super::row::{Context, Seen, Skip};
 use super::traffic::{Family, STUCK};
 use tool::pattern::PositionPattern;
@@ -229,7 +229,7 @@ impl Drop for KernelsHost {
 fn until_loaded(running: &mut Helper, bytes: u64) -> anyhow::Result<()> {
     let start = Instant::now();
     // The file is sparse before its bytes arrive.
-    while fs::metadata(COPY).map_or(0, |file| file.blocks() * 512) < bytes {
+    while fs::metadata(GROWING).map_or(0, |file| file.blocks() * 512) < bytes {
         ensure!(running.ended()?.is_none(), "it ended before the target did");
         ensure!(
             start.elapsed() < STUCK,

@@ -9,13 +9,13 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use devmem_linux::helper::Helper;
 use devmem_linux::netns::NetNs;
 use lab::job::PEER_NETNS;
 
 use super::devmem::bound::require_rx;
-use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report};
+use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report, compare_loads};
 use super::nvme_rows;
 use super::row::{Context, Row, Seen, Skip};
 use super::traffic::{Family, STUCK};
@@ -156,7 +156,6 @@ fn path() -> PathBuf {
     Path::new(FOLDER).join(stock::FILE)
 }
 
-/// Loads into a file, which is compared, and into device memory, whose checksum is compared with that of the file.
 fn load(
     context: &Context,
     server: StockServer,
@@ -169,21 +168,7 @@ fn load(
         command.args([&served.url(), "--to", to, "--verify"]);
         Report::of(&command.output()?)
     };
-    let to_file = run(COPY).context("to a file")?;
-    ensure!(
-        fs::read(COPY)? == served.file,
-        "the bytes of the file differ"
-    );
-    let to_memory = run("memory").context("to memory")?;
-    ensure!(
-        to_memory.crc32c.is_some() && to_memory.crc32c == to_file.crc32c,
-        "{:?} in memory and {:?} in the file",
-        to_memory.crc32c,
-        to_file.crc32c
-    );
-    let linear = to_memory.linear_bytes;
-    ensure!(linear == Some(0), "{linear:?} bytes in host memory");
-    Ok(to_memory.seen())
+    compare_loads(&served.file, run)
 }
 
 /// Stores from device memory, and compares what the server's file has.

@@ -1,5 +1,6 @@
 //! `devmem-tcp load` and `store` in the guest: their command lines and their reports.
 
+use std::fs;
 use std::net::IpAddr;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -97,4 +98,24 @@ impl Report {
             elapsed: Duration::from_secs_f64(self.seconds),
         })
     }
+}
+
+/// Loads into a file, which is compared with what is `expected`, and into device memory, whose checksum is compared with that of the
+/// file.
+pub fn compare_loads(
+    expected: &[u8],
+    run: impl Fn(&str) -> anyhow::Result<Report>,
+) -> anyhow::Result<Seen> {
+    let to_file = run(COPY).context("to a file")?;
+    ensure!(fs::read(COPY)? == expected, "the bytes of the file differ");
+    let to_memory = run("memory").context("to memory")?;
+    ensure!(
+        to_memory.crc32c.is_some() && to_memory.crc32c == to_file.crc32c,
+        "{:?} in memory and {:?} in the file",
+        to_memory.crc32c,
+        to_file.crc32c
+    );
+    let linear = to_memory.linear_bytes;
+    ensure!(linear == Some(0), "{linear:?} bytes in host memory");
+    Ok(to_memory.seen())
 }

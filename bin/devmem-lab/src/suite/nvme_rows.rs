@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
 use super::devmem::bound::require_rx;
-use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report};
+use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report, compare_loads};
 use super::row::{Context, Seen, Skip};
 use super::traffic::{Family, STUCK};
 use tool::pattern::PositionPattern;
@@ -277,7 +277,6 @@ fn link() -> PathBuf {
     port().join("subsystems").join(NQN)
 }
 
-/// Loads into a file, which is compared, and into device memory, whose checksum is compared with that of the file.
 pub fn load(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
     let target = Nvmet::start(context.bytes)?;
     let run = |to: &str| {
@@ -285,21 +284,7 @@ pub fn load(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
         command.args([&target.url(parameters), "--to", to, "--verify"]);
         Report::of(&command.output()?)
     };
-    let to_file = run(COPY).context("to a file")?;
-    ensure!(
-        fs::read(COPY)? == target.bytes,
-        "the bytes of the file differ"
-    );
-    let to_memory = run("memory").context("to memory")?;
-    ensure!(
-        to_memory.crc32c.is_some() && to_memory.crc32c == to_file.crc32c,
-        "{:?} in memory and {:?} in the file",
-        to_memory.crc32c,
-        to_file.crc32c
-    );
-    let linear = to_memory.linear_bytes;
-    ensure!(linear == Some(0), "{linear:?} bytes in host memory");
-    Ok(to_memory.seen())
+    compare_loads(&target.bytes, run)
 }
 
 /// Stores from device memory, and compares what the file of the namespace has.

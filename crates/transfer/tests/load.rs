@@ -38,5 +38,7 @@ mod sloppy;
 mod stock;
 #[path = "load/store.rs"]
 mod store;
+#[path = "load/tensors.rs"]
+mod tensors;
 #[path = "load/world.rs"]
 mod world;

@@ -7,21 +7,26 @@
 //! their tokens are returned with the batch, or with the last tensor over them. It has no protocol and no policy, and
 //! of its modules only `raw` has unsafe code.
 
+mod arrivals;
 mod batch;
 mod batches;
 mod binding;
+mod checkpoint;
 mod closing;
 mod device;
 mod dtype;
 mod error;
 mod kept;
 mod listener;
-mod load;
+mod load_error;
 mod netdev;
+mod opened;
 mod raw;
 mod released;
 mod repr;
+mod request;
 mod sent;
+mod shared;
 mod source;
 mod stream;
 mod target;
@@ -33,17 +38,19 @@ mod wait;
 #[pyo3::pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
+    use crate::arrivals::{Arrivals, Counting};
+    #[pymodule_export]
     use crate::batch::{Batch, Frag};
     #[pymodule_export]
     use crate::batches::{_receive_all, Batches};
     #[pymodule_export]
     use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
     #[pymodule_export]
+    use crate::checkpoint::{_open_safetensors, Checkpoint};
+    #[pymodule_export]
     use crate::closing::Closing;
     #[pymodule_export]
     use crate::listener::Listener;
-    #[pymodule_export]
-    use crate::load::load_safetensors;
     #[pymodule_export]
     use crate::netdev::{Attempt, Netdev};
     #[pymodule_export]
@@ -52,6 +59,8 @@ mod _native {
     use crate::released::{_end, _forked};
     #[pymodule_export]
     use crate::sent::{Sent, Signal};
+    #[pymodule_export]
+    use crate::shared::{_shared_file, _shared_part, _shared_tensor};
     #[pymodule_export]
     use crate::stream::Stream;
     #[pymodule_export]

@@ -26,6 +26,7 @@ from ._errors import (
     UnreachableError,
     WouldBlockError,
 )
+from ._loading import TensorIterator, iter_safetensors, load_safetensors
 from ._native import (
     Batch,
     BoundRx,
@@ -39,9 +40,9 @@ from ._native import (
     Setup,
     Stream,
     Tensor,
-    load_safetensors,
 )
 from ._native import __version__ as __version__
+from ._progress import Progress
 from ._ring import SendRing
 from ._tensors import Tensors
 
@@ -68,6 +69,7 @@ __all__ = [
     "OutOfResourcesError",
     "PeerRefusedError",
     "PeerResetError",
+    "Progress",
     "ReceivePlan",
     "SendRing",
     "Sent",
@@ -75,9 +77,11 @@ __all__ = [
     "ShutDownError",
     "Stream",
     "Tensor",
+    "TensorIterator",
     "Tensors",
     "TimedOutError",
     "UnreachableError",
     "WouldBlockError",
+    "iter_safetensors",
     "load_safetensors",
 ]

@@ -1,7 +1,6 @@
 """The extension module. Its names are imported from `devmem_tcp`."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from os import PathLike
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 from typing_extensions import Buffer as Buffer
@@ -9,8 +8,6 @@ from typing_extensions import CapsuleType, Self
 
 import numpy
 import numpy.typing
-
-from ._tensors import Tensors
 
 #: "10.77.0.2:5201" or ("10.77.0.2", 5201).
 Address: TypeAlias = str | tuple[str, int]
@@ -434,6 +431,50 @@ class _Batches:
     def __next__(self) -> Batch: ...
 
 @final
+class _Checkpoint(_Closing):
+    """An opened checkpoint."""
+    @property
+    def entries(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The names of its tensors, in the order of the files; of each the name of its type and its shape."""
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the writers of the files have added to them."""
+    def load(self) -> dict[str, Tensor]:
+        """Loads all tensors into one memory, and returns them by name. The checkpoint is closed then."""
+    def start(
+        self,
+        wanted: Sequence[tuple[str, Sequence[tuple[int, int]]]],
+        memory_limit: int | None,
+        merge_gap: int,
+        in_files: bool,
+    ) -> _Arrivals:
+        """Begins to load tensors: names, and of each the part of its first dimensions. The checkpoint is closed then.
+
+        `memory_limit`, in bytes, counts tensors that are requested, wait to be taken, or are held; without it those that are held do not count. With `in_files`
+        they are in memory with file descriptors, several of them in one, and room is waited for longer: other processes have to make it.
+        """
+    def close(self) -> None:
+        """Gives up the connections. Tensors stay."""
+
+@final
+class _Arrivals(_Closing):
+    """Tensors of a checkpoint, and what loads them."""
+    def next(self, timeout: float | None = None) -> tuple[str, Tensor, int, _Share, bool] | bool | None:
+        """Takes the next tensor, and waits for it `timeout` seconds. Returns its name, the tensor, the number of its memory, what counts that, and whether
+        it is the last one of it; None if none has come, True when all have.
+        """
+    def progress(self) -> tuple[int, int]:
+        """How many bytes of the tensors are in place, and how many they have in all."""
+    def fileno(self) -> int:
+        """A file descriptor that is readable when there may be a tensor: read 8 bytes of it, then take what is there."""
+    def close(self) -> None:
+        """Ends the load. Tensors that were taken stay."""
+
+@final
+class _Share:
+    """Memory that counts until this is collected."""
+
+@final
 class _Signal:
     """A file descriptor with an edge when a call that would have blocked can be repeated."""
     def arm(self) -> None:
@@ -452,35 +493,14 @@ class _Connecting:
     def close(self) -> None:
         """Gives up."""
 
-def load_safetensors(
-    url: str,
-    nic: Netdev | None = None,
-    *,
-    device: str = "cpu",
-    bind: int | None = None,
-    connections: int | None = None,
-    idle_limit: float = 30.0,
-    headers: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
-    headers_file: str | PathLike[str] | None = None,
-    user: str | None = None,
-    password: str | None = None,
-    password_file: str | PathLike[str] | None = None,
-) -> Tensors:
-    """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
-    requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
-    "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
-    host memory.
-
-    The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
-    kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
-    through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
-    one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
-    DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-    (http_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
-    that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
-    also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
-    in the file.
-    """
+def _open_safetensors(url: str, options: dict[str, Any]) -> _Checkpoint:
+    """Opens the checkpoint at a URL: the first call of every load. `options` are the arguments of load_safetensors, by their names."""
+def _shared_file(file: Any, nbytes: int, number: int, tell: Any | None = None) -> Tensor:
+    """Maps a memory of another process, and returns it as a read-only tensor of bytes. When it is not used any more, `number` is sent on the socket `tell`."""
+def _shared_part(tensor: Tensor, shape: Sequence[int], bounds: Sequence[tuple[int, int]], device: str) -> Tensor:
+    """Returns a part of a tensor that has `shape` in its file, on `device`: where it lies, if that is the CPU and its bytes are contiguous, else as a copy."""
+def _shared_tensor(tensor: Tensor) -> tuple[int, int]:
+    """Returns the file descriptor of the memory of a tensor, which belongs to that, and the length of the memory."""
 def _receive_all(stream: Stream, max_bytes: int) -> int:
     """Receives up to the end of the stream in batches of at most `max_bytes`, and releases each: the loop of a program in Rust,
     which the benchmark compares with that of a program in Python. Returns the number of bytes.

@@ -39,6 +39,7 @@ const ISLANDS: &[&str] = &[
     "crates/doors/nixl/src/ffi/",
     "crates/doors/nixl/tests/two_processes/loaded/",
     "crates/doors/python/src/raw/",
+    "crates/doors/streamer/src/ffi/",
     "crates/doors/nccl/tests/judge/loaded/",
     "crates/doors/nccl/tests/released/device/kernel.rs",
     "crates/doors/nccl/tests/released/device/pipe.rs",

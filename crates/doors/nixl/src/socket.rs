@@ -359,12 +359,13 @@ impl Listening {
         let unix = self.unix.as_ref();
         let unix = iter::from_fn(|| unix?.accept(flags).ok());
         let mut unix = unix.take(STRANGERS);
-        unix.find_map(|socket| Socket::of_unix(socket).ok()).or_else(|| {
-            self.listeners.iter().find_map(|listener| {
-                let socket = rustix::net::accept_with(listener, flags).ok()?;
-                Socket::of_tcp(socket, timeout).ok()
+        unix.find_map(|socket| Socket::of_unix(socket).ok())
+            .or_else(|| {
+                self.listeners.iter().find_map(|listener| {
+                    let socket = rustix::net::accept_with(listener, flags).ok()?;
+                    Socket::of_tcp(socket, timeout).ok()
+                })
             })
-        })
     }
 }
 

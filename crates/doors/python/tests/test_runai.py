@@ -100,7 +100,7 @@ def test_without_a_library_the_command_says_what_to_build():
 def test_ranges_of_files_and_objects_are_read(library, server, tmp_path, capfd):  # noqa: F811
     body = bytes(range(251)) * 20_000
     (tmp_path / "file").write_bytes(body)
-    server.files["/bucket/models/a b"] = body
+    server.files["/bucket/models/a%20b"] = body
     streamer = Streamer(library)
     assert streamer.set_credentials(endpoint=server.url, access_key_id="me", secret_access_key="s3cret") == 0
     assert streamer.set_credentials(endpoint="http://other") == 18
@@ -152,9 +152,9 @@ def test_the_end_of_a_streamer_ends_a_load_that_waits(library, server):  # noqa:
 
 @pytest.mark.parametrize("judge", JUDGES)
 def test_the_tests_of_the_package_pass(judge, library, tmp_path):
-    for name in ["runai_model_streamer", "torch", "humanize"]:
+    for name in ["runai_model_streamer", "torch", "humanize", "safetensors"]:
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"SKIP {name} is not installed: pip install runai-model-streamer")
+            pytest.skip(f"SKIP {name} is not installed: pip install runai-model-streamer safetensors")
     environment = {**os.environ, "STREAMER_LIBRARY": str(library)}
     tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", f"runai_model_streamer.{judge}.tests"]
     run = subprocess.run([sys.executable, *tests], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=600)

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use peer_socket::PeerSocket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::Pid;
 
@@ -36,9 +37,9 @@ impl Socket {
         let target = match target {
             Address::Tcp(target) => target,
             Address::Unix(cookie) => {
-                let socket = stream_socket(AddressFamily::UNIX)?;
+                let socket = PeerSocket::refusing(stream_socket(AddressFamily::UNIX)?);
                 rustix::net::connect(&socket, &Address::unix_name(cookie)?)?;
-                return Ok(Self::new(socket.into(), readiness));
+                return Self::of_unix(socket, readiness);
             }
         };
         let socket = stream_socket(family(target))?;
@@ -56,6 +57,16 @@ impl Socket {
             can_read: false,
             can_write: false,
         }
+    }
+
+    /// Takes a connection on this machine, with a process of the same user. Root could read the memory of all others: a peer of another user
+    /// could become a set-user-ID program, or leave its number to somebody else's process, and have this one tell what is there.
+    pub(super) fn of_unix(socket: PeerSocket, readiness: &Arc<Readiness>) -> io::Result<Self> {
+        if sockopt::socket_peercred(&socket)?.uid != rustix::process::geteuid() {
+            let text = "it belongs to another user";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(Self::new(socket.into_trusted().into(), readiness))
     }
 
     /// Takes a connection, and lets the kernel find out when its peer is gone.

@@ -39,15 +39,14 @@
 
 mod active;
 mod base64;
-mod checksum;
 mod connection;
 mod dial;
 mod error;
 #[cfg(feature = "test-util")]
-#[doc(hidden)]
-pub mod fuzz;
+pub(crate) mod fuzz;
 mod http;
 mod landing;
+mod loaded;
 mod loader;
 pub(crate) mod nbd;
 mod notice;
@@ -56,7 +55,6 @@ mod origin;
 mod part;
 mod partial;
 mod pool;
-mod run;
 mod safetensors;
 mod secrets;
 mod session;
@@ -64,13 +62,14 @@ mod source;
 mod to_host;
 
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
+pub use crate::checksum::{Crc32c, Xxh3};
 pub use crate::parallel::Progress;
-pub use checksum::{Crc32c, Xxh3};
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError, Volume};
 pub use landing::Landed;
-pub use loader::{Loaded, Loader};
+pub use loaded::Loaded;
+pub use loader::Loader;
 pub use nbd::{NbdExport, NbdUrl};
 pub use origin::Origin;
 pub use part::Part;

@@ -6,6 +6,7 @@ mod date;
 mod fields;
 mod file;
 mod head;
+mod moved;
 mod profile;
 mod proxy;
 mod request;
@@ -21,10 +22,11 @@ mod way;
 
 pub(crate) use client::Client;
 pub use file::HttpFile;
+pub(crate) use moved::Moved;
 #[cfg(test)]
 pub(crate) use request::Ask;
 pub use request::HttpRequest;
-pub(crate) use session::{HttpSession, Moved};
+pub(crate) use session::HttpSession;
 pub use sigv4::S3Credentials;
 pub(crate) use sigv4::encoded_bytes;
 pub use url::{Url, UrlError};

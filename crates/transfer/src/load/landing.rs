@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
-use super::checksum::Crc32c;
 use super::error::LoadError;
 use super::part::Layout;
 use super::session::Foretold;
+use crate::checksum::Crc32c;
 
 /// Bytes of the source that have arrived, for the caller of [`Loader::deliver`](super::Loader::deliver).
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use devmem_tcp::{Dmabuf, memory::CopyError};
 
 use super::error::LoadError;
 use super::landing::Landed;
-use super::loader::{Loaded, Loader};
+use super::loaded::Loaded;
+use super::loader::Loader;
 use super::part::Part;
 use super::partial::PartialFile;
 use super::source::Source;

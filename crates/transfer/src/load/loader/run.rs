@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::active::Active;
-use super::connection::Connection;
-use super::error::LoadError;
-use super::http::Moved;
-use super::landing::Landing;
-use super::loader::{Loaded, Loader};
-use super::session::Fault;
-use super::source::{Begun, Connecting, Opened, Source};
+use super::Loader;
+use crate::load::active::Active;
+use crate::load::connection::Connection;
+use crate::load::error::LoadError;
+use crate::load::http::Moved;
+use crate::load::landing::Landing;
+use crate::load::loaded::Loaded;
+use crate::load::session::Fault;
+use crate::load::source::{Begun, Connecting, Opened, Source};
 use crate::parallel::{Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Slots, turn_all};
 
 /// Told of the progress of a run; may end it.

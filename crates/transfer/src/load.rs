@@ -10,8 +10,8 @@
 //! so more threads would only wait for each other. Several connections hide round trips and server latency; a load uses no more
 //! than make it faster.
 //!
-//! It has no TLS. The bytes of a TLS connection are decrypted after they were received; only a NIC that decrypts TLS could
-//! place plain bytes in device memory.
+//! The bytes of https servers are decrypted by the CPU in host memory, and one copy takes them to their place: only a NIC that decrypts TLS could
+//! place plain bytes in device memory. `Transport` is a connection with or without TLS, and a `Wire` receives from it.
 //!
 //! # One piece
 //!
@@ -44,6 +44,7 @@ mod dial;
 mod error;
 #[cfg(feature = "test-util")]
 pub(crate) mod fuzz;
+mod hop;
 mod http;
 mod landing;
 mod loaded;
@@ -59,7 +60,9 @@ mod safetensors;
 mod secrets;
 mod session;
 mod source;
+mod tls;
 mod to_host;
+mod transport;
 
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::checksum::{Crc32c, Xxh3};
@@ -79,3 +82,4 @@ pub use safetensors::{
 };
 pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;
+pub use tls::{TlsClient, TlsError, TlsOptions};

@@ -13,7 +13,7 @@ use devmem_tcp::ErrorKind;
 
 use crate::args::ChecksumKind;
 use crate::client::Client;
-use crate::plan::{LoadJob, LoadPlan, NicPlan};
+use crate::plan::{LoadJob, LoadPlan, NicPlan, strict_https};
 use crate::receiver::BoundNic;
 use crate::report::{LoadReport, checksum_on, verdict};
 use contents::Contents;
@@ -103,12 +103,19 @@ pub fn transfer(
 ) -> Result<LoadedTarget, Failure> {
     let loader = loader(client, job);
     let contents = Contents::open(job, &loader, stop)?;
+    if job.strict && contents.is_encrypted() {
+        return Err(strict_https());
+    }
     let size = contents.memory_bytes();
     note(format_args!("loading {}", contents.name()));
 
     let servers = contents.addresses();
     let local = client.local(&servers)?;
-    let bound = client.bind(client.mem_bytes_for(contents.bytes()), local, &servers)?;
+    // The NIC receives what the CPU must decrypt in host memory: device memory would be one copy more.
+    let bound = match contents.is_encrypted() {
+        true => None,
+        false => client.bind(client.mem_bytes_for(contents.bytes()), local, &servers)?,
+    };
     let mut target = Target::open(job, nic.memory, size, || contents.version())?;
     let resumed = target.done_bytes();
     let progress = Progress::transfer(Some(contents.bytes()));
@@ -186,7 +193,7 @@ pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
             ),
             ErrorKind::ConnectionRefused if proxy_of(origin).is_some() => (
                 format!("{address}, the proxy of the environment, refuses the connection"),
-                "correct http_proxy, or name the host in no_proxy if it needs no proxy".to_owned(),
+                "correct http_proxy or https_proxy, or name the host in no_proxy if it needs no proxy".to_owned(),
             ),
             ErrorKind::ConnectionRefused => (
                 format!("{address} refuses the connection: no program listens there"),
@@ -217,6 +224,9 @@ fn server(origin: &Origin, at: SocketAddr) -> String {
         }
         Origin::Nvme(_) => {
             format!("nvmetcli restore, with a port of addr_trtype tcp and addr_trsvcid {port}")
+        }
+        _ if origin.is_encrypted() => {
+            format!("openssl s_server -WWW -accept {port} -cert CERT -key KEY")
         }
         _ => format!("python3 -m http.server {port}{any}"),
     }

@@ -7,7 +7,7 @@ use ::nvme::pdu::Digests;
 use super::http::{HttpFile, HttpSession, Url, Volume};
 use super::nbd::{NbdSession, NbdUrl};
 use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
-use super::pool::Hop;
+use super::hop::Hop;
 use super::safetensors;
 use super::session::{Fault, Next, Session};
 use crate::parallel::{Piece, Pieces};
@@ -172,6 +172,7 @@ pub fn http(data: &[u8]) {
     let hop = Hop {
         host: "host".to_owned(),
         port: 80,
+        tls: None,
     };
     let mut session = HttpSession::new(&Volume::of(&file), hop, usize::from(kind >> 1 & 3) + 1);
     drive(&mut session, usize::from(*cut).max(1), bytes);

@@ -1,5 +1,6 @@
 //! HTTP/1.1 (RFC 9112): ranges of a file, over connections that stay open.
 
+mod approach;
 mod chunks;
 mod client;
 mod date;
@@ -16,10 +17,12 @@ pub(crate) mod secret;
 mod session;
 mod sigv4;
 mod talk;
+mod tunnel;
 pub(crate) mod url;
 mod volume;
 mod way;
 
+pub(crate) use approach::Approach;
 pub(crate) use client::Client;
 pub use file::HttpFile;
 pub(crate) use moved::Moved;

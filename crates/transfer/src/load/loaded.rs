@@ -21,6 +21,8 @@ pub struct Loaded {
     pub broken: u64,
     /// How often an NVMe controller sent the data of another command than this host expected: they were copied to their place.
     pub mispredicted: u64,
+    /// Bytes of https servers that the CPU has decrypted in host memory, and that were copied to their place from there.
+    pub decrypted: u64,
     /// Counters of all connections. Heads of responses and repeated pieces are included, what was received before the first request is not.
     pub stats: StreamStats,
 }

@@ -46,7 +46,8 @@ impl Loader {
         }
     }
 
-    /// Tells `hear` why a load waits, when that takes seconds: the server is busy, or does not answer. Other threads may call it.
+    /// Tells `hear` why a load waits, when that takes seconds: the server is busy, or does not answer; and that an https URL redirects to plain HTTP. Other
+    /// threads may call it.
     #[must_use]
     pub fn on_notice(mut self, hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.notice = Notice::to(hear);
@@ -155,13 +156,13 @@ impl Loader {
         check_room(len as usize)?;
         let mut bytes = vec![0; len as usize];
         let mut take = |landed: Landed<'_>| {
-            // Zeros are there already.
-            if let Landed::Frags { at, batch } = landed {
-                let place = usize::try_from(at - start).map_err(std::io::Error::other)?;
-                let out = bytes.get_mut(place..).unwrap_or_default();
-                batch.copy_to(out).map_err(std::io::Error::other)?;
-            }
-            Ok(())
+            let (Landed::Frags { at, .. } | Landed::Bytes { at, .. }) = landed else {
+                // Zeros are there already.
+                return Ok(());
+            };
+            let place = usize::try_from(at - start).map_err(std::io::Error::other)?;
+            let out = bytes.get_mut(place..).unwrap_or_default();
+            landed.copy_to(out).map(|_| ())
         };
         let end = start.saturating_add(u64::from(len));
         let ranges = [start..end];

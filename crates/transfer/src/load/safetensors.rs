@@ -236,6 +236,11 @@ impl Checkpoint {
         kept.sum()
     }
 
+    /// Returns whether bytes come by https, and the CPU decrypts them in host memory.
+    pub fn is_encrypted(&self) -> bool {
+        self.volume.is_encrypted()
+    }
+
     /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].
     pub fn serves_ranges(&self) -> bool {
         self.volume.serves_ranges()

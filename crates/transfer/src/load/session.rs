@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::LoadError;
 use super::http::Moved;
-use super::pool::Hop;
+use super::hop::Hop;
 use crate::checksum::Crc32c;
 use crate::parallel::Piece;
 

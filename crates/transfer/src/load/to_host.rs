@@ -39,6 +39,7 @@ impl Loader {
                 batch.copy_to(&mut bytes).map_err(io::Error::other)?;
                 file.write_all_at(&bytes, at - start)
             }
+            Landed::Bytes { at, bytes } => file.write_all_at(bytes, at - start),
         };
         self.deliver(source, &[range], &mut write, progress)
     }
@@ -66,6 +67,10 @@ impl Loader {
                 bytes.resize(batch.device_bytes() + batch.linear_bytes(), 0);
                 batch.copy_to(&mut bytes).map_err(io::Error::other)?;
                 partial.file().write_all_at(&bytes, at - start)?;
+                partial.wrote(at..at + bytes.len() as u64)
+            }
+            Landed::Bytes { at, bytes } => {
+                partial.file().write_all_at(bytes, at - start)?;
                 partial.wrote(at..at + bytes.len() as u64)
             }
         };

@@ -15,7 +15,7 @@ use super::said::Said;
 use super::volume::{Placed, Volume};
 use super::way::Way;
 use crate::load::error::LoadError;
-use crate::load::pool::Hop;
+use crate::load::hop::Hop;
 use crate::load::session::{Fault, Next, Session};
 use crate::parallel::Piece;
 

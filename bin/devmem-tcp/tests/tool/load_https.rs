@@ -65,7 +65,7 @@ fn start_nginx(folder: &Path) -> Nginx {
          ssl_certificate {0}/server.pem; ssl_certificate_key {0}/server.key;\n\
          server {{ listen {PORT} ssl; root {0}; }}\n\
          server {{ listen 8444 ssl; root {0}; ssl_client_certificate {0}/ca.pem; ssl_verify_client on; }}\n\
-         server {{ listen 8080; return 302 https://localhost:{PORT}$request_uri; }} }}\n",
+         server {{ listen 8080; return 302 https://$host:{PORT}$request_uri; }} }}\n",
         folder.display()
     );
     let conf = folder.join("nginx.conf");
@@ -166,11 +166,11 @@ fn strict_refuses_https_with_the_reason() {
         load(folder, &url).failed_with(2, "the CPU decrypts the bytes in host memory");
         let sockets = load(folder, "http://localhost:8080/file --backend sockets --strict");
         sockets.failed_with(2, "receives into host memory");
-        // Over our stack it is the redirect that leads to https.
-        let through = "--peer-addr 10.77.0.1/24 --cacert @/ca.pem";
-        let url = format!("http://10.77.0.1:8080/file {through} --strict");
-        let refused = load(folder, &url);
-        assert_ne!(refused.code, Some(0), "{}", refused.stderr);
+        if crate::common::has_tap(TEST) {
+            let through = "--peer-addr 10.77.0.1/24 --cacert @/ca.pem";
+            let redirected = format!("http://10.77.0.1:8080/file {through} --strict");
+            load(folder, &redirected).failed_with(2, "the CPU decrypts the bytes");
+        }
     });
 }
 

@@ -69,7 +69,9 @@ impl TlsStream {
             problem: "this is no name that a certificate can have".to_owned(),
             remedy: "write the server's name in DNS, or its address",
         };
-        let name = ServerName::try_from(host.to_owned()).map_err(bad_name)?;
+        // The dot at the end of an absolute name is none of the name (RFC 6066 3).
+        let name = host.strip_suffix('.').unwrap_or(host).to_owned();
+        let name = ServerName::try_from(name).map_err(bad_name)?;
         let tls = UnbufferedClientConnection::new(client.config()?, name);
         Ok(Self {
             stream,
@@ -108,7 +110,11 @@ impl TlsStream {
                 return Ok(true);
             }
             match self.fill()? {
-                Some(0) => return Err(self.broken("the server closed the connection in the handshake of TLS")),
+                Some(0) => {
+                    return Err(self.broken(
+                        "the server closed the connection in the handshake of TLS\n  check that it speaks TLS on this port; its log may say more",
+                    ));
+                }
                 Some(_) => {}
                 None => return Ok(false),
             }

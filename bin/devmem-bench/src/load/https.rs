@@ -51,7 +51,12 @@ pub fn command(folder: &Path, host: IpAddr) -> Result<Command> {
 fn make_certificate(certificate: &Path, key: &Path, host: IpAddr) -> Result<()> {
     let mut command = Command::new(OPENSSL);
     command.args(["req", "-x509", "-nodes", "-days", "30", "-newkey", "ec"]);
-    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=bench"]);
+    command.args([
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-subj",
+        "/CN=bench",
+    ]);
     command.args(["-addext", &format!("subjectAltName=IP:{host}")]);
     // The certificate of an authority may not be that of a server.
     command.args(["-addext", "basicConstraints=critical,CA:FALSE"]);

@@ -269,9 +269,9 @@ pub struct LoadReading {
 pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<LoadReading> {
     match kind {
         Kind::Ours(ours) => load(setting, ours),
-        Kind::Sockets(serving, connections) => over_veth(setting, serving, || {
-            sockets(setting, serving, connections)
-        }),
+        Kind::Sockets(serving, connections) => {
+            over_veth(setting, serving, || sockets(setting, serving, connections))
+        }
         Kind::Curl(serving) => over_veth(setting, serving, || curl(setting, serving)),
         Kind::Recv => over_veth(setting, NGINX, || recv(setting)),
         Kind::Floor => floor(setting),
@@ -377,11 +377,7 @@ fn floor(setting: &Setting<'_>) -> Result<LoadReading> {
 }
 
 /// Loads over the kernel's sockets, to one place in memory.
-fn sockets(
-    setting: &Setting<'_>,
-    serving: Serving,
-    connections: usize,
-) -> Result<MeterReading> {
+fn sockets(setting: &Setting<'_>, serving: Serving, connections: usize) -> Result<MeterReading> {
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
     let nic = Netdev::kernel_to(SENDER.into())?;
     let mut request = HttpRequest::new(serving.url().parse()?);

@@ -87,8 +87,18 @@ fn load(folder: &Path, options: &str) -> Finished {
     let mut command = tool();
     command.args(["load", "--json"]);
     let folder = folder.display().to_string();
-    command.args(options.split_whitespace().map(|word| word.replace('@', &folder)));
-    for variable in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+    command.args(
+        options
+            .split_whitespace()
+            .map(|word| word.replace('@', &folder)),
+    );
+    for variable in [
+        "http_proxy",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ] {
         command.env_remove(variable);
     }
     start_command(command).finish()
@@ -122,18 +132,28 @@ fn https_uses_the_kernels_sockets_and_verifies_the_server() {
         let json = done.json();
         assert_eq!(json["backend"], "sockets");
         assert_eq!(json["decrypted_bytes"], FILE_BYTES, "{json}");
-        assert!(done.stderr.contains("decrypted by the CPU"), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("decrypted by the CPU"),
+            "{}",
+            done.stderr
+        );
         let copy = fs::read(folder.join("copy")).expect("it is there");
         assert!(copy == repeating(251, 9, FILE_BYTES));
 
         let unknown = load(folder, &format!("https://localhost:{PORT}/file"));
         unknown.failed_with(1, "no authority");
-        let name = load(folder, &format!("https://127.0.0.1:{PORT}/file --cacert @/ca.pem"));
+        let name = load(
+            folder,
+            &format!("https://127.0.0.1:{PORT}/file --cacert @/ca.pem"),
+        );
         name.failed_with(1, "is for localhost, 10.77.0.1");
         let any = load(folder, &format!("https://127.0.0.1:{PORT}/file --insecure"));
         assert_eq!(any.json()["bytes"], FILE_BYTES);
         assert!(any.stderr.contains("warning: --insecure"), "{}", any.stderr);
-        let plain = load(folder, &format!("http://localhost:{PORT}/file --backend sockets"));
+        let plain = load(
+            folder,
+            &format!("http://localhost:{PORT}/file --backend sockets"),
+        );
         plain.failed_with(1, "write https://");
         let redirected = load(
             folder,
@@ -164,7 +184,10 @@ fn strict_refuses_https_with_the_reason() {
     in_world(TEST, |folder| {
         let url = format!("https://localhost:{PORT}/file --cacert @/ca.pem --strict");
         load(folder, &url).failed_with(2, "the CPU decrypts the bytes in host memory");
-        let sockets = load(folder, "http://localhost:8080/file --backend sockets --strict");
+        let sockets = load(
+            folder,
+            "http://localhost:8080/file --backend sockets --strict",
+        );
         sockets.failed_with(2, "receives into host memory");
         if crate::common::has_tap(TEST) {
             let through = "--peer-addr 10.77.0.1/24 --cacert @/ca.pem";
@@ -187,7 +210,10 @@ fn our_stack_loads_https_without_bound_memory() {
         )
         .json();
         assert_eq!(json["backend"], "user");
-        assert_eq!((&json["decrypted_bytes"], &json["mem_bytes"]), (&FILE_BYTES.into(), &0.into()));
+        assert_eq!(
+            (&json["decrypted_bytes"], &json["mem_bytes"]),
+            (&FILE_BYTES.into(), &0.into())
+        );
         let copy = fs::read(folder.join("copy")).expect("it is there");
         assert!(copy == repeating(251, 9, FILE_BYTES));
     });

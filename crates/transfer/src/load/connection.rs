@@ -40,11 +40,7 @@ trait Wire: fmt::Debug {
     ) -> Result<Option<usize>, Fault>;
 
     /// Prepares the place of the payload that comes next.
-    fn place_next(
-        &mut self,
-        session: &dyn Session,
-        landing: &Landing<'_>,
-    ) -> Result<(), Fault>;
+    fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault>;
 
     /// Returns what it has counted.
     fn counts(&self) -> Counts;

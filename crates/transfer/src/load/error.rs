@@ -97,7 +97,9 @@ pub enum LoadError {
         remedy: &'static str,
     },
     /// A proxy refuses to connect to the server of an https URL.
-    #[error("the proxy {proxy} does not connect to {host}: it answers {status} {reason}{said}\n  {remedy}")]
+    #[error(
+        "the proxy {proxy} does not connect to {host}: it answers {status} {reason}{said}\n  {remedy}"
+    )]
     Tunnel {
         /// The URL of the proxy.
         proxy: String,

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use ::nvme::pdu::Digests;
 
+use super::hop::Hop;
 use super::http::{HttpFile, HttpSession, Url, Volume};
 use super::nbd::{NbdSession, NbdUrl};
 use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
-use super::hop::Hop;
 use super::safetensors;
 use super::session::{Fault, Next, Session};
 use crate::parallel::{Piece, Pieces};

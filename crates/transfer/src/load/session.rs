@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::LoadError;
-use super::http::Moved;
 use super::hop::Hop;
+use super::http::Moved;
 use crate::checksum::Crc32c;
 use crate::parallel::Piece;
 

@@ -75,7 +75,7 @@ pub(crate) struct Rules {
 /// A connection that can request pieces, or soon can.
 pub(crate) enum Begun<'a> {
     Open(Transport, Box<dyn Session>),
-    Connecting(Connecting<'a>),
+    Connecting(Box<Connecting<'a>>),
 }
 
 /// A connection to an HTTP server that is being made.
@@ -250,11 +250,11 @@ impl Source {
             Self::Files(files) => files.clone(),
             Self::Nbd(export) => {
                 let (stream, session) = export.connect(nic, window, go_on)?;
-                return Ok(Begun::Open(Transport::Tcp(stream), session));
+                return Ok(Begun::Open(Transport::Tcp(Box::new(stream)), session));
             }
             Self::Nvme(namespace) => {
                 let (stream, session) = namespace.connect(nic, window, go_on)?;
-                return Ok(Begun::Open(Transport::Tcp(stream), session));
+                return Ok(Begun::Open(Transport::Tcp(Box::new(stream)), session));
             }
         };
         let placed = files.file_at(at).ok_or(LoadError::Unasked { at })?;
@@ -269,7 +269,7 @@ impl Source {
         };
         Ok(match kept {
             Some(transport) => Begun::Open(transport, connecting.session()),
-            None => Begun::Connecting(connecting),
+            None => Begun::Connecting(Box::new(connecting)),
         })
     }
 

@@ -14,7 +14,7 @@ const RECEIVE_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) enum Transport {
     /// Payload can be received where it belongs.
-    Tcp(Stream),
+    Tcp(Box<Stream>),
     /// The CPU decrypts into host memory.
     Tls(Box<TlsStream>),
 }

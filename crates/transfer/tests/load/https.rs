@@ -77,9 +77,7 @@ fn file_server(authority: &Authority) -> (TlsServer, Arc<Vec<u8>>) {
     let file = Arc::new(pattern(FILE_BYTES));
     let served = Arc::clone(&file);
     let config = config(&authority.sign("server", &NAMES), None);
-    let server = TlsServer::start(config, move |asked, mut out| {
-        good(asked, &served, &mut out)
-    });
+    let server = TlsServer::start(config, move |asked, mut out| good(asked, &served, &mut out));
     (server, file)
 }
 
@@ -180,7 +178,7 @@ fn the_shards_of_a_checkpoint_share_connections() {
     let loaded = checkpoint.load(&loader, &memory, &mut |_| ControlFlow::Continue(()));
     assert_eq!(loaded.unwrap().bytes, (SHARDS * 1000) as u64);
     for tensor in checkpoint.tensors() {
-        let shard = tensor.name.trim_start_matches('t').parse().unwrap();
+        let shard: u8 = tensor.name.trim_start_matches('t').parse().unwrap();
         assert!(memory.slice(tensor.place.clone()).to_vec() == [shard; 1000]);
     }
     let (requests, handshakes) = (server.requests(), server.handshakes());
@@ -195,19 +193,24 @@ fn refused(request: HttpRequest) -> String {
 
 #[test]
 fn a_server_must_prove_who_it_is() {
-    let (authority, other) = (Authority::new(), Authority::new());
+    let (authority, other) = (Authority::new(), Authority::named("Another"));
     let (server, file) = file_server(&authority);
     let url = server.url("localhost", "/file");
     let unknown = refused(request(&url, &other));
     assert!(unknown.starts_with("localhost: "), "{unknown}");
     assert!(unknown.contains("signed by no authority"), "{unknown}");
     assert!(unknown.contains("--cacert"), "{unknown}");
+    let namesake = refused(request(&url, &Authority::new()));
+    assert!(namesake.contains("same name and another key"), "{namesake}");
     assert_eq!(server.requests(), 0, "nothing is asked before");
 
     let serve = |signed| TlsServer::start(config(&signed, None), |_, _| Ok(After::Close));
     let old = serve(authority.sign_until("old", &NAMES, 2000));
     let old = refused(request(&old.url("localhost", "/file"), &authority));
-    assert!(old.contains("has expired") && old.contains("clock"), "{old}");
+    assert!(
+        old.contains("has expired") && old.contains("clock"),
+        "{old}"
+    );
     let elsewhere = serve(authority.sign("elsewhere", &["other.example"]));
     let wrong = refused(request(&elsewhere.url("localhost", "/file"), &authority));
     let expected = "is for other.example, and not for localhost";
@@ -222,7 +225,7 @@ fn a_server_must_prove_who_it_is() {
 
 #[test]
 fn a_client_shows_its_certificate_to_the_origin_alone() {
-    let (authority, clients) = (Authority::new(), Authority::new());
+    let (authority, clients) = (Authority::new(), Authority::named("Of clients"));
     let file = Arc::new(pattern(FILE_BYTES));
     let served = Arc::clone(&file);
     let strict = config(&authority.sign("server", &NAMES), Some(&clients));
@@ -255,7 +258,10 @@ fn a_client_shows_its_certificate_to_the_origin_alone() {
     let other = TlsServer::start(strict, |_, _| Ok(After::Close));
     let redirect = format!("/{}", other.url("localhost", "/x"));
     let elsewhere = refused(with(&server.url("localhost", &redirect), shown));
-    assert!(elsewhere.contains("certificate of this client"), "{elsewhere}");
+    assert!(
+        elsewhere.contains("certificate of this client"),
+        "{elsewhere}"
+    );
 }
 
 #[test]
@@ -268,11 +274,21 @@ fn files_of_tls_that_cannot_be_used_are_named() {
     let no_certificate = text(TlsOptions::new().authorities(&signed.key));
     assert!(no_certificate.contains("some.key has no usable certificate"));
     let options = TlsOptions::new().authorities(authority.file());
-    let no_key = text(options.clone().identity(&signed.certificate, &signed.certificate));
-    assert!(no_key.contains("some.pem has no usable private key"), "{no_key}");
+    let no_key = text(
+        options
+            .clone()
+            .identity(&signed.certificate, &signed.certificate),
+    );
+    assert!(
+        no_key.contains("some.pem has no usable private key"),
+        "{no_key}"
+    );
     let other = authority.sign("other", &NAMES);
     let of_other = text(options.identity(&signed.certificate, &other.key));
-    assert!(of_other.contains("other.key has no usable private key"), "{of_other}");
+    assert!(
+        of_other.contains("other.key has no usable private key"),
+        "{of_other}"
+    );
 }
 
 /// The heads of all requests.
@@ -317,9 +333,10 @@ fn credentials_stay_with_their_origin_over_redirects_between_http_and_https() {
     );
     let warned = Arc::new(AtomicUsize::new(0));
     let nic = loopback();
-    for (url, from, to, is_encrypted) in
-        [(&there, &plain, &secret, true), (&back, &secret, &plain, false)]
-    {
+    for (url, from, to, is_encrypted) in [
+        (&there, &plain, &secret, true),
+        (&back, &secret, &plain, false),
+    ] {
         from.lock().unwrap().clear();
         to.lock().unwrap().clear();
         let request = with(url, tls.clone()).field("X-Token", "s3cret").unwrap();
@@ -346,7 +363,10 @@ fn credentials_stay_with_their_origin_over_redirects_between_http_and_https() {
         assert!(from[0].contains("X-Token: s3cret") && from[0].contains("Authorization: Basic"));
         assert!(!to.is_empty());
         for head in to.iter() {
-            assert!(!head.contains("s3cret") && !head.contains("Basic"), "{head}");
+            assert!(
+                !head.contains("s3cret") && !head.contains("Basic"),
+                "{head}"
+            );
         }
     }
     assert_eq!(warned.load(Ordering::Relaxed), 1, "from https to http");
@@ -364,19 +384,18 @@ fn a_connection_that_is_cut_in_mid_body_ends_no_file() {
         let len = range.end - range.start;
         let mut whole = Vec::new();
         good(asked, &served, &mut whole)?;
-        let missing = if asked.number < 30 { len as usize / 2 } else { 0 };
+        let missing = if asked.number < 30 {
+            len as usize / 2
+        } else {
+            0
+        };
         out.write_all(&whole[..whole.len() - missing])?;
         Ok(match missing {
             0 => After::Keep,
             _ => After::Close,
         })
     };
-    let server = TlsServer::slow(
-        Arc::clone(&config),
-        Duration::ZERO,
-        Ending::Cut,
-        halving,
-    );
+    let server = TlsServer::slow(Arc::clone(&config), Duration::ZERO, Ending::Cut, halving);
     let request_of = |server: &TlsServer| request(&server.url("localhost", "/file"), &authority);
     let (loaded, bytes) = load(&loader(&loopback()), request_of(&server)).unwrap();
     assert!(bytes == *file && loaded.broken > 0, "what has come stays");
@@ -436,7 +455,10 @@ fn a_slow_handshake_is_waited_for_up_to_the_limit() {
     let port = silent.local_addr().unwrap().port();
     let impatient = loader(&loopback()).idle_limit(Duration::from_millis(100));
     let text = load(&impatient, request_of(port)).map(|_| ()).unwrap_err();
-    assert!(text.contains("the handshake of TLS was not complete"), "{text}");
+    assert!(
+        text.contains("the handshake of TLS was not complete"),
+        "{text}"
+    );
     let cancelled = loader(&loopback()).open(&Origin::Http(request_of(port)), &mut || {
         ControlFlow::Break(())
     });
@@ -457,7 +479,10 @@ fn plain_http_and_tls_on_each_others_ports_are_told() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    let text = refused(request(&format!("https://localhost:{port}/file"), &authority));
+    let text = refused(request(
+        &format!("https://localhost:{port}/file"),
+        &authority,
+    ));
     assert!(text.contains("answers in plain HTTP"), "{text}");
     assert!(text.contains("write http://"), "{text}");
 
@@ -466,5 +491,8 @@ fn plain_http_and_tls_on_each_others_ports_are_told() {
     let nic = loopback();
     let opened = loader(&nic).open(&Origin::Http(plain), &mut || ControlFlow::Continue(()));
     let text = opened.unwrap_err().to_string();
-    assert!(text.contains("is one of TLS") && text.contains("https://"), "{text}");
+    assert!(
+        text.contains("is one of TLS") && text.contains("https://"),
+        "{text}"
+    );
 }

@@ -102,9 +102,7 @@ fn server(authority: &Authority) -> (TlsServer, Arc<Vec<u8>>) {
     let file = Arc::new(pattern(FILE_BYTES));
     let served = Arc::clone(&file);
     let config = config(&authority.sign("server", &["localhost"]), None);
-    let server = TlsServer::start(config, move |asked, mut out| {
-        good(asked, &served, &mut out)
-    });
+    let server = TlsServer::start(config, move |asked, mut out| good(asked, &served, &mut out));
     (server, file)
 }
 

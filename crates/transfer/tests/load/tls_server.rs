@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
-};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -36,9 +34,12 @@ pub struct Signed {
 
 impl Authority {
     pub fn new() -> Self {
+        Self::named("An authority of a test")
+    }
+
+    pub fn named(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let name = "An authority of a test";
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("signed");
@@ -118,12 +119,15 @@ pub enum Ending {
     Cut,
 }
 
+/// The name of the server that a client asked for (SNI), and the protocol that was chosen (ALPN).
+pub type Hello = (Option<String>, Option<Vec<u8>>);
+
 pub struct TlsServer {
     pub port: u16,
     requests: Arc<AtomicUsize>,
     handshakes: Arc<AtomicUsize>,
-    /// What clients asked for: the name of the server, and the protocol that was chosen.
-    hellos: Arc<Mutex<Vec<(Option<String>, Option<Vec<u8>>)>>>,
+    /// What clients asked for.
+    hellos: Arc<Mutex<Vec<Hello>>>,
 }
 
 impl TlsServer {
@@ -228,7 +232,7 @@ impl TlsServer {
         self.handshakes.load(Ordering::Relaxed)
     }
 
-    pub fn hellos(&self) -> Vec<(Option<String>, Option<Vec<u8>>)> {
+    pub fn hellos(&self) -> Vec<Hello> {
         self.hellos.lock().expect("no panic").clone()
     }
 }

@@ -23,7 +23,7 @@ const BATCH_FRAGS: usize = 1024;
 /// A TCP connection.
 #[derive(Debug)]
 pub(super) struct Direct {
-    stream: Stream,
+    stream: Box<Stream>,
     batch: RxBatch,
     text: Vec<u8>,
     /// The bytes of the source for which the NIC was last told where they belong.
@@ -71,11 +71,7 @@ impl Wire for Direct {
         Ok(received)
     }
 
-    fn place_next(
-        &mut self,
-        session: &dyn Session,
-        landing: &Landing<'_>,
-    ) -> Result<(), Fault> {
+    fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault> {
         self.name_places(session, landing)
     }
 
@@ -96,7 +92,7 @@ impl Wire for Direct {
 }
 
 impl Direct {
-    pub(super) fn new(stream: Stream) -> Self {
+    pub(super) fn new(stream: Box<Stream>) -> Self {
         Self {
             stream,
             batch: RxBatch::with_capacity(BATCH_FRAGS),

@@ -26,7 +26,7 @@ pub(crate) struct Approach<'a> {
 #[derive(Debug)]
 enum Stage<'a> {
     Tcp(Box<Race<'a>>),
-    Tunnel(Stream, Tunnel),
+    Tunnel(Box<Stream>, Box<Tunnel>),
     Handshake(Box<TlsStream>),
     Over,
 }
@@ -76,14 +76,16 @@ impl<'a> Approach<'a> {
                     stream.set_nonblocking(true);
                     self.end = Some(Instant::now() + self.limit);
                     match self.tunnel.take() {
-                        Some(tunnel) => Stepped::Next(Stage::Tunnel(stream, tunnel)),
+                        Some(tunnel) => {
+                            Stepped::Next(Stage::Tunnel(Box::new(stream), Box::new(tunnel)))
+                        }
                         None => self.behind_tunnel(stream)?,
                     }
                 }
                 None => Stepped::Waits(Stage::Tcp(race)),
             },
             Stage::Tunnel(mut stream, mut tunnel) => match tunnel.poll(&mut stream)? {
-                true => self.behind_tunnel(stream)?,
+                true => self.behind_tunnel(*stream)?,
                 false => Stepped::Waits(Stage::Tunnel(stream, tunnel)),
             },
             Stage::Handshake(mut tls) => match tls.poll_handshake()? {
@@ -97,7 +99,7 @@ impl<'a> Approach<'a> {
     /// Goes on with a stream to the server.
     fn behind_tunnel(&mut self, stream: Stream) -> Result<Stepped<'a>, LoadError> {
         Ok(match &self.tls {
-            None => Stepped::Done(Transport::Tcp(stream)),
+            None => Stepped::Done(Transport::Tcp(Box::new(stream))),
             Some((client, host)) => {
                 let tls = TlsStream::new(stream, client, host)?;
                 Stepped::Next(Stage::Handshake(Box::new(tls)))
@@ -132,9 +134,9 @@ impl<'a> Approach<'a> {
     /// The attempts to connect cannot be waited for.
     pub(crate) fn wait(&mut self, longest: Duration) -> Result<(), LoadError> {
         match &mut self.stage {
-            Stage::Tcp(race) => race.wait(longest).map_err(|errno| {
-                LoadError::Wait(std::io::Error::from(errno))
-            }),
+            Stage::Tcp(race) => race
+                .wait(longest)
+                .map_err(|errno| LoadError::Wait(std::io::Error::from(errno))),
             Stage::Tunnel(stream, _) => {
                 wait_for(stream, longest);
                 Ok(())

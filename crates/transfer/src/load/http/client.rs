@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use devmem_tcp::Netdev;
 
+use super::approach::Approach;
 use super::head::Head;
 use super::request::{Ask, HttpRequest};
 use super::said::Said;
 use super::talk::{self, Broken, Response};
 use super::way::Way;
-use super::approach::Approach;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::notice::Notice;

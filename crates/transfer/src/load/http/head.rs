@@ -50,7 +50,9 @@ pub(crate) enum HeadError {
         error: httparse::Error,
         line: String,
     },
-    #[error("its answer is one of TLS\n  write https:// for this port, or the port of plain HTTP: 80 on most servers")]
+    #[error(
+        "its answer is one of TLS\n  write https:// for this port, or the port of plain HTTP: 80 on most servers"
+    )]
     Tls,
     #[error("its head has more than {MAX_HEAD_BYTES} bytes")]
     TooLong,
@@ -71,7 +73,10 @@ const TLS_RECORDS: [u8; 2] = [21, 22];
 /// # Errors
 /// The bytes are not the beginning of a response.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
-    if bytes.first().is_some_and(|first| TLS_RECORDS.contains(first)) {
+    if bytes
+        .first()
+        .is_some_and(|first| TLS_RECORDS.contains(first))
+    {
         return Err(HeadError::Tls);
     }
     let mut headers = [httparse::EMPTY_HEADER; MAX_FIELDS];

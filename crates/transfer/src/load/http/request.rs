@@ -72,7 +72,7 @@ impl Ask {
 pub struct HttpRequest {
     url: Url,
     fields: Vec<(String, String)>,
-    proxy: Option<Proxy>,
+    proxy: Option<Box<Proxy>>,
     /// Signs each request.
     signer: Option<Box<S3Credentials>>,
     /// For places by https.
@@ -181,7 +181,7 @@ impl HttpRequest {
     /// # Errors
     /// The URL needs the proxy, which is no http proxy.
     pub fn proxy_from_env(mut self) -> Result<Self, UrlError> {
-        self.proxy = Proxy::from(|name| std::env::var(name).ok());
+        self.proxy = Proxy::from(|name| std::env::var(name).ok()).map(Box::new);
         self.with_checked_proxy()
     }
 
@@ -190,7 +190,7 @@ impl HttpRequest {
     /// # Errors
     /// It is an https URL: the connection to a proxy is not encrypted.
     pub fn through_proxy(mut self, proxy: Url) -> Result<Self, UrlError> {
-        self.proxy = Some(Proxy::for_all(proxy));
+        self.proxy = Some(Box::new(Proxy::for_all(proxy)));
         self.with_checked_proxy()
     }
 
@@ -343,12 +343,12 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    fn environment(variables: &[(&str, &str)]) -> Option<Proxy> {
+    fn environment(variables: &[(&str, &str)]) -> Option<Box<Proxy>> {
         let variable = |name: &str| {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Proxy::from(variable)
+        Proxy::from(variable).map(Box::new)
     }
 
     fn request(url: &str) -> HttpRequest {

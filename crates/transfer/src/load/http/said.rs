@@ -27,7 +27,10 @@ pub(crate) struct Said {
 const PAGES: [(&str, &str); 5] = [
     ("plain http request was sent to https port", WRITE_HTTPS),
     ("speaking plain http to an ssl-enabled", WRITE_HTTPS),
-    ("client sent an http request to an https server", WRITE_HTTPS),
+    (
+        "client sent an http request to an https server",
+        WRITE_HTTPS,
+    ),
     (
         "no required ssl certificate was sent",
         "name a certificate of this client and its key: --cert FILE --key FILE",

@@ -138,12 +138,14 @@ impl Talk<'_, '_> {
                 return Ok(Came::Late);
             }
             // All of these bytes may be copied to host memory.
-            return Ok(match self.transport.receive(&mut self.batch, &mut self.text)? {
-                transport::Came::Nothing => continue,
-                transport::Came::Bytes => Came::Bytes,
-                transport::Came::End => Came::End,
-                transport::Came::Broken(cause) => Came::Broken(cause),
-            });
+            return Ok(
+                match self.transport.receive(&mut self.batch, &mut self.text)? {
+                    transport::Came::Nothing => continue,
+                    transport::Came::Bytes => Came::Bytes,
+                    transport::Came::End => Came::End,
+                    transport::Came::Broken(cause) => Came::Broken(cause),
+                },
+            );
         }
     }
 

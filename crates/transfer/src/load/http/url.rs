@@ -432,7 +432,10 @@ mod tests {
     fn what_is_no_http_url_is_refused_with_a_reason() {
         let refused = |text: &str| text.parse::<Url>().unwrap_err().to_string();
         for text in ["ftp://host/x", "host/x", ""] {
-            assert!(refused(text).contains("write http://HOST/PATH or https"), "{text}");
+            assert!(
+                refused(text).contains("write http://HOST/PATH or https"),
+                "{text}"
+            );
         }
         for text in [
             "http://",

@@ -41,7 +41,7 @@ pub(super) struct Run<'a> {
     landing: Landing<'a>,
     slots: Slots<Connection>,
     /// Connections that are being made, by their slots.
-    connecting: BTreeMap<usize, Connecting<'a>>,
+    connecting: BTreeMap<usize, Box<Connecting<'a>>>,
     /// The last moves of files without progress between them.
     moves: Moves,
     active: Active,

@@ -78,6 +78,10 @@ fn of_certificate(why: &CertificateError) -> (String, &'static str) {
             "name the file of its authority: --cacert FILE, or SSL_CERT_FILE=FILE; if that is known, the server does not send the \
              certificates between them",
         ),
+        Why::BadSignature => (
+            "the server's certificate is not signed by the authority that it names",
+            "a known authority has the same name and another key: name the file of the right one: --cacert FILE",
+        ),
         Why::Revoked => (
             "the server's certificate is revoked",
             "renew it on the server",
@@ -95,7 +99,10 @@ fn of_certificate(why: &CertificateError) -> (String, &'static str) {
                 }
                 false => "correct it on the server: `openssl x509 -text` shows what it has",
             };
-            let problem = format!("the server's certificate is not valid: {}", printable(&text));
+            let problem = format!(
+                "the server's certificate is not valid: {}",
+                printable(&text)
+            );
             return (problem, remedy);
         }
     };
@@ -135,6 +142,8 @@ fn of_alert(alert: AlertDescription) -> Option<(&'static str, &'static str)> {
         | Alert::CertificateExpired
         | Alert::CertificateUnknown
         | Alert::UnknownCA
+        // It cannot verify a signature.
+        | Alert::DecryptError
         | Alert::AccessDenied => (
             "the server refuses the certificate of this client, or that there is none",
             "name another one and its key: --cert FILE --key FILE; the log of the server may say why",
@@ -191,7 +200,10 @@ mod tests {
         ] {
             let text = text(&error, Phase::Open);
             assert!(expected.iter().all(|word| text.contains(word)), "{text}");
-            assert!(text.starts_with("host: ") && text.contains("\n  "), "{text}");
+            assert!(
+                text.starts_with("host: ") && text.contains("\n  "),
+                "{text}"
+            );
         }
     }
 
@@ -217,7 +229,10 @@ mod tests {
     fn plain_http_is_recognised() {
         let error = Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
         let plain = text(&error, Phase::Handshake(b"HTTP/1.1 400 Bad Request"));
-        assert!(plain.contains("plain HTTP") && plain.contains("http://"), "{plain}");
+        assert!(
+            plain.contains("plain HTTP") && plain.contains("http://"),
+            "{plain}"
+        );
         let other = text(&error, Phase::Handshake(b"SSH-2.0-"));
         assert!(other.contains("not TLS"), "{other}");
         let later = error_of("host", &error, Phase::Open);

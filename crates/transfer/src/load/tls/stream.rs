@@ -1,14 +1,15 @@
 //! A TLS connection over a stream: records are received into host memory and decrypted there.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::ops::Range;
 
 use devmem_tcp::Stream;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+    AppDataRecord, ConnectionState, EncodeError, EncryptError, InsufficientSizeError, ReadTraffic,
+    UnbufferedStatus,
 };
 
 use super::fault::{Phase, error_of};
@@ -20,8 +21,6 @@ use crate::parallel::is_not_ready;
 const RECEIVED_BYTES: usize = 256 << 10;
 /// Longest record (RFC 8446 5.2): its header, 16 KiB, and what protects them.
 const RECORD_BYTES: usize = 5 + (16 << 10) + 256;
-/// Most steps to put the alert about a fault into records.
-const ALERT_STEPS: usize = 4;
 
 /// What a receive has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +55,8 @@ pub(crate) struct TlsStream {
     outgoing: Vec<u8>,
     is_open: bool,
     is_closed: bool,
+    /// The protocol has ended with a fault, and takes nothing any more.
+    has_failed: bool,
 }
 
 impl TlsStream {
@@ -85,6 +86,7 @@ impl TlsStream {
             outgoing: Vec::new(),
             is_open: false,
             is_closed: false,
+            has_failed: false,
         })
     }
 
@@ -176,11 +178,18 @@ impl TlsStream {
 
     /// Announces the end of what this client sends (RFC 8446 6.1), if there is room for that.
     pub(crate) fn close(&mut self) {
+        if self.has_failed {
+            return;
+        }
         let records = &mut self.received[self.encrypted.clone()];
         let UnbufferedStatus { state, .. } = self.tls.process_tls_records(records);
         if let Ok(ConnectionState::WriteTraffic(mut traffic)) = state {
             let outgoing = &mut self.outgoing;
-            let _ = append(outgoing, |out| traffic.queue_close_notify(out), needed_to_encrypt);
+            let _ = append(
+                outgoing,
+                |out| traffic.queue_close_notify(out),
+                needed_to_encrypt,
+            );
         }
         // The server also notices the end of the connection.
         let _ = self.flush();
@@ -188,29 +197,20 @@ impl TlsStream {
 
     /// Lets the protocol take the received records and make those to be sent, until it needs more.
     fn proceed(&mut self) -> Result<(), LoadError> {
+        if self.has_failed {
+            return Err(self.broken("TLS has failed before"));
+        }
         loop {
             let records = &mut self.received[self.encrypted.clone()];
             let UnbufferedStatus { mut discard, state } = self.tls.process_tls_records(records);
             let mut goes_on = true;
             let stepped = match state {
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    let mut taken = Ok(());
-                    while let Some(record) = traffic.next_record() {
-                        match record {
-                            Ok(record) => {
-                                discard += record.discard;
-                                self.plain.extend_from_slice(record.payload);
-                            }
-                            Err(error) => taken = Err(error),
-                        }
-                    }
-                    taken
+                Ok(ConnectionState::ReadTraffic(traffic)) => {
+                    take_records(traffic, &mut self.plain).map(|further| discard += further)
                 }
-                Ok(ConnectionState::EncodeTlsData(mut data)) => append(
-                    &mut self.outgoing,
-                    |out| data.encode(out),
-                    needed_to_encode,
-                ),
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    append(&mut self.outgoing, |out| data.encode(out), needed_to_encode)
+                }
                 // They are sent in their order, before what is encrypted later.
                 Ok(ConnectionState::TransmitTlsData(data)) => {
                     data.done();
@@ -258,16 +258,14 @@ impl TlsStream {
 
     /// Tells the server of a fault in the records `seen`, and returns the error of the load.
     fn failed(&mut self, error: &rustls::Error, seen: Range<usize>) -> LoadError {
-        for _ in 0..ALERT_STEPS {
+        self.has_failed = true;
+        if !matches!(error, rustls::Error::AlertReceived(_)) {
+            // The alert is next. No record may be given to the protocol after it.
             let records = &mut self.received[self.encrypted.clone()];
             let UnbufferedStatus { state, .. } = self.tls.process_tls_records(records);
-            match state {
-                Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                    let outgoing = &mut self.outgoing;
-                    let _ = append(outgoing, |out| data.encode(out), needed_to_encode);
-                }
-                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                _ => break,
+            if let Ok(ConnectionState::EncodeTlsData(mut data)) = state {
+                let outgoing = &mut self.outgoing;
+                let _ = append(outgoing, |out| data.encode(out), needed_to_encode);
             }
         }
         let _ = self.flush();
@@ -326,6 +324,22 @@ impl fmt::Debug for TlsStream {
             .field("is_closed", &self.is_closed)
             .finish_non_exhaustive()
     }
+}
+
+/// Appends decrypted records. Returns how many further bytes are used up.
+fn take_records<Data>(
+    mut traffic: ReadTraffic<'_, '_, Data>,
+    plain: &mut Vec<u8>,
+) -> Result<usize, rustls::Error> {
+    let mut further = 0;
+    while let Some(record) = traffic.next_record() {
+        let AppDataRecord {
+            discard, payload, ..
+        } = record?;
+        further += discard;
+        plain.extend_from_slice(payload);
+    }
+    Ok(further)
 }
 
 /// Appends what `write` writes; `needed` returns how much room it needs.

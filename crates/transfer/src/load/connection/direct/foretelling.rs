@@ -64,13 +64,7 @@ impl Direct {
     }
 
     /// Names the place of `len` bytes of payload that come next, and that of those behind them.
-    fn place_payload(
-        &mut self,
-        at: u64,
-        len: u64,
-        session: &dyn Session,
-        landing: &Landing<'_>,
-    ) {
+    fn place_payload(&mut self, at: u64, len: u64, session: &dyn Session, landing: &Landing<'_>) {
         let Some((target, places, covered)) = landing.target(at, len) else {
             return;
         };

@@ -103,16 +103,14 @@ pub fn transfer(
 ) -> Result<LoadedTarget, Failure> {
     let loader = loader(client, job);
     let contents = Contents::open(job, &loader, stop)?;
-    if job.strict && contents.is_encrypted() {
-        return Err(strict_https());
-    }
     let size = contents.memory_bytes();
     note(format_args!("loading {}", contents.name()));
 
     let servers = contents.addresses();
     let local = client.local(&servers)?;
-    // The NIC receives what the CPU must decrypt in host memory: device memory would be one copy more.
     let bound = match contents.is_encrypted() {
+        true if job.strict => return Err(strict_https()),
+        // What the CPU must decrypt is received in host memory: device memory would be one copy more.
         true => None,
         false => client.bind(client.mem_bytes_for(contents.bytes()), local, &servers)?,
     };

@@ -159,22 +159,10 @@ impl LoadPlan {
             output,
         } = args;
         let has_link = link.backend.is_some() || link.interface.is_some() || link.addr.is_some();
-        let Client {
-            mut link,
-            nic,
-            kernel,
-        } = Client::new(&link, &nic)?;
-        let may_use_sockets = !has_link && kernel.users_alone.is_none() && !strict;
-        let named: Option<Origin> = url.parse().ok();
-        let named = named.as_ref();
-        let is_encrypted = named.is_some_and(Origin::is_encrypted);
-        let is_near = named.is_some_and(|origin| is_loopback(origin.host()));
-        if may_use_sockets && (is_encrypted || is_near && !tap::may_create()) {
-            link.backend = BackendChoice::Sockets;
-        }
-        if strict {
-            check_strict(is_encrypted, &link)?;
-        }
+        let mut client = Client::new(&link, &nic)?;
+        let may_use_sockets = !has_link && client.kernel.users_alone.is_none() && !strict;
+        choose_sockets(&url, may_use_sockets, strict, &mut client.link)?;
+        let Client { link, nic, kernel } = client;
         let piece_bytes = piece.map(check_piece).transpose()?;
         let job = LoadJob {
             origin: origin(
@@ -232,6 +220,26 @@ fn target(to: PathBuf) -> Result<LoadTarget, Failure> {
             Err(error) => Err(Failure::usage(format!("--to {text}: {error}"))),
         },
         _ => Ok(LoadTarget::File(to)),
+    }
+}
+
+/// Chooses the kernel's sockets for https, and for servers on the loopback interface that no TAP reaches, if they may be used. With `--strict` they and https are refused.
+fn choose_sockets(
+    url: &str,
+    may_use_sockets: bool,
+    strict: bool,
+    link: &mut LinkPlan,
+) -> Result<(), Failure> {
+    // One that is no URL is refused later.
+    let named = url.parse::<Origin>().ok();
+    let is_encrypted = named.as_ref().is_some_and(Origin::is_encrypted);
+    let is_near = named.is_some_and(|origin| is_loopback(origin.host()));
+    if may_use_sockets && (is_encrypted || is_near && !tap::may_create()) {
+        link.backend = BackendChoice::Sockets;
+    }
+    match strict {
+        true => check_strict(is_encrypted, link),
+        false => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@
 mod common;
 
 mod backend;
+mod broker;
 mod cli;
 mod completion;
 mod demo;

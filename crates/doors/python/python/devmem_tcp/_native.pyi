@@ -162,9 +162,10 @@ class Netdev(_Closing):
         a "unix:" link.
         """
     @staticmethod
-    def kernel(name: str, configured: bool = False) -> Netdev:
+    def kernel(name: str, configured: bool = False, broker: str | PathLike[str] | None = None) -> Netdev:
         """Opens an interface of the kernel, as "eth1". With `configured`, nothing is written to it: an agent has set it up, as for a pod
-        (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen.
+        (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen. With `broker`, the path of a broker's
+        socket, the same without privileges: the broker binds (`devmem-tcp broker`).
         """
     @staticmethod
     def pair(impair: str = "none") -> tuple[Netdev, Netdev]:

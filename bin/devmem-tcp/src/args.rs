@@ -24,7 +24,7 @@ pub use helper::{DemoNvmeTarget, DemoRank, DemoReceiver, DemoSender, HelperCli, 
 pub use kernel::{Ncdevmem, Restore};
 pub use lease::Lease;
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
-pub use load::{ChecksumKind, Load};
+pub use load::{ChecksumKind, Load, TlsArgs};
 pub use store::Store;
 pub use tcp::{BufferArgs, CongestionChoice, TcpArgs};
 

@@ -10,8 +10,8 @@
 //! so more threads would only wait for each other. Several connections hide round trips and server latency; a load uses no more
 //! than make it faster.
 //!
-//! It has no TLS. The bytes of a TLS connection are decrypted after they were received; only a NIC that decrypts TLS could
-//! place plain bytes in device memory.
+//! The bytes of https servers are decrypted by the CPU in host memory, and one copy takes them to their place: only a NIC that decrypts TLS could
+//! place plain bytes in device memory. `Transport` is a connection with or without TLS, and a `Wire` receives from it.
 //!
 //! # One piece
 //!
@@ -39,16 +39,16 @@
 
 mod active;
 mod base64;
-mod checksum;
 mod coming;
 mod connection;
 mod dial;
 mod error;
 #[cfg(feature = "test-util")]
-#[doc(hidden)]
-pub mod fuzz;
+pub(crate) mod fuzz;
+mod hop;
 mod http;
 mod landing;
+mod loaded;
 mod loader;
 pub(crate) mod nbd;
 mod notice;
@@ -57,23 +57,25 @@ mod origin;
 mod part;
 mod partial;
 mod pool;
-mod run;
 mod safetensors;
 mod secrets;
 mod session;
 mod source;
 mod tensor_stream;
+mod tls;
 mod to_host;
+mod transport;
 
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
+pub use crate::checksum::{Crc32c, Xxh3};
 pub use crate::parallel::Progress;
-pub use checksum::{Crc32c, Xxh3};
 pub use coming::Coming;
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError, Volume};
 pub use landing::Landed;
-pub use loader::{Loaded, Loader};
+pub use loaded::Loaded;
+pub use loader::Loader;
 pub use nbd::{NbdExport, NbdUrl};
 pub use origin::Origin;
 pub use part::Part;
@@ -87,3 +89,4 @@ pub use source::Source;
 pub use tensor_stream::{
     Arrived, Next as NextTensor, Share, Sharing, StreamFailure, StreamSettings, TensorStream,
 };
+pub use tls::{TlsClient, TlsError, TlsOptions};

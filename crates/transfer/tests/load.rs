@@ -16,6 +16,10 @@ mod faulty;
 mod fuzz_replay;
 #[path = "load/hostile.rs"]
 mod hostile;
+#[path = "load/https.rs"]
+mod https;
+#[path = "load/https_proxy.rs"]
+mod https_proxy;
 #[path = "load/nbd.rs"]
 mod nbd;
 #[path = "load/nbd_old.rs"]
@@ -40,5 +44,7 @@ mod stock;
 mod store;
 #[path = "load/tensors.rs"]
 mod tensors;
+#[path = "load/tls_server.rs"]
+mod tls_server;
 #[path = "load/world.rs"]
 mod world;

@@ -22,6 +22,7 @@ use crate::released::released;
 use crate::request::Secrets;
 use crate::source::Source;
 use crate::tensor::Tensor;
+use crate::tls::Tls;
 use crate::view::View;
 use crate::wait::Handle;
 
@@ -39,9 +40,9 @@ pub(crate) fn _open_safetensors(
     url: &str,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Open<Checkpoint>> {
-    let secrets: Secrets = options.extract()?;
+    let (secrets, tls): (Secrets, Tls) = (options.extract()?, options.extract()?);
     let options: Options = options.extract()?;
-    let asked = options.check(py, url, secrets)?;
+    let asked = options.check(py, url, secrets, tls)?;
     let mut signals = Signals::new();
     let opened = released(py, || asked.open(&mut || signals.look()));
     let Opened {

@@ -31,6 +31,7 @@ mod source;
 mod stream;
 mod target;
 mod tensor;
+mod tls;
 mod view;
 mod wait;
 

@@ -34,7 +34,10 @@ fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
         LoadError::Resolve { .. } | LoadError::NoFamily { .. } => {
             (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH)
         }
-        LoadError::Status { status, .. } => match status {
+        LoadError::TlsSetUp(_) => (ErrorKind::InvalidInput, Errno::EINVAL),
+        // The server has not proved who it is, or asks who this client is.
+        LoadError::Tls { .. } => (ErrorKind::PermissionDenied, Errno::EACCES),
+        LoadError::Status { status, .. } | LoadError::Tunnel { status, .. } => match status {
             401 | 403 | 407 => (ErrorKind::PermissionDenied, Errno::EACCES),
             404 | 410 => (ErrorKind::NotFound, Errno::ENOENT),
             _ => (ErrorKind::Other, Errno::EIO),

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::netdev::Netdev;
 use crate::released::attached;
 use crate::request::Secrets;
+use crate::tls::Tls;
 
 /// How often a load looks for signals.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -105,12 +106,19 @@ impl Options {
     ///
     /// # Errors
     /// One of them is wrong.
-    pub(crate) fn check(self, py: Python<'_>, url: &str, secrets: Secrets) -> PyResult<Asked> {
+    pub(crate) fn check(
+        self,
+        py: Python<'_>,
+        url: &str,
+        secrets: Secrets,
+        tls: Tls,
+    ) -> PyResult<Asked> {
         let idle_limit = checked_limit(self.connections, self.idle_limit)?;
         let nic = self.nic.map(|nic| nic.get().get(py)).transpose()?;
         let device = Device::named(&self.device)?;
+        tls.warn(py)?;
         Ok(Asked {
-            request: secrets.request(url)?,
+            request: tls.add_to(secrets.request(url)?)?,
             nic,
             device,
             bind: self.bind,
@@ -131,8 +139,9 @@ impl Asked {
             }
         };
         let bind = self.bind.unwrap_or(match nic.interface() {
-            None => BIND_BYTES,
-            Some(_) => 0,
+            // What the CPU must decrypt is received in host memory.
+            None if !self.request.url().is_https() => BIND_BYTES,
+            _ => 0,
         });
         let bound = bind_for(&nic, bind, self.device)?;
         let loader = Loader::new(&nic).idle_limit(self.idle_limit);

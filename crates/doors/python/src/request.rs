@@ -10,6 +10,7 @@ use devmem_transfer::load::{
 use pyo3::prelude::*;
 
 use crate::error::Error;
+use crate::tls::of_read;
 
 /// Fields of requests.
 #[derive(FromPyObject)]
@@ -72,15 +73,7 @@ impl Secrets {
 impl From<SecretError> for Error {
     fn from(error: SecretError) -> Self {
         match &error {
-            SecretError::Read { source, .. } => {
-                let kind = match source.kind() {
-                    std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-                    std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-                    _ => ErrorKind::InvalidInput,
-                };
-                let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
-                Self::of_load(kind, errno, error.to_string())
-            }
+            SecretError::Read { source, .. } => of_read(source, error.to_string()),
             _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
         }
     }

@@ -63,11 +63,18 @@ fn read_all(
         let ranges: Vec<_> = layer.iter().map(|(range, _)| range.clone()).collect();
         let mut coming = Coming::new(layer, wanted.ranges.len());
         let mut take = |landed: Landed<'_>| {
-            let Landed::Frags { at, batch } = landed else {
-                return Err(io::Error::other("an object has no holes"));
+            let (at, len) = match landed {
+                Landed::Frags { at, batch } => {
+                    let len = batch.device_bytes() + batch.linear_bytes();
+                    place(wanted, &coming, at..at + len as u64, batch)?;
+                    (at, len as u64)
+                }
+                Landed::Bytes { at, bytes } => {
+                    place_bytes(wanted, &coming, at, bytes)?;
+                    (at, bytes.len() as u64)
+                }
+                Landed::Zeros { .. } => return Err(io::Error::other("an object has no holes")),
             };
-            let len = (batch.device_bytes() + batch.linear_bytes()) as u64;
-            place(wanted, &coming, at..at + len, batch)?;
             coming.add(at..at + len, complete);
             Ok(())
         };
@@ -120,10 +127,16 @@ fn place(
     let len = usize::try_from(bytes.end - bytes.start).map_err(io::Error::other)?;
     let mut copy = vec![0; len];
     batch.copy_to(&mut copy).map_err(io::Error::other)?;
-    for (span, number) in spans {
-        let (start, end) = (span.start.max(bytes.start), span.end.min(bytes.end));
-        let to = |at: u64| usize::try_from(at).map_err(io::Error::other);
-        let part = &copy[to(start - bytes.start)?..to(end - bytes.start)?];
+    place_bytes(wanted, coming, bytes.start, &copy)
+}
+
+/// Copies bytes, of which the first is at `at` in the object, to the memory of the ranges that they belong to.
+fn place_bytes(wanted: &FileWanted, coming: &Coming, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let to = |at: u64| usize::try_from(at).map_err(io::Error::other);
+    let end = at.saturating_add(bytes.len() as u64);
+    for (span, number) in coming.spans_in(&(at..end)) {
+        let (start, end) = (span.start.max(at), span.end.min(end));
+        let part = &bytes[to(start - at)?..to(end - at)?];
         let target = &wanted.ranges[*number].target;
         target.fill(to(start - span.start)?, part.len(), |out| {
             out.copy_from_slice(part);

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 OPTIONS = frozenset(
     {
         "bind",
+        "cacert",
+        "cert",
         "connections",
         "device",
         "headers",
         "headers_file",
         "idle_limit",
+        "key",
         "memory_limit",
         "password",
         "password_file",
@@ -29,6 +32,7 @@ OPTIONS = frozenset(
         "shared_timeout",
         "url",
         "user",
+        "verify",
     }
 )
 #: What waits to be copied into the model, unless the user sets another bound: the model itself is the place of its weights.

@@ -1,10 +1,10 @@
 //! One connection of a load: moves bytes between the stream and the session, and payload to its place.
 
 mod foretelling;
+mod plan;
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{Interest, Netdev, RecvError, RxBatch, Stream, stats::StreamStats};
@@ -14,7 +14,7 @@ use super::landing::Landing;
 use super::pool::Pool;
 use super::session::{Fault, Next, Session};
 use crate::parallel::{Connected, Pace, Piece, is_not_ready, retry};
-use foretelling::Named;
+use plan::Plan;
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -34,10 +34,8 @@ pub(crate) struct Connection {
     pub(crate) session: Box<dyn Session>,
     batch: RxBatch,
     text: Vec<u8>,
-    /// The bytes of the source for which the NIC was last told where they belong.
-    direct: Range<u64>,
-    /// The payload behind them whose place it was told, too.
-    foretold: Option<Named>,
+    /// What the NIC was told of the places of the next bytes.
+    plan: Plan,
     /// Received bytes that lay in the place of other payload than was foretold.
     moved: VecDeque<u8>,
     /// Bytes that the session has taken.
@@ -75,8 +73,7 @@ impl Connection {
             session,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
-            direct: 0..0,
-            foretold: None,
+            plan: Plan::default(),
             moved: VecDeque::new(),
             taken: 0,
             pace: Pace::new(Instant::now()),
@@ -103,6 +100,10 @@ impl Connection {
     }
 
     fn send_and_receive(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<bool, Fault> {
+        if !self.session.outgoing().is_empty() {
+            // A server nearby answers at once.
+            self.place_next(landing)?;
+        }
         self.send()?;
         let mut heard = false;
         // The NIC has to know where payload belongs before it arrives, so the headers before it are read at once.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::time::Instant;
 
 use devmem_tcp::{Netdev, Stream};
 
@@ -181,7 +182,7 @@ impl Source {
     pub(crate) fn keep_alive(&self) {
         match self {
             Self::Http(_) | Self::Files(_) | Self::Nbd(_) => {}
-            Self::Nvme(namespace) => namespace.keep_alive(),
+            Self::Nvme(namespace) => namespace.keep_alive(Instant::now()),
         }
     }
 

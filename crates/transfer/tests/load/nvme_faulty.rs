@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::{LoadError, Loader, NvmeNamespace};
@@ -10,10 +11,12 @@ use devmem_transfer::store::{self, StoreError, Storer};
 use nvme_target::{Disk, Mistake, Mistakes, Status, Subsystem};
 
 use crate::nvme::{DISK_BYTES, NQN, Served, go_on, load, load_watched};
-use crate::world::{V4, World, memory_for, pattern};
+use crate::world::{V4, World, memory_for, pattern, whole};
 
 /// Limit of a connection without progress.
 const LIMIT: Duration = Duration::from_millis(300);
+/// Far longer than a target needs to notice the end of a connection.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes a mistake once, at the third command.
 fn with(mistake: Mistake) -> impl FnOnce(&mut Subsystem) {
@@ -33,6 +36,7 @@ const FATAL: &[(Mistake, &str)] = &[
     (Mistake::DataBeyond, "before, behind or twice"),
     (Mistake::DataBefore, "before, behind or twice"),
     (Mistake::DataTwice, "before, behind or twice"),
+    (Mistake::DataOverlaps, "before, behind or twice"),
     (
         Mistake::ShortLength,
         "the length of a PDU is not that of its data",
@@ -208,6 +212,124 @@ fn a_target_that_crashes_and_comes_back_in_a_load_loses_no_byte() {
     });
 }
 
+#[test]
+fn a_target_that_is_killed_and_started_again_later_loses_no_byte() {
+    const TEST: &str = "nvme_faulty::a_target_that_is_killed_and_started_again_later_loses_no_byte";
+    in_netns(TEST, || {
+        let world = World::far(V4);
+        let Served { target, disk } = Served::start(9, |_| {});
+        let port = target.port();
+        let url = format!("nvme://{}:{port}/{NQN}", V4.host);
+        let namespace = NvmeNamespace::open(&world.nic, url.parse().unwrap()).expect("it opens");
+        let (mut target, mut started) = (Some(target), None);
+        let loaded = load_watched(&loader(&world), &namespace, &mut |so_far| {
+            if so_far.bytes > 1 << 20
+                && let Some(killed) = target.take()
+            {
+                killed.crash();
+                drop(killed);
+                let disk = Arc::clone(&disk);
+                started = Some(thread::spawn(move || {
+                    // The first attempts to connect again are refused.
+                    thread::sleep(LIMIT);
+                    Served::again(port, disk)
+                }));
+            }
+            ControlFlow::Continue(())
+        });
+        let (loaded, bytes) = loaded.expect("it goes on");
+        assert!(
+            loaded.broken > 0 && bytes == pattern(DISK_BYTES),
+            "{loaded:?}"
+        );
+        drop(namespace);
+        let again = started.expect("it was killed").join().expect("it starts");
+        assert_eq!(again.count(|it| &it.associations), 1);
+        world.end();
+    });
+}
+
+/// Goes on for so many questions.
+fn until(most: usize) -> impl FnMut() -> ControlFlow<()> {
+    let mut asked = 0;
+    move || {
+        asked += 1;
+        match asked > most {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// Runs `work` to its first, second, fourth ... question, until it ends before that.
+fn stop_everywhere<E: std::fmt::Debug>(
+    served: &Served,
+    mut work: impl FnMut(&mut dyn FnMut() -> ControlFlow<()>) -> Result<(), E>,
+) {
+    for exponent in 0..20 {
+        let done = work(&mut until((1 << exponent) - 1)).is_ok();
+        let start = Instant::now();
+        while served.count(|it| &it.open) > 0 {
+            assert!(start.elapsed() < PATIENCE, "connections stay open");
+            thread::sleep(Duration::from_millis(1));
+        }
+        if done {
+            return;
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn what_stops_at_any_time_leaves_nothing_behind() {
+    const TEST: &str = "nvme_faulty::what_stops_at_any_time_leaves_nothing_behind";
+    in_netns(TEST, || {
+        let world = World::far(V4);
+        let served = Served::start(9, |_| {});
+        let open = |go_on: &mut dyn FnMut() -> ControlFlow<()>| {
+            NvmeNamespace::open_while(&world.nic, served.url("?data-digest=1"), go_on)
+        };
+        stop_everywhere(&served, |go_on| open(go_on).map(drop));
+        let descriptors = || std::fs::read_dir("/proc/self/fd").map(Iterator::count).ok();
+        let before = descriptors();
+
+        let memory = memory_for(DISK_BYTES);
+        let part = || whole(&memory, DISK_BYTES);
+        let wiped = vec![0xee; DISK_BYTES];
+        stop_everywhere(&served, |go_on| {
+            let namespace = open(go_on)?;
+            let loaded = loader(&world).load(&namespace, &[part()], &mut |_| go_on());
+            if loaded.is_ok() {
+                assert!(memory.slice(0..DISK_BYTES).to_vec() == pattern(DISK_BYTES));
+                return Ok(());
+            }
+            // What the stopped load has requested arrives meanwhile, and has no place any more.
+            memory.fill(0..DISK_BYTES, 0xee).expect("it is mapped");
+            let other = load(&loader(&world), &namespace).expect("it loads").1;
+            assert!(other == pattern(DISK_BYTES));
+            assert!(memory.slice(0..DISK_BYTES).to_vec() == wiped);
+            loaded.map(drop)
+        });
+        let source = others();
+        stop_everywhere(&served, |go_on| {
+            let namespace = open(go_on)?;
+            memory.copy_in(0, &source).expect("it is mapped");
+            let bytes = store::Part {
+                target: 0..DISK_BYTES as u64,
+                offset: 0,
+            };
+            let storer = Storer::new(&world.nic).connections(2).piece_bytes(64 << 10);
+            let stored = storer.store(&namespace, &memory, &[bytes], &mut |_| go_on());
+            // The memory is the caller's again.
+            memory.fill(0..DISK_BYTES, 0).expect("it is mapped");
+            stored.map(drop)
+        });
+        assert!(served.disk.bytes() == source);
+        assert_eq!(descriptors(), before);
+        world.end();
+    });
+}
+
 fn others() -> Vec<u8> {
     pattern(DISK_BYTES).into_iter().map(|byte| !byte).collect()
 }
@@ -271,6 +393,9 @@ fn a_write_that_is_answered_wrongly_is_an_error_or_written_again() {
                 "a request for data without a command",
             ),
             (Mistake::TransferBeyond, "before, behind or twice"),
+            (Mistake::TransferTwice, "before, behind or twice"),
+            (Mistake::NoTransfer, "its data were not requested"),
+            (Mistake::ResponseTwice, "a response without a command"),
             (Mistake::ResponseForNobody, "a response without a command"),
             (Mistake::Fails(Status::WRITE_FAULT), "write fault"),
             (Mistake::Fails(Status::WRITE_PROTECTED), "is read-only"),
@@ -286,6 +411,8 @@ fn a_write_that_is_answered_wrongly_is_an_error_or_written_again() {
             (Mistake::Closes, ""),
             (Mistake::Terminates, ""),
             (Mistake::Silence, ""),
+            (Mistake::TransferTag, ""),
+            (Mistake::Fails(Status::ABORTED_QUEUE_DELETED), ""),
             (Mistake::HeaderDigest, "?hdr-digest=1&data-digest=1"),
         ] {
             let served = Served::start(9, with(mistake));

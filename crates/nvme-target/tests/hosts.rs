@@ -12,6 +12,7 @@ use nvme::pdu::{
     Capsule, Cqe, Data, DataHeader, Digests, FatalStatus, FromController, Handshake,
     HandshakeRequest, Parsed, Transfer, parse_from_controller,
 };
+use nvme::property::{self, Capabilities};
 use nvme_target::{Disk, Subsystem, Target};
 
 const NQN: &str = "nqn.2014-08.org.example:disk";
@@ -71,6 +72,12 @@ impl Host {
         }
     }
 
+    fn enable(&mut self) {
+        let cap = self.command(Sqe::property_get(property::CAP, true), &[]);
+        let enabled = property::enabled(Capabilities::of(cap.result.get()));
+        self.command(Sqe::property_set(property::CC, enabled), &[]);
+    }
+
     fn command(&mut self, sqe: Sqe, data: &[u8]) -> Cqe {
         self.issue(sqe, data);
         match self.read() {
@@ -118,6 +125,7 @@ impl Host {
 fn queues(target: &Target, digests: Digests) -> (Host, Host) {
     let mut admin = Host::open(target, Digests::default());
     let controller = admin.connect(0, ANY_CONTROLLER).unwrap();
+    admin.enable();
     let mut io = Host::open(target, digests);
     io.connect(1, controller).unwrap();
     (io, admin)
@@ -148,7 +156,7 @@ fn data_of_another_transfer_command_or_place_are_told_and_not_written() {
         (|it| it.offset += 512, FatalStatus::OutOfRange),
         (|it| it.len += 512, FatalStatus::OutOfRange),
         (|it| it.is_last = false, FatalStatus::OutOfRange),
-        (|it| it.len = u32::MAX, FatalStatus::OutOfRange),
+        (|it| it.len = u32::MAX, FatalStatus::InvalidField),
     ];
     let target = target();
     for (spoil, expected) in spoilt {
@@ -229,7 +237,7 @@ fn a_host_that_does_not_begin_as_a_host_is_told_or_refused() {
     io.is_told(FatalStatus::Sequence);
     // A queue that is connected, one of no controller, and one that does not exist.
     let (_io, mut admin) = queues(&target, Digests::default());
-    let controller = admin.command(Sqe::property_get(nvme::property::CC, false), &[]);
+    let controller = admin.command(Sqe::property_get(property::CC, false), &[]);
     assert!(controller.status().is_success());
     for (queue, controller) in [(1, 1234), (99, 1)] {
         let mut io = Host::open(&target, Digests::default());

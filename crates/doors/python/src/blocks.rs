@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::device::Device;
 use crate::error::Error;
 use crate::interrupt::interruptible;
-use crate::load::{Headers, Secrets, bind_for, checked_limit, loader, nic_for};
+use crate::load::{Headers, Secrets, Tls, bind_for, checked_limit, loader, nic_for};
 use crate::netdev::Netdev;
 use crate::source::Source;
 use crate::target::Target;
@@ -21,16 +21,16 @@ use crate::view::View;
 /// Memory is allocated in pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Loads `nbytes` from `at` on of what `url` names, by default all that is behind it: a file ("http:", "s3:"), an export of an NBD
+/// Loads `nbytes` from `at` on of what `url` names, by default all that is behind it: a file ("http:", "https:", "s3:"), an export of an NBD
 /// server ("nbd:"), or a namespace of an NVMe subsystem ("nvme://HOST/SUBNQN?nsid=1"). Returns a tensor of bytes on `device`: "cpu",
 /// "cuda:N", "hip:N" or "vulkan:N". Of exports and namespaces, whole blocks are loaded.
 ///
-/// `nic`, `bind`, `connections`, `idle_limit` and, for http and s3, `headers`, `headers_file`, `user`, `password` and `password_file`
-/// are those of `load_safetensors`.
+/// `nic`, `bind`, `connections`, `idle_limit` and, for files, `headers`, `headers_file`, `user`, `password`, `password_file`, `cacert`,
+/// `cert`, `key` and `verify` are those of `load_safetensors`.
 #[pyfunction]
 #[pyo3(signature = (
     url, nic=None, *, at=0, nbytes=None, device="cpu", bind=None, connections=None, idle_limit=30.0, headers=None, headers_file=None,
-    user=None, password=None, password_file=None
+    user=None, password=None, password_file=None, cacert=None, cert=None, key=None, verify=true
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load<'py>(
@@ -48,6 +48,10 @@ pub(crate) fn load<'py>(
     user: Option<String>,
     password: Option<String>,
     password_file: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    verify: bool,
 ) -> PyResult<Bound<'py, Tensor>> {
     let secrets = Secrets {
         headers: headers.map_or_else(Vec::new, Headers::into_pairs),
@@ -56,10 +60,17 @@ pub(crate) fn load<'py>(
         password,
         password_file,
     };
+    let tls = Tls {
+        cacert,
+        cert,
+        key,
+        verify,
+    };
+    tls.warn(py)?;
     let device = Device::named(device)?;
     let way = Way {
         nic: nic.map(|nic| nic.get().get(py)).transpose()?,
-        origin: secrets.origin(url)?,
+        origin: secrets.origin(tls, url)?,
         bind,
         connections,
         idle_limit: checked_limit(connections, idle_limit)?,
@@ -89,7 +100,7 @@ pub(crate) fn load<'py>(
 #[pyfunction]
 #[pyo3(signature = (
     out, url, nic=None, *, at=0, bind=None, connections=None, idle_limit=30.0, headers=None, headers_file=None, user=None, password=None,
-    password_file=None
+    password_file=None, cacert=None, cert=None, key=None, verify=true
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load_into(
@@ -106,6 +117,10 @@ pub(crate) fn load_into(
     user: Option<String>,
     password: Option<String>,
     password_file: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    verify: bool,
 ) -> PyResult<usize> {
     let secrets = Secrets {
         headers: headers.map_or_else(Vec::new, Headers::into_pairs),
@@ -114,9 +129,16 @@ pub(crate) fn load_into(
         password,
         password_file,
     };
+    let tls = Tls {
+        cacert,
+        cert,
+        key,
+        verify,
+    };
+    tls.warn(py)?;
     let way = Way {
         nic: nic.map(|nic| nic.get().get(py)).transpose()?,
-        origin: secrets.origin(url)?,
+        origin: secrets.origin(tls, url)?,
         bind,
         connections,
         idle_limit: checked_limit(connections, idle_limit)?,
@@ -173,7 +195,7 @@ impl Way {
             idle_limit,
         } = self;
         let nic = nic_for(nic, &origin, go_on)?;
-        let bound = bind_for(&nic, bind, device)?;
+        let bound = bind_for(&nic, bind, &origin, device)?;
         let loader = loader(&nic, connections, idle_limit);
         let remote = loader.open(&origin, go_on)?;
         Ok(Opened {
@@ -222,6 +244,7 @@ impl Opened {
         let mut take = |landed: Landed<'_>| {
             let put = match landed {
                 Landed::Frags { at, batch } => target.put(place(at, range.start), batch),
+                Landed::Bytes { at, bytes } => target.put_bytes(place(at, range.start), bytes),
                 Landed::Zeros { at, len } => target.zero(place(at, range.start), len),
             };
             put.map_err(|error| {

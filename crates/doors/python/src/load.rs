@@ -8,8 +8,9 @@ use std::time::Duration;
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, Netdev as Nic};
 use devmem_transfer::load::{
     Checkpoint, CheckpointError, GoOn, HttpRequest, LoadError, Loader, Metadata, Origin,
-    SecretError, Tensor as Placed, Url, UrlError, password_of, read_secret,
+    SecretError, Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
 };
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -25,24 +26,28 @@ use crate::view::View;
 /// Bytes that a NIC in user space receives into, if the caller does not say.
 const BIND_BYTES: usize = 64 << 20;
 
-/// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
+/// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http, https or s3) over `nic`, with range
 /// requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
 /// "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
 /// host memory.
+///
+/// The bytes of https servers are decrypted by the CPU in host memory, and copied to their place. The server is verified by the certificates of the system, or of
+/// `SSL_CERT_FILE` and `SSL_CERT_DIR`, or by those of the PEM file `cacert` alone. `cert` is a PEM file with a certificate of this client, and `key` that of its private
+/// key, if it is another one; they are shown to the origin of `url` alone. With `verify=False` any certificate is accepted, with a warning.
 ///
 /// The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
 /// kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
 /// through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
 /// one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
 /// DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-/// (http_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
+/// (http_proxy, https_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
 /// that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
 /// also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
 /// in the file.
 #[pyfunction]
 #[pyo3(signature = (
     url, nic=None, *, device="cpu", bind=None, connections=None, idle_limit=30.0, headers=None, headers_file=None, user=None,
-    password=None, password_file=None
+    password=None, password_file=None, cacert=None, cert=None, key=None, verify=true
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load_safetensors<'py>(
@@ -58,6 +63,10 @@ pub(crate) fn load_safetensors<'py>(
     user: Option<String>,
     password: Option<String>,
     password_file: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    verify: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let idle_limit = checked_limit(connections, idle_limit)?;
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
@@ -69,10 +78,18 @@ pub(crate) fn load_safetensors<'py>(
         password,
         password_file,
     };
-    let request = secrets.request(url)?;
+    let tls = Tls {
+        cacert,
+        cert,
+        key,
+        verify,
+    };
+    tls.warn(py)?;
+    let request = tls.add_to(secrets.request(url)?)?;
     let (memory, tensors, metadata) = interruptible(py, |go_on| {
-        let nic = nic_for(nic, &Origin::Http(request.clone()), go_on)?;
-        let _bound = bind_for(&nic, bind, device)?;
+        let origin = Origin::Http(request.clone());
+        let nic = nic_for(nic, &origin, go_on)?;
+        let _bound = bind_for(&nic, bind, &origin, device)?;
         let loader = loader(&nic, connections, idle_limit);
         let checkpoint = Checkpoint::open_while(&loader, request, go_on)?;
         let memory = device.alloc(checkpoint.memory_bytes())?;
@@ -175,11 +192,11 @@ impl Secrets {
     }
 
     /// Returns what a URL names. Only requests of HTTP show secrets; an NBD server or an NVMe controller takes none.
-    pub(crate) fn origin(self, url: &str) -> Result<Origin, Error> {
+    pub(crate) fn origin(self, tls: Tls, url: &str) -> Result<Origin, Error> {
         match url.parse().map_err(of_url)? {
-            Origin::Http(request) => self.shown_in(request).map(Origin::Http),
-            _ if self.is_given() => Err(Error::value(
-                "headers, user and password are for http and s3",
+            Origin::Http(request) => tls.add_to(self.shown_in(request)?).map(Origin::Http),
+            _ if self.is_given() || tls.is_given() => Err(Error::value(
+                "headers, user, password, certificates and verify are for http, https and s3",
             )),
             origin => Ok(origin),
         }
@@ -216,32 +233,109 @@ impl Secrets {
     }
 }
 
-impl From<SecretError> for Error {
-    fn from(error: SecretError) -> Self {
-        match &error {
-            SecretError::Read { source, .. } => {
-                let kind = match source.kind() {
-                    std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-                    std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-                    _ => ErrorKind::InvalidInput,
-                };
-                let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
-                Self::of_load(kind, errno, error.to_string())
+/// How https servers are verified.
+pub(crate) struct Tls {
+    pub(crate) cacert: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) verify: bool,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            cacert: None,
+            cert: None,
+            key: None,
+            verify: true,
+        }
+    }
+}
+
+impl Tls {
+    /// Warns of servers that are not verified.
+    pub(crate) fn warn(&self, py: Python<'_>) -> PyResult<()> {
+        let text = c"verify=False: https servers are not verified; whoever is on the way can read the requests and send other bytes";
+        match self.verify {
+            true => Ok(()),
+            false => PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1),
+        }
+    }
+
+    fn is_given(&self) -> bool {
+        let is_named = self.cacert.is_some() || self.cert.is_some() || self.key.is_some();
+        is_named || !self.verify
+    }
+
+    /// Adds it to a request.
+    fn add_to(self, request: HttpRequest) -> Result<HttpRequest, Error> {
+        if !self.is_given() {
+            return Ok(request);
+        }
+        let mut options = TlsOptions::new();
+        match (self.cacert, self.verify) {
+            (Some(_), false) => {
+                let text = "cacert: nothing is verified with verify=False";
+                return Err(Error::value(text.to_owned()));
             }
+            (Some(file), true) => options = options.authorities(file),
+            (None, false) => options = options.without_verification(),
+            (None, true) => {}
+        }
+        match (self.cert, self.key) {
+            (Some(certificate), key) => {
+                let key = key.unwrap_or_else(|| certificate.clone());
+                options = options.identity(certificate, key);
+            }
+            (None, Some(_)) => return Err(Error::value("key: there is no cert".to_owned())),
+            (None, None) => {}
+        }
+        Ok(request.tls(options.client()?))
+    }
+}
+
+impl From<TlsError> for Error {
+    fn from(error: TlsError) -> Self {
+        match &error {
+            TlsError::Read { source, .. } => of_read(source, error.to_string()),
             _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
         }
     }
 }
 
-/// Binds `bytes`, or as many as are usual for the NIC, for connections from its first address, for the time of a load.
+/// Returns the error of a file that cannot be read.
+fn of_read(source: &std::io::Error, text: String) -> Error {
+    let kind = match source.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+        std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+        _ => ErrorKind::InvalidInput,
+    };
+    let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
+    Error::of_load(kind, errno, text)
+}
+
+impl From<SecretError> for Error {
+    fn from(error: SecretError) -> Self {
+        match &error {
+            SecretError::Read { source, .. } => of_read(source, error.to_string()),
+            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+        }
+    }
+}
+
+/// Binds `bytes`, or as many as are usual for the NIC and the server, for connections from the NIC's first address, for the time of
+/// a load.
 pub(crate) fn bind_for(
     nic: &Nic,
     bytes: Option<usize>,
+    origin: &Origin,
     device: Device,
 ) -> Result<Option<BoundRx>, Error> {
+    // What the CPU must decrypt is received in host memory.
+    let is_encrypted = matches!(origin, Origin::Http(request) if request.url().is_https());
     let bytes = bytes.unwrap_or(match nic.interface() {
-        None => BIND_BYTES,
-        Some(_) => 0,
+        None if !is_encrypted => BIND_BYTES,
+        _ => 0,
     });
     let Some(address) = nic.addresses().first().copied().filter(|_| bytes > 0) else {
         return Ok(None);
@@ -324,7 +418,10 @@ pub(crate) fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
         LoadError::Resolve { .. } | LoadError::NoFamily { .. } => {
             (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH)
         }
-        LoadError::Status { status, .. } => match status {
+        LoadError::TlsSetUp(_) => (ErrorKind::InvalidInput, Errno::EINVAL),
+        // The server has not proved who it is, or asks who this client is.
+        LoadError::Tls { .. } => (ErrorKind::PermissionDenied, Errno::EACCES),
+        LoadError::Status { status, .. } | LoadError::Tunnel { status, .. } => match status {
             401 | 403 | 407 => (ErrorKind::PermissionDenied, Errno::EACCES),
             404 | 410 => (ErrorKind::NotFound, Errno::ENOENT),
             _ => (ErrorKind::Other, Errno::EIO),

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::interrupt::interruptible;
-use crate::load::{Secrets, checked_limit, verdict};
+use crate::load::{Secrets, Tls, checked_limit, verdict};
 use crate::netdev::Netdev;
 use crate::raw::{Foreign, Use};
 use crate::repr;
@@ -73,7 +73,7 @@ pub(crate) fn store(
 ) -> PyResult<Stored> {
     let idle_limit = checked_limit(connections, idle_limit)?;
     let durability = durability_named(durability)?;
-    let origin = Secrets::default().origin(url)?;
+    let origin = Secrets::default().origin(Tls::default(), url)?;
     let nic = nic.get().get(py)?;
     let given = Given::of(data)?;
     let storer = Storer::new(&nic)

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::interrupt::interruptible;
-use crate::load::{Secrets, nic_for};
+use crate::load::{Secrets, Tls, nic_for};
 use crate::netdev::Netdev;
 
 /// An NVMe subsystem of a host.
@@ -70,7 +70,7 @@ pub(crate) fn list_subsystems(
     url: &str,
     nic: Option<&Bound<'_, Netdev>>,
 ) -> PyResult<Vec<Subsystem>> {
-    let origin = Secrets::default().origin(url)?;
+    let origin = Secrets::default().origin(Tls::default(), url)?;
     let Origin::Nvme(named) = &origin else {
         return Err(Error::value(format!("'{url}' is not nvme://HOST")).into());
     };

@@ -73,6 +73,19 @@ impl Target {
         Ok(())
     }
 
+    /// Copies bytes of host memory to the bytes from `at` on.
+    pub(crate) fn put_bytes(&mut self, at: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.check(at, bytes.len())?;
+        match self {
+            Self::Foreign(foreign) => {
+                let out = foreign.bytes_mut().get_mut(at..at + bytes.len());
+                out.unwrap_or_default().copy_from_slice(bytes);
+                Ok(())
+            }
+            Self::Own(view) => view.source().copy_in(view.offset() + at, bytes),
+        }
+    }
+
     /// Makes `len` bytes from `at` on zeros.
     pub(crate) fn zero(&mut self, at: usize, len: u64) -> Result<(), Error> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);

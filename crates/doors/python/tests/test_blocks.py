@@ -94,7 +94,7 @@ def test_what_cannot_be_loaded_or_stored_is_an_error_with_its_cause(disk):
             ({"at": 512}, "multiples of 4096"),
             ({"at": BYTES, "nbytes": 4096}, f"the source has {BYTES}"),
             ({"at": BYTES + 1}, f"the source has {BYTES} bytes"),
-            ({"password": "x"}, "for http and s3"),
+            ({"password": "x"}, "for http, https and s3"),
         ]:
             with pytest.raises(ValueError, match=cause):
                 load(url, nic, **arguments)

@@ -4,26 +4,31 @@
 //! (`plan.rs`). If other bytes come than were foretold, the places have bytes of others, perhaps several headers and payloads: they
 //! are moved to host memory, all that have arrived, before anything is written there.
 
-use std::time::Instant;
-
 use devmem_tcp::RecvError;
 
 use super::plan::AHEAD;
-use super::{Connection, TEXT_BYTES, broken, to_usize};
+use super::{Direct, broken, to_usize};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
-use crate::load::session::{Fault, Foretold, Next};
+use crate::load::session::{Fault, Foretold, Next, Session};
 
-impl Connection {
+/// Bytes that are moved away at a time.
+const MOVED_BYTES: usize = 256 << 10;
+
+impl Direct {
     /// Tells the NIC where the next payload belongs, and where that belongs which is likely to follow it.
     ///
     /// # Errors
     /// Other payload came than was foretold, and it cannot be moved away.
-    pub(super) fn place_next(&mut self, landing: &Landing<'_>) -> Result<(), Fault> {
+    pub(super) fn name_places(
+        &mut self,
+        session: &dyn Session,
+        landing: &Landing<'_>,
+    ) -> Result<(), Fault> {
         if !self.moved.is_empty() {
             return Ok(());
         }
-        let next = self.session.next();
+        let next = session.next();
         let current = match next {
             Next::Payload { at, len } => Some(Foretold { gap: 0, at, len }),
             Next::Header(_) => None,
@@ -36,16 +41,17 @@ impl Connection {
             }
             self.plan.clear(self.taken);
         }
-        self.continue_plan(current, landing)
+        self.continue_plan(current, session, landing)
     }
 
     /// Plans the bytes from those of `current` on, or from the next header on, and tells the NIC.
     fn continue_plan(
         &mut self,
         current: Option<Foretold>,
+        session: &dyn Session,
         landing: &Landing<'_>,
     ) -> Result<(), Fault> {
-        let first = current.or_else(|| self.session.foretold(1).first().copied());
+        let first = current.or_else(|| session.foretold(1).first().copied());
         let Some(Foretold { at, len, .. }) = first else {
             return Ok(());
         };
@@ -62,7 +68,7 @@ impl Connection {
             return Ok(());
         };
         let mut upcoming: Vec<_> = current.into_iter().collect();
-        upcoming.extend(self.session.foretold(AHEAD));
+        upcoming.extend(session.foretold(AHEAD));
         let (plan, agrees) = self.plan.continued(self.taken, &upcoming, |at, len| {
             let (other, places) = landing.target(at, len)?;
             other.memory().is_same(target.memory()).then_some(places)
@@ -90,7 +96,7 @@ impl Connection {
             let _ = self.stream.place_next(target, &[]);
         }
         while left > 0 {
-            let received = match self.receive(left.min(MOVED_BYTES)) {
+            let received = match self.receive_bytes(left.min(MOVED_BYTES)) {
                 // The end is seen again.
                 Ok(0) | Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(()),
                 Ok(received) => received,
@@ -105,40 +111,4 @@ impl Connection {
         }
         Ok(())
     }
-
-    /// Takes bytes that were moved away. Returns their number.
-    pub(super) fn take_moved(
-        &mut self,
-        next: Next,
-        landing: &mut Landing<'_>,
-        now: Instant,
-    ) -> Result<Option<usize>, Fault> {
-        let most = match next {
-            Next::Payload { at, len } => to_usize(len.min(landing.room(at))),
-            Next::Skip(len) => to_usize(len),
-            Next::Text(most) | Next::Header(most) => most.min(TEXT_BYTES),
-            Next::Nothing | Next::Zeros { .. } => 0,
-        };
-        let count = most.min(self.moved.len());
-        let bytes: Vec<u8> = self.moved.drain(..count).collect();
-        match next {
-            Next::Payload { at, .. } => {
-                landing.write(at, &bytes)?;
-                if let Some(sum) = self.session.checksum() {
-                    sum.add(&bytes);
-                }
-                self.placed += count as u64;
-                self.pace.add(count as u64, now);
-                self.session.on_bytes(count as u64)?;
-            }
-            Next::Text(_) | Next::Header(_) => {
-                self.session.on_text(&bytes)?;
-            }
-            _ => self.session.on_bytes(count as u64)?,
-        }
-        Ok(Some(count))
-    }
 }
-
-/// Bytes that are moved away at a time.
-const MOVED_BYTES: usize = 256 << 10;

@@ -510,12 +510,12 @@ def load(
     key: str | PathLike[str] | None = None,
     verify: bool = True,
 ) -> Tensor:
-    """Loads `nbytes` from `at` on of what `url` names, by default all that is behind it: a file ("http:", "s3:"), an export of an NBD
+    """Loads `nbytes` from `at` on of what `url` names, by default all that is behind it: a file ("http:", "https:", "s3:"), an export of an NBD
     server ("nbd:"), or a namespace of an NVMe subsystem ("nvme://HOST/SUBNQN?nsid=1"). Returns a tensor of bytes on `device`: "cpu",
     "cuda:N", "hip:N" or "vulkan:N". Of exports and namespaces, whole blocks are loaded.
 
-    `nic`, `bind`, `connections`, `idle_limit` and, for http and s3, `headers`, `headers_file`, `user`, `password` and `password_file`
-    are those of `load_safetensors`.
+    `nic`, `bind`, `connections`, `idle_limit` and, for files, `headers`, `headers_file`, `user`, `password`, `password_file`, `cacert`,
+    `cert`, `key` and `verify` are those of `load_safetensors`.
     """
 def load_into(
     out: Target,

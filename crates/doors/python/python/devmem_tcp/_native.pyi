@@ -178,11 +178,21 @@ class Netdev(_Closing):
         """Binds memory to RX queues, with net_iovs of `niov_size` bytes."""
     def bind_tx(self, memory: Dmabuf) -> BoundTx:
         """Binds memory for sending."""
-    def listen(self, address: Address) -> Listener:
-        """Listens for connections; port 0 selects a free one."""
-    def connect(self, address: Address, timeout: float | None = None, source: Address | None = None) -> Stream:
-        """Connects; gives up after `timeout` seconds. `source`: the local address."""
-    def begin_connect(self, address: Address, source: Address | None = None) -> _Connecting:
+    def listen(self, address: Address, congestion: str | None = None) -> Listener:
+        """Listens for connections; port 0 selects a free one. `congestion`: the congestion control of those that are accepted, "cubic",
+        "reno", "bbr" or "dctcp"; None: that of the NIC.
+        """
+    def connect(
+        self,
+        address: Address,
+        timeout: float | None = None,
+        source: Address | None = None,
+        congestion: str | None = None,
+    ) -> Stream:
+        """Connects; gives up after `timeout` seconds. `source`: the local address. `congestion`: the congestion control, as in `listen`."""
+    def begin_connect(
+        self, address: Address, source: Address | None = None, congestion: str | None = None
+    ) -> _Connecting:
         """Begins to connect, without waiting."""
     def shards(self) -> list[Netdev]:
         """The shards of the NIC, each as a NIC: for one thread per shard, which share nothing. A shard has the connections that a
@@ -336,6 +346,8 @@ class Stream(_Closing):
         """Refuses bytes in host memory: receiving them is a MisplacedError with its cause, and they stay queued."""
     def set_nodelay(self, nodelay: bool) -> None:
         """Sends small segments at once (TCP_NODELAY)."""
+    def set_congestion(self, name: str) -> None:
+        """Changes the congestion control: "cubic", "reno", "bbr" or "dctcp"."""
     def getpeername(self) -> tuple[str, int]:
         """The address of the peer: host and port."""
     def getsockname(self) -> tuple[str, int]:

@@ -9,9 +9,9 @@ use devmem_transfer::load::{Arrived, Checkpoint as Files, NextTensor, Share, Ten
 use pyo3::prelude::*;
 use rustix::event::EventfdFlags;
 
-use crate::checkpoint::view_of;
 use crate::closing::Closing;
 use crate::error::Error;
+use crate::load::view_of;
 use crate::source::Source;
 use crate::tensor::Tensor;
 use crate::wait::{Handle, Limit, Patience, Time, Timeout};

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use devmem_tcp::Dmabuf as Memory;
 use devmem_transfer::load::{
-    Checkpoint as Files, CheckpointError, Loader, Selected, Sharing, StreamSettings,
-    Tensor as Placed, TensorStream,
+    Checkpoint as Files, Loader, Selected, Sharing, StreamSettings, TensorStream,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -15,15 +14,10 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::arrivals::{Arrivals, Bell, Counted};
 use crate::closing::{Closing, Open};
 use crate::device::Device;
-use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::opened::{Opened, Options, Signals};
+use crate::interrupt::interruptible;
+use crate::opened::{Opened, Options};
 use crate::released::released;
-use crate::request::Secrets;
-use crate::source::Source;
-use crate::tensor::Tensor;
-use crate::tls::Tls;
-use crate::view::View;
 use crate::wait::Handle;
 
 /// Bytes that are loaded ahead, if the caller has set no bound.
@@ -40,18 +34,16 @@ pub(crate) fn _open_safetensors(
     url: &str,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Open<Checkpoint>> {
-    let (secrets, tls): (Secrets, Tls) = (options.extract()?, options.extract()?);
     let options: Options = options.extract()?;
-    let asked = options.check(py, url, secrets, tls)?;
-    let mut signals = Signals::new();
-    let opened = released(py, || asked.open(&mut || signals.look()));
+    let asked = options.check(py, url)?;
+    let opened = interruptible(py, |go_on| asked.open(go_on))?;
     let Opened {
         checkpoint,
         loader,
         device,
         idle_limit,
         bound,
-    } = signals.outcome(opened)?;
+    } = opened;
     Ok(Open(Checkpoint {
         files: Arc::new(checkpoint),
         device,
@@ -99,27 +91,6 @@ impl Checkpoint {
         let texts = self.files.metadata().iter();
         for (name, text) in texts.filter_map(|of| of.texts.as_ref()).flatten() {
             all.set_item(name, text)?;
-        }
-        Ok(all)
-    }
-
-    /// Loads all tensors into one memory, and returns them by name. The checkpoint is closed then.
-    fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (loader, bound) = self.take(py)?;
-        let mut signals = Signals::new();
-        let loaded = released(py, || -> Result<Memory, Error> {
-            let memory = self.device.alloc(self.files.memory_bytes())?;
-            let loaded = self.files.load(&loader, &memory, &mut |_| signals.look());
-            loaded.map_err(CheckpointError::from)?;
-            drop((loader, bound));
-            Ok(memory)
-        });
-        let source = Source::device(signals.outcome(loaded)?, Vec::new())?;
-        let all = PyDict::new(py);
-        for tensor in self.files.tensors() {
-            let place = (tensor.place.start, tensor.place.len());
-            let view = view_of(&source, place, tensor, &tensor.shape)?;
-            all.set_item(&tensor.name, Tensor::make(py, view)?)?;
         }
         Ok(all)
     }
@@ -199,40 +170,4 @@ impl Checkpoint {
         }
         Ok(selected)
     }
-}
-
-/// Returns the view of a tensor: `bytes` of the memory from `offset` on, of which the dimensions are `shape`. A type that has no name here becomes bytes.
-pub(crate) fn view_of(
-    source: &Source,
-    (offset, bytes): (usize, usize),
-    tensor: &Placed,
-    shape: &[u64],
-) -> Result<View, Error> {
-    let bytes = View::of_bytes(source.clone(), offset, bytes)?;
-    let name = match tensor.dtype.as_str() {
-        "F64" => "float64",
-        "F32" => "float32",
-        "F16" => "float16",
-        "BF16" => "bfloat16",
-        "I64" => "int64",
-        "I32" => "int32",
-        "I16" => "int16",
-        "I8" => "int8",
-        "U64" => "uint64",
-        "U32" => "uint32",
-        "U16" => "uint16",
-        "U8" => "uint8",
-        "BOOL" => "bool",
-        "C64" => "complex64",
-        "F8_E4M3" => "float8_e4m3fn",
-        "F8_E5M2" => "float8_e5m2",
-        "F8_E4M3FNUZ" => "float8_e4m3fnuz",
-        "F8_E5M2FNUZ" => "float8_e5m2fnuz",
-        "F8_E8M0" => "float8_e8m0fnu",
-        _ => return Ok(bytes),
-    };
-    let too_large = |_error| Error::value(format!("the shape of {} is too large", tensor.name));
-    let shape = shape.iter().map(|extent| i64::try_from(*extent));
-    let shape: Vec<_> = shape.collect::<Result<_, _>>().map_err(too_large)?;
-    bytes.shaped(Dtype::named(name)?, Some(&shape))
 }

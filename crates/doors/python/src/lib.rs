@@ -11,27 +11,29 @@ mod arrivals;
 mod batch;
 mod batches;
 mod binding;
+mod blocks;
 mod checkpoint;
 mod closing;
 mod device;
 mod dtype;
 mod error;
+mod interrupt;
 mod kept;
 mod listener;
-mod load_error;
+mod load;
 mod netdev;
 mod opened;
 mod raw;
 mod released;
 mod repr;
-mod request;
 mod sent;
 mod shared;
 mod source;
+mod stored;
 mod stream;
+mod subsystems;
 mod target;
 mod tensor;
-mod tls;
 mod view;
 mod wait;
 
@@ -47,11 +49,15 @@ mod _native {
     #[pymodule_export]
     use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
     #[pymodule_export]
+    use crate::blocks::{load, load_into};
+    #[pymodule_export]
     use crate::checkpoint::{_open_safetensors, Checkpoint};
     #[pymodule_export]
     use crate::closing::Closing;
     #[pymodule_export]
     use crate::listener::Listener;
+    #[pymodule_export]
+    use crate::load::load_safetensors;
     #[pymodule_export]
     use crate::netdev::{Attempt, Netdev};
     #[pymodule_export]
@@ -63,7 +69,11 @@ mod _native {
     #[pymodule_export]
     use crate::shared::{_shared_file, _shared_part, _shared_tensor};
     #[pymodule_export]
+    use crate::stored::{Stored, store};
+    #[pymodule_export]
     use crate::stream::Stream;
+    #[pymodule_export]
+    use crate::subsystems::{Namespace, Subsystem, list_subsystems};
     #[pymodule_export]
     use crate::tensor::{Dmabuf, Tensor};
 

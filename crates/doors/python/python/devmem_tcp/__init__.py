@@ -26,7 +26,7 @@ from ._errors import (
     UnreachableError,
     WouldBlockError,
 )
-from ._loading import TensorIterator, iter_safetensors, load_safetensors
+from ._loading import TensorIterator, iter_safetensors
 from ._native import (
     Batch,
     BoundRx,
@@ -34,12 +34,20 @@ from ._native import (
     Dmabuf,
     Frag,
     Listener,
+    Namespace,
     Netdev,
     ReceivePlan,
     Sent,
     Setup,
+    Stored,
     Stream,
+    Subsystem,
     Tensor,
+    list_subsystems,
+    load,
+    load_into,
+    load_safetensors,
+    store,
 )
 from ._native import __version__ as __version__
 from ._progress import Progress
@@ -61,6 +69,7 @@ __all__ = [
     "InvalidInputError",
     "Listener",
     "MisplacedError",
+    "Namespace",
     "Netdev",
     "NotFoundError",
     "NotPermittedError",
@@ -75,7 +84,9 @@ __all__ = [
     "Sent",
     "Setup",
     "ShutDownError",
+    "Stored",
     "Stream",
+    "Subsystem",
     "Tensor",
     "TensorIterator",
     "Tensors",
@@ -83,5 +94,9 @@ __all__ = [
     "UnreachableError",
     "WouldBlockError",
     "iter_safetensors",
+    "list_subsystems",
+    "load",
+    "load_into",
     "load_safetensors",
+    "store",
 ]

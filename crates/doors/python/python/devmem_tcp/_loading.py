@@ -1,4 +1,4 @@
-"""Loads of checkpoints: all tensors at once, or one after the other as they come."""
+"""Tensors of checkpoints, one after the other as they come."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 from . import _native
 from ._errors import make
 from ._progress import Reporter
-from ._tensors import Tensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,64 +42,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the progress while nothing comes.
 _INTERVAL = 0.1
-
-
-def load_safetensors(
-    url: str,
-    nic: Netdev | None = None,
-    *,
-    device: str = "cpu",
-    bind: int | None = None,
-    connections: int | None = None,
-    idle_limit: float = 30.0,
-    headers: Headers | None = None,
-    headers_file: str | PathLike[str] | None = None,
-    user: str | None = None,
-    password: str | None = None,
-    password_file: str | PathLike[str] | None = None,
-    cacert: str | PathLike[str] | None = None,
-    cert: str | PathLike[str] | None = None,
-    key: str | PathLike[str] | None = None,
-    verify: bool = True,
-) -> Tensors:
-    """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http, https or s3) over `nic`, with range
-    requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
-    "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
-    host memory.
-
-    The bytes of https servers are decrypted by the CPU in host memory, and copied to their place. The server is verified by the certificates of the system, or of
-    `SSL_CERT_FILE` and `SSL_CERT_DIR`, or by those of the PEM file `cacert` alone. `cert` is a PEM file with a certificate of this client, and `key` that of its private
-    key, if it is another one; they are shown to the origin of `url` alone. With `verify=False` any certificate is accepted, with a warning.
-
-    The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
-    kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
-    through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
-    one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
-    DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-    (http_proxy, https_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
-    that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
-    also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
-    in the file.
-    """
-    options = {
-        "nic": nic,
-        "device": device,
-        "bind": bind,
-        "connections": connections,
-        "idle_limit": idle_limit,
-        "headers": headers,
-        "headers_file": headers_file,
-        "user": user,
-        "password": password,
-        "password_file": password_file,
-        "cacert": cacert,
-        "cert": cert,
-        "key": key,
-        "verify": verify,
-    }
-    with _native._open_safetensors(url, options) as checkpoint:
-        entries, metadata = checkpoint.entries, checkpoint.metadata
-        return Tensors(checkpoint.load(), metadata, entries)
 
 
 def iter_safetensors(

@@ -46,6 +46,7 @@ const SELFTEST_PACKAGES: Packages = (
         "iperf3",
         "iproute2",
         "iputils-ping",
+        "mount",
         "procps",
         "python3",
         "python3-yaml",

@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod gpu;
 mod load_file;
+mod load_https;
 mod ncdevmem;
 mod nic;
 mod recv;

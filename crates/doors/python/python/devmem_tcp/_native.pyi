@@ -178,11 +178,21 @@ class Netdev(_Closing):
         """Binds memory to RX queues, with net_iovs of `niov_size` bytes."""
     def bind_tx(self, memory: Dmabuf) -> BoundTx:
         """Binds memory for sending."""
-    def listen(self, address: Address) -> Listener:
-        """Listens for connections; port 0 selects a free one."""
-    def connect(self, address: Address, timeout: float | None = None, source: Address | None = None) -> Stream:
-        """Connects; gives up after `timeout` seconds. `source`: the local address."""
-    def begin_connect(self, address: Address, source: Address | None = None) -> _Connecting:
+    def listen(self, address: Address, congestion: str | None = None) -> Listener:
+        """Listens for connections; port 0 selects a free one. `congestion`: the congestion control of those that are accepted, "cubic",
+        "reno", "bbr" or "dctcp"; None: that of the NIC.
+        """
+    def connect(
+        self,
+        address: Address,
+        timeout: float | None = None,
+        source: Address | None = None,
+        congestion: str | None = None,
+    ) -> Stream:
+        """Connects; gives up after `timeout` seconds. `source`: the local address. `congestion`: the congestion control, as in `listen`."""
+    def begin_connect(
+        self, address: Address, source: Address | None = None, congestion: str | None = None
+    ) -> _Connecting:
         """Begins to connect, without waiting."""
     def shards(self) -> list[Netdev]:
         """The shards of the NIC, each as a NIC: for one thread per shard, which share nothing. A shard has the connections that a
@@ -336,6 +346,8 @@ class Stream(_Closing):
         """Refuses bytes in host memory: receiving them is a MisplacedError with its cause, and they stay queued."""
     def set_nodelay(self, nodelay: bool) -> None:
         """Sends small segments at once (TCP_NODELAY)."""
+    def set_congestion(self, name: str) -> None:
+        """Changes the congestion control: "cubic", "reno", "bbr" or "dctcp"."""
     def getpeername(self) -> tuple[str, int]:
         """The address of the peer: host and port."""
     def getsockname(self) -> tuple[str, int]:
@@ -466,18 +478,26 @@ def load_safetensors(
     user: str | None = None,
     password: str | None = None,
     password_file: str | PathLike[str] | None = None,
+    cacert: str | PathLike[str] | None = None,
+    cert: str | PathLike[str] | None = None,
+    key: str | PathLike[str] | None = None,
+    verify: bool = True,
 ) -> Tensors:
-    """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
+    """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http, https or s3) over `nic`, with range
     requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
     "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
     host memory.
+
+    The bytes of https servers are decrypted by the CPU in host memory, and copied to their place. The server is verified by the certificates of the system, or of
+    `SSL_CERT_FILE` and `SSL_CERT_DIR`, or by those of the PEM file `cacert` alone. `cert` is a PEM file with a certificate of this client, and `key` that of its private
+    key, if it is another one; they are shown to the origin of `url` alone. With `verify=False` any certificate is accepted, with a warning.
 
     The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
     kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
     through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
     one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
     DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-    (http_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
+    (http_proxy, https_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
     that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
     also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
     in the file.

@@ -12,6 +12,7 @@ use crate::places::ROOT;
 const SHARED: &[&str] = &["proc", "sys", "dev", "run", "tmp"];
 /// Our own files, which a process in that root still needs.
 const OURS: &str = "/lab";
+const BUSYBOX: &str = "/bin/busybox";
 
 /// Makes the root file system of packages usable for chroot(1).
 ///
@@ -42,6 +43,8 @@ pub fn enter_root() -> anyhow::Result<()> {
     let place = format!("{ROOT}{OURS}");
     fs::create_dir_all(&place)?;
     mount_bind(OURS, &place).context("mount our files")?;
+    // What the links in /lab/busybox lead to. The packages have no mount(8).
+    fs::copy(BUSYBOX, format!("{ROOT}{BUSYBOX}")).context("copy busybox")?;
     chdir(ROOT)?;
     mount_move(".", "/").context("move the root file system to /")?;
     chroot(".")?;

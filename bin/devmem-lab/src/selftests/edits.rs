@@ -27,10 +27,15 @@ const EDITS: &[Edit] = &[Edit {
         self._rings_set = self.rings_set
         self.rings_set = self._known_rings_set
 
-    # Inserted by devmem-tcp lab: the programs set a threshold of header split, and gve has none, but splits all packets.
+    # Inserted by devmem-tcp lab: the programs set a threshold of header split, and gve has none, but splits all packets. They make the
+    # RX ring one of 64 entries, and gve's has 512 at least.
     def _known_rings_set(self, values, *args, **kwargs):
         known = self.rings_get({'header': values['header']})
-        wanted = {name: value for name, value in values.items() if name != 'hds-thresh' or name in known}
+        wanted = dict(values)
+        if 'hds-thresh' not in known:
+            wanted.pop('hds-thresh', None)
+        if wanted.get('rx') == 64:
+            wanted.pop('rx')
         return self._rings_set(wanted, *args, **kwargs)
 
     # Inserted by devmem-tcp lab: the programs count combined channels, and a gVNIC has RX and TX channels.
@@ -42,7 +47,7 @@ const EDITS: &[Edit] = &[Edit {
                     channels.setdefault(f'combined-{what}', channels[f'rx-{what}'])
         return found
 ",
-    why: "the programs count combined channels and set a threshold of header split, and gve has neither",
+    why: "the programs count combined channels, set a threshold of header split and a ring of 64 entries, and gve has none of these",
 }];
 
 /// Edits the programs of a tree. Returns a line for each edit that does not fit this version of the tree.

@@ -180,7 +180,7 @@ fn environment() -> Vec<(String, String)> {
     let pairs = [
         (
             "PATH",
-            "/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin".to_owned(),
+            "/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin:/lab/busybox".to_owned(),
         ),
         ("HOME", "/root".to_owned()),
         ("LC_ALL", "C.UTF-8".to_owned()),

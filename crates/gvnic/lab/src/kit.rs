@@ -46,7 +46,6 @@ const SELFTEST_PACKAGES: Packages = (
         "iperf3",
         "iproute2",
         "iputils-ping",
-        "mount",
         "procps",
         "python3",
         "python3-yaml",

@@ -21,7 +21,7 @@ enum Queue {
 /// A listening or connected UNIX socket. It is closed in a separate thread if its queue may contain descriptors.
 #[derive(Debug)]
 pub struct PeerSocket {
-    /// Taken out by `Drop` alone.
+    /// Taken out at the end alone.
     fd: Option<OwnedFd>,
     queue: Queue,
 }
@@ -62,6 +62,12 @@ impl PeerSocket {
         Ok(())
     }
 
+    /// Returns the socket: its peer is one that may make this process wait.
+    pub fn into_trusted(mut self) -> OwnedFd {
+        self.queue = Queue::Bytes;
+        self.fd.take().expect("it is taken out at the end alone")
+    }
+
     /// Returns whether there may be descriptors in the queue, so that it is to be read by [`receive`](crate::receive).
     pub fn may_have_descriptors(&self) -> bool {
         self.queue == Queue::Descriptors
@@ -81,7 +87,7 @@ impl PeerSocket {
 
 impl AsFd for PeerSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let fd = self.fd.as_ref().expect("it is taken out by Drop alone");
+        let fd = self.fd.as_ref().expect("it is taken out at the end alone");
         fd.as_fd()
     }
 }

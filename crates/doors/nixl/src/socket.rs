@@ -4,10 +4,12 @@
 //! yet wakes nobody, and no call to the kernel changes what is watched.
 
 use std::io::{self, Read, Write};
+use std::iter;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use peer_socket::PeerSocket;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::Pid;
@@ -19,6 +21,8 @@ use crate::settings::Settings;
 
 /// Waiting connections of a listener.
 const BACKLOG: i32 = 1024;
+/// Connections of other users on this machine that are sent away in one turn.
+const STRANGERS: usize = 16;
 
 /// Unanswered probes of a silent connection, after which it is broken.
 const PROBES: u32 = 3;
@@ -122,9 +126,9 @@ impl Socket {
         let target = match target {
             Address::Tcp(target) => target,
             Address::Unix(cookie) => {
-                let socket = stream_socket(AddressFamily::UNIX)?;
+                let socket = PeerSocket::refusing(stream_socket(AddressFamily::UNIX)?);
                 rustix::net::connect(&socket, &Address::unix_name(cookie)?)?;
-                return Ok(Self::of_unix(socket));
+                return Self::of_unix(socket);
             }
         };
         let socket = stream_socket(family(target))?;
@@ -134,13 +138,19 @@ impl Socket {
         }
     }
 
-    /// Takes a connection on this machine. The standard library's type for TCP reads and writes any stream socket.
-    fn of_unix(socket: OwnedFd) -> Self {
-        Self {
-            stream: TcpStream::from(socket),
+    /// Takes a connection on this machine, with a process of the same user. Root could read the memory of all others: a peer of another user
+    /// could become a set-user-ID program, or leave its number to somebody else's process, and have this one tell what is there.
+    fn of_unix(socket: PeerSocket) -> io::Result<Self> {
+        if sockopt::socket_peercred(&socket)?.uid != rustix::process::geteuid() {
+            let text = "it belongs to another user";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(Self {
+            // The standard library's type for TCP reads and writes any stream socket.
+            stream: TcpStream::from(socket.into_trusted()),
             can_read: false,
             can_write: false,
-        }
+        })
     }
 
     /// Returns the process at the other end, if the kernel knows it: it was there when the connection was made.
@@ -285,7 +295,7 @@ fn now(is_ready: bool, mut call: impl FnMut() -> io::Result<usize>) -> io::Resul
 pub(crate) struct Listening {
     listeners: Vec<TcpListener>,
     port: u16,
-    unix: Option<OwnedFd>,
+    unix: Option<PeerSocket>,
 }
 
 impl Listening {
@@ -308,7 +318,7 @@ impl Listening {
 
     /// Listens for agents of the same machine, too.
     pub(crate) fn add_unix(&mut self, cookie: u64) -> io::Result<()> {
-        let socket = stream_socket(AddressFamily::UNIX)?;
+        let socket = PeerSocket::refusing(stream_socket(AddressFamily::UNIX)?);
         rustix::net::bind(&socket, &Address::unix_name(cookie)?)?;
         rustix::net::listen(&socket, BACKLOG)?;
         self.unix = Some(socket);
@@ -347,12 +357,68 @@ impl Listening {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         // A connection that has ended before, or the lack of descriptors: the next turn tries again.
         let unix = self.unix.as_ref();
-        let unix = unix.and_then(|listener| rustix::net::accept_with(listener, flags).ok());
-        unix.map(Socket::of_unix).or_else(|| {
-            self.listeners.iter().find_map(|listener| {
-                let socket = rustix::net::accept_with(listener, flags).ok()?;
-                Socket::of_tcp(socket, timeout).ok()
+        let unix = iter::from_fn(|| unix?.accept(flags).ok());
+        let mut unix = unix.take(STRANGERS);
+        unix.find_map(|socket| Socket::of_unix(socket).ok())
+            .or_else(|| {
+                self.listeners.iter().find_map(|listener| {
+                    let socket = rustix::net::accept_with(listener, flags).ok()?;
+                    Socket::of_tcp(socket, timeout).ok()
+                })
             })
-        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use rustix::process::{Uid, geteuid};
+    use rustix::thread::set_thread_res_uid;
+
+    use super::*;
+
+    /// Runs a function as another user. The user of a thread is its own.
+    fn as_nobody<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+        let run = || {
+            let nobody = Uid::from_raw(65534);
+            set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            run()
+        };
+        thread::scope(|scope| scope.spawn(run).join().unwrap())
+    }
+
+    fn listening(cookie: u64) -> Listening {
+        let settings = Settings {
+            addresses: vec![Ipv4Addr::LOCALHOST.into()],
+            ..Settings::default()
+        };
+        let mut it = Listening::new(&settings).unwrap();
+        it.add_unix(cookie).unwrap();
+        it
+    }
+
+    #[test]
+    fn processes_of_other_users_are_no_peers_on_one_machine() {
+        if !geteuid().is_root() {
+            eprintln!("SKIP: becoming another user needs root");
+            return;
+        }
+        let limit = Duration::from_secs(1);
+        let cookie = u64::from(std::process::id()) << 32;
+        let at = |cookie| Address::Unix(cookie);
+        let ours = listening(cookie);
+        let refused = as_nobody(|| Socket::connect(at(cookie), limit)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(ours.accept(limit).is_none());
+        // Those of others do not keep ours from being seen.
+        let _ = as_nobody(|| Socket::connect(at(cookie), limit));
+        let _connected = Socket::connect(at(cookie), limit).unwrap();
+        assert!(ours.accept(limit).is_some());
+
+        let theirs = as_nobody(|| listening(cookie + 1));
+        let refused = Socket::connect(at(cookie + 1), limit).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        drop(theirs);
     }
 }

@@ -2,6 +2,7 @@
 //! name stays as it is until then, and a load that was ended goes on where it stopped.
 
 mod done;
+mod part;
 mod state;
 
 use std::fs::{self, File, OpenOptions};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use self::done::Done;
+use self::part::Part;
 pub use self::state::FileVersion;
 
 /// Time between two records of what has come: what a killed program loads again.
@@ -29,6 +31,12 @@ pub enum PartialError {
         path: PathBuf,
         /// The error.
         source: io::Error,
+    },
+    /// Another load has the file open.
+    #[error("{part} is being written by another load\n  wait for its end, or name another file")]
+    Busy {
+        /// The file with the bytes.
+        part: PathBuf,
     },
     /// The bytes that are there are of another file.
     #[error(
@@ -53,19 +61,11 @@ pub struct PartialFile {
     part: Option<Part>,
 }
 
-/// The files beside.
-#[derive(Debug)]
-struct Part {
-    bytes: PathBuf,
-    state: PathBuf,
-    saved: Instant,
-}
-
 impl PartialFile {
     /// Begins the file `path` from the start. What an earlier load has left beside it is overwritten.
     ///
     /// # Errors
-    /// [`PartialError::Io`].
+    /// [`PartialError::Busy`], [`PartialError::Io`].
     pub fn create(path: &Path, version: FileVersion) -> Result<Self, PartialError> {
         let path = target_of(path);
         if !is_replaceable(&path) {
@@ -73,30 +73,47 @@ impl PartialFile {
             return Ok(Self::new(path, file, version, Done::default(), None));
         }
         let part = Part::beside(&path);
-        // First, so that no old one stands beside new bytes.
-        remove(&part.state)?;
-        let file = open(&part.bytes, true)?;
-        Self::new(path, file, version, Done::default(), Some(part)).sized()
+        let file = part.open()?;
+        Self::fresh(path, part, file, version)
     }
 
-    /// Goes on with the file `path` where an earlier load has stopped, or from the start if there was none.
+    /// Goes on with the file `path` where an earlier load has stopped, or from the start if nothing of one is there that can be trusted.
     ///
     /// # Errors
-    /// [`PartialError::Other`] if the server has another version now; [`PartialError::Io`].
+    /// [`PartialError::Other`] if the server has another version now; [`PartialError::Busy`], [`PartialError::Io`].
     pub fn resume(path: &Path, version: FileVersion) -> Result<Self, PartialError> {
         let target = target_of(path);
+        if !is_replaceable(&target) {
+            return Self::create(path, version);
+        }
         let part = Part::beside(&target);
-        let Some((then, done)) = state::read(&part.state) else {
-            return Self::create(path, version);
-        };
-        let Ok(file) = OpenOptions::new().read(true).write(true).open(&part.bytes) else {
-            return Self::create(path, version);
+        let file = part.open()?;
+        let len = file.metadata().map(|found| found.len()).ok();
+        // A file of another length is not the one that the record is of.
+        let found = state::read(&part.state);
+        let Some((then, done)) = found.filter(|(then, _)| len == Some(then.len())) else {
+            return Self::fresh(target, part, file, version);
         };
         if let Some(difference) = then.difference(&version) {
             let part = part.bytes;
             return Err(PartialError::Other { part, difference });
         }
-        Self::new(target, file, version, done, Some(part)).sized()
+        Ok(Self::new(target, file, version, done, Some(part)))
+    }
+
+    /// Begins with none of the bytes of `file`.
+    fn fresh(
+        path: PathBuf,
+        part: Part,
+        file: File,
+        version: FileVersion,
+    ) -> Result<Self, PartialError> {
+        // First, so that no old record stands beside new bytes.
+        remove(&part.state)?;
+        // As long as it will be: holes of the source are never written.
+        let sized = file.set_len(0).and_then(|()| file.set_len(version.len()));
+        sized.map_err(failed("make room in", &part.bytes))?;
+        Ok(Self::new(path, file, version, Done::default(), Some(part)))
     }
 
     fn new(
@@ -113,14 +130,6 @@ impl PartialFile {
             done,
             part,
         }
-    }
-
-    /// Makes the file as long as it will be: holes of the source are never written.
-    fn sized(self) -> Result<Self, PartialError> {
-        let Range { start, end } = self.version.range;
-        let sized = self.file.set_len(end.saturating_sub(start));
-        sized.map_err(failed("make room in", self.bytes_path()))?;
-        Ok(self)
     }
 
     /// Returns the ranges of the source that have not come.
@@ -213,21 +222,6 @@ impl Drop for PartialFile {
     }
 }
 
-impl Part {
-    fn beside(path: &Path) -> Self {
-        let with = |suffix: &str| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        Self {
-            bytes: with(".part"),
-            state: with(".part.state"),
-            saved: Instant::now(),
-        }
-    }
-}
-
 /// Returns the file that a symbolic link leads to, which the link keeps leading to.
 fn target_of(path: &Path) -> PathBuf {
     match path.is_symlink() {
@@ -241,16 +235,16 @@ fn is_replaceable(path: &Path) -> bool {
     fs::metadata(path).map_or(true, |found| found.is_file())
 }
 
-fn open(path: &Path, is_new: bool) -> Result<File, PartialError> {
+/// Opens a file with what it has, for reading, too: checksums are computed of what was written.
+fn open(path: &Path, or_create: bool) -> Result<File, PartialError> {
     let mut options = OpenOptions::new();
-    // It is read for checksums.
     let opened = options
         .read(true)
         .write(true)
-        .create(is_new)
-        .truncate(is_new)
+        .create(or_create)
+        .truncate(false)
         .open(path);
-    opened.map_err(failed("create", path))
+    opened.map_err(failed("open", path))
 }
 
 fn remove(path: &Path) -> Result<(), PartialError> {
@@ -339,6 +333,62 @@ mod tests {
         );
         let fresh = PartialFile::resume(&path, version(None)).unwrap();
         assert_eq!(fresh.missing(), [10..60]);
+    }
+
+    #[test]
+    fn a_file_belongs_to_one_load_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let mut first = PartialFile::create(&path, version(None)).unwrap();
+        first.wrote(10..30).unwrap();
+        for second in [
+            PartialFile::create(&path, version(None)),
+            PartialFile::resume(&path, version(None)),
+        ] {
+            let refused = second.unwrap_err();
+            assert!(matches!(refused, PartialError::Busy { .. }), "{refused}");
+        }
+        assert_eq!(first.done_bytes(), 20, "it was left alone");
+        first.wrote(30..60).unwrap();
+        first.commit().unwrap();
+        drop(PartialFile::create(&path, version(None)).unwrap());
+    }
+
+    #[test]
+    fn a_record_is_not_believed_of_a_file_of_another_length_or_before_a_restart_of_the_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let (part, state) = (
+            folder.path().join("model.part"),
+            folder.path().join("model.part.state"),
+        );
+        let begun = || {
+            let mut file = PartialFile::create(&path, version(None)).unwrap();
+            file.wrote(10..30).unwrap();
+        };
+        let resumed = || {
+            let file = PartialFile::resume(&path, version(None)).unwrap();
+            assert_eq!(file.file().metadata().unwrap().len(), 50);
+            file.done_bytes()
+        };
+        begun();
+        assert_eq!(resumed(), 20);
+        File::options()
+            .write(true)
+            .open(&part)
+            .unwrap()
+            .set_len(49)
+            .unwrap();
+        assert_eq!(resumed(), 0, "somebody has cut it");
+        begun();
+        fs::remove_file(&part).unwrap();
+        assert_eq!(resumed(), 0, "somebody has removed it");
+        begun();
+        let text = fs::read_to_string(&state).unwrap();
+        let other = text.replace("\nboot ", "\nboot not-");
+        assert_ne!(text, other);
+        fs::write(&state, other).unwrap();
+        assert_eq!(resumed(), 0, "bytes may never have reached the disk");
     }
 
     #[test]

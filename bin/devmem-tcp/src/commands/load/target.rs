@@ -54,7 +54,14 @@ impl Target {
                     true => PartialFile::resume(path, version),
                     false => PartialFile::create(path, version),
                 };
-                file.map(Self::File).map_err(|error| refused(error, path))
+                let file = file.map_err(|error| refused(error, path))?;
+                if job.resume && file.done_bytes() == 0 {
+                    note(format_args!(
+                        "{}: nothing to go on with since the machine was started; it is loaded from the start",
+                        file.bytes_path().display()
+                    ));
+                }
+                Ok(Self::File(file))
             }
         }
     }

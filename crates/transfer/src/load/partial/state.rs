@@ -24,6 +24,11 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
+    /// Returns the number of bytes that are loaded.
+    pub(super) fn len(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
     /// Returns what is different between a file then and `now`, if anything is.
     pub(super) fn difference(&self, now: &Self) -> Option<String> {
         let shown = |range: &Range<u64>| format!("bytes {} to {}", range.start, range.end);
@@ -46,7 +51,8 @@ impl FileVersion {
 /// Writes a record in place of an earlier one, whole or not at all.
 pub(super) fn write(path: &Path, version: &FileVersion, done: &Done) -> io::Result<()> {
     let Range { start, end } = version.range;
-    let mut text = format!("{TITLE}\nrange {start}-{end}\n");
+    let boot = boot_id();
+    let mut text = format!("{TITLE}\nboot {boot}\nrange {start}-{end}\n");
     if let Some(size) = version.size {
         text += &format!("size {size}\n");
     }
@@ -62,7 +68,8 @@ pub(super) fn write(path: &Path, version: &FileVersion, done: &Done) -> io::Resu
     fs::rename(&new, path)
 }
 
-/// Reads a record; `None` if there is none, or it makes no sense.
+/// Reads a record; `None` if there is none, if it makes no sense, or if the machine was started again since: a record may have reached the disk
+/// before the bytes that it names.
 pub(super) fn read(path: &Path) -> Option<(FileVersion, Done)> {
     let mut text = String::new();
     let file = fs::File::open(path).ok()?;
@@ -75,11 +82,12 @@ fn parse(text: &str) -> Option<(FileVersion, Done)> {
     if lines.next() != Some(TITLE) {
         return None;
     }
-    let (mut range, mut done) = (None, Done::default());
+    let (mut boot, mut range, mut done) = (None, None, Done::default());
     let (mut size, mut validator) = (None, None);
     for line in lines {
         let (name, value) = line.split_once(' ')?;
         match name {
+            "boot" => boot = Some(value),
             "range" => range = Some(parse_range(value)?),
             "size" => size = Some(value.parse().ok()?),
             "validator" => validator = Some(value.to_owned()),
@@ -92,9 +100,18 @@ fn parse(text: &str) -> Option<(FileVersion, Done)> {
         validator,
         range: range?,
     };
+    if boot? != boot_id() {
+        return None;
+    }
     let is_inside = |it: Range<u64>| it.start >= version.range.start && it.end <= version.range.end;
     let all_inside = done.iter().all(is_inside);
     all_inside.then_some((version, done))
+}
+
+/// Returns what changes when the machine is started; empty if the system does not tell.
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }
 
 fn parse_range(text: &str) -> Option<Range<u64>> {

@@ -2,5 +2,5 @@
 
 /// Checks the input.
 pub fn run(data: &[u8]) {
-    devmem_transfer::load::fuzz::http(data);
+    devmem_transfer::fuzz::http(data);
 }

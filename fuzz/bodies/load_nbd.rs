@@ -3,7 +3,7 @@
 /// Checks the input: its first bit says which requests were made.
 pub fn run(data: &[u8]) {
     match data {
-        [kind, ..] if kind & 0x80 != 0 => devmem_transfer::load::fuzz::nbd_write(data),
-        _ => devmem_transfer::load::fuzz::nbd(data),
+        [kind, ..] if kind & 0x80 != 0 => devmem_transfer::fuzz::nbd_write(data),
+        _ => devmem_transfer::fuzz::nbd(data),
     }
 }

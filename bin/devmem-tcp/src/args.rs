@@ -1,5 +1,6 @@
 //! The command line as text and numbers; `plan.rs` validates it.
 
+mod broker;
 mod helper;
 mod kernel;
 mod lease;
@@ -18,11 +19,12 @@ use tool::parse::OutputArgs;
 use tool::size::Size;
 use tool::stock::StockServer;
 
+pub use broker::Broker;
 pub use helper::{DemoNvmeTarget, DemoRank, DemoReceiver, DemoSender, HelperCli, HelperCommand};
 pub use kernel::{Ncdevmem, Restore};
 pub use lease::Lease;
 pub use link::{BackendChoice, DEFAULT_LINK, LinkArgs};
-pub use load::{ChecksumKind, Load};
+pub use load::{ChecksumKind, Load, TlsArgs};
 pub use store::Store;
 pub use tcp::{BufferArgs, CongestionChoice, TcpArgs};
 
@@ -43,7 +45,7 @@ const TOP_NOTES: &str = "\
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
 SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with status 1 if anything was left to do.
-`recv --keep-listening` without an open connection, `nic`, `wire` and `lease` end only by a signal: with 0.
+`recv --keep-listening` without an open connection, `nic`, `wire`, `lease` and `broker` end only by a signal: with 0.
 Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
@@ -61,6 +63,7 @@ pub enum Command {
     Lab(Box<lab::args::Lab>),
     Doctor(DoctorArgs),
     Lease(Lease),
+    Broker(Broker),
     Restore(Restore),
     Ncdevmem(Ncdevmem),
 }
@@ -223,10 +226,10 @@ pub struct Recv {
     #[command(flatten)]
     pub link: LinkArgs,
     /// Print the changes to the NIC as commands on stdout, and change nothing
-    #[arg(long, requires = "interface", conflicts_with = "configured")]
+    #[arg(long, requires = "interface", conflicts_with_all = ["configured", "broker"])]
     pub dry_run: bool,
-    /// With --configured: first of the --queues queues to bind, unchecked [default: those that the agent has prepared]
-    #[arg(long, value_name = "N", requires = "configured")]
+    /// With --configured or --broker: first of the --queues queues to bind, unchecked [default: those that the agent has prepared]
+    #[arg(long, value_name = "N", requires = "agents")]
     pub first_queue: Option<u32>,
     /// Listen; recv always does, the option exists for compatibility with nc and ncdevmem
     #[arg(short = 'l', long)]

@@ -94,7 +94,10 @@ impl<'a> Client<'a> {
         } = plan;
         if link.backend == BackendChoice::Sockets {
             backend::choose(link, kernel.users_alone, Purpose::Receive)?;
-            note("using the kernel's sockets: payload passes through host memory");
+            note(match job.origin.is_encrypted() {
+                true => "using the kernel's sockets: https is decrypted by the CPU in host memory",
+                false => "using the kernel's sockets: payload passes through host memory",
+            });
             return Self::on_sockets(&job.origin, nic, stop);
         }
         match Self::open(link, nic, kernel, Purpose::Receive, stop) {

@@ -81,6 +81,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Lab(args) => lab::run(*args),
         Command::Doctor(args) => tool::doctor::run(&args),
         Command::Lease(args) => commands::lease::run(&LeasePlan::new(args)?),
+        Command::Broker(args) => commands::broker::run(args),
         Command::Restore(args) => commands::restore::run(&args),
         Command::Ncdevmem(args) => ncdevmem::run(args.flags),
     }

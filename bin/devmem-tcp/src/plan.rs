@@ -28,7 +28,7 @@ pub use demo::DemoPlan;
 pub use exchange::{ExchangePlan, FLOAT_BYTES, RingWires};
 pub use lease::{LeasePlan, PodPlan};
 pub use link::{LinkPlan, TapPlan};
-pub use load::{LoadJob, LoadPlan, LoadTarget};
+pub use load::{LoadJob, LoadPlan, LoadTarget, strict_https};
 pub use recv::{Destination, KernelPlan, RecvPlan};
 pub use send::{Input, SendPlan};
 pub use store::StorePlan;

@@ -573,10 +573,9 @@ fn what_cannot_be_stored_is_refused_with_a_remedy() {
 #[test]
 fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
     for (line, text) in [
-        (
-            "https://host/file",
-            "proxy next to this machine that ends TLS",
-        ),
+        ("https://host/file --strict", "that ends TLS"),
+        ("https://host/file --key k", "--cert"),
+        ("nbd://host/x --insecure", "NBD has no TLS here"),
         ("ftp://host/file", "write http://HOST/PATH"),
         ("http://localhost:8000/file", "http://10.77.0.1:8000/file"),
         ("http://127.0.0.1/file", "--peer-addr 10.77.0.1/24"),
@@ -593,7 +592,7 @@ fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
         ),
         ("nbd://localhost/x", "nbd://10.77.0.1:10809/x"),
         ("nbd://host/x --header A:b", "NBD has no such fields"),
-        ("nbds://host/x", "ends TLS"),
+        ("nbds://host/x", "the end of a tunnel"),
         (
             "nvme://localhost/nqn.a:b?nsid=2",
             "nvme://10.77.0.1:4420/nqn.a:b?nsid=2",

@@ -56,8 +56,9 @@ impl BoundRx {
         self.niov_size
     }
 
-    /// Counts the net_iovs. With a kernel that does not report page pools (before 6.12, or built without page pool
-    /// statistics), `home` is 0.
+    /// Counts the net_iovs. Where the kernel does not report their page pools, those count that this process has received and not
+    /// returned, one for each frag, and not those that are posted or in packets: on a leased queue, whose page pools are those of a NIC
+    /// in another network namespace, and with a kernel that is older than 6.12 or built without page pool statistics.
     pub fn net_iovs(&self) -> NetIovCount {
         self.net_iovs.count()
     }
@@ -87,7 +88,8 @@ pub struct Unbound {
 }
 
 impl Unbound {
-    /// Counts the net_iovs. Those that are not home are still in use: posted, in a packet, or lent to the application.
+    /// Counts the net_iovs. Those that are not home are still in use: posted, in a packet, or lent to the application; see
+    /// [`BoundRx::net_iovs`].
     pub fn net_iovs(&self) -> NetIovCount {
         self.net_iovs.count()
     }

@@ -1,6 +1,7 @@
 //! A NIC and its TCP/IP stack.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use devmem_uapi::Errno;
@@ -16,7 +17,7 @@ use crate::bound_tx::BoundTx;
 use crate::connect::ConnectOptions;
 use crate::connecting::Connecting;
 use crate::error::{BindError, Error};
-use crate::kernel::SetUpBy;
+use crate::kernel::Rights;
 use crate::listener::Listener;
 use crate::plan::ReceivePlan;
 use crate::queue_stats::{QueueStats, TxStats};
@@ -74,7 +75,7 @@ impl Netdev {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
     pub fn kernel(name: &str) -> Result<Self, Error> {
-        Self::of_kernel(name, SetUpBy::Us)
+        Self::of_kernel(name, Rights::All)
     }
 
     /// Opens the kernel's interface `name` as [`kernel`](Self::kernel) does, for a program that may not change its settings, as in a
@@ -96,11 +97,27 @@ impl Netdev {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
     pub fn configured(name: &str) -> Result<Self, Error> {
-        Self::of_kernel(name, SetUpBy::Agent)
+        Self::of_kernel(name, Rights::Bind)
     }
 
-    fn of_kernel(name: &str, set_up_by: SetUpBy) -> Result<Self, Error> {
-        let nic = Nic::Kernel(kernel::Nic::by_name(name, set_up_by)?);
+    /// Opens the kernel's interface `name` as [`configured`](Self::configured) does, for a program without any privilege: the broker that
+    /// listens at the path `broker` (`devmem-tcp broker`) binds memory to queues, if its command line grants them to this user. The program
+    /// needs the memory, whose descriptor it gives the broker, and access to the broker's socket.
+    ///
+    /// The bindings are this process' as all others: they end when they are dropped, and do not need the broker any more. A
+    /// [`bind_rx`](Self::bind_rx) waits for the broker, which answers within milliseconds, for at most 80 seconds. Binding for sending needs
+    /// no privilege, and no broker.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface. Whether a broker answers is known only to
+    /// [`bind_rx`](Self::bind_rx): of the kind `PermissionDenied` if it has no grant for this user, `NotFound` or `ConnectionRefused` if
+    /// there is none, and otherwise the kernel's refusals.
+    pub fn brokered(name: &str, broker: impl Into<PathBuf>) -> Result<Self, Error> {
+        Self::of_kernel(name, Rights::Ask(broker.into()))
+    }
+
+    fn of_kernel(name: &str, rights: Rights) -> Result<Self, Error> {
+        let nic = Nic::Kernel(kernel::Nic::by_name(name, rights)?);
         Ok(Self { nic })
     }
 
@@ -137,7 +154,8 @@ impl Netdev {
     }
 
     /// Binds `memory` to RX queues with net_iovs of the default size: 64 KiB in user space, one page in the kernel. For the
-    /// kernel the memory must be a dma-buf (`udmabuf`, `dma_heap`, or `Dmabuf::memfd`, which becomes a udmabuf). Never waits.
+    /// kernel the memory must be a dma-buf (`udmabuf`, `dma_heap`, or `Dmabuf::memfd`, which becomes a udmabuf). Never waits, except for a
+    /// broker ([`brokered`](Self::brokered)).
     ///
     /// Memory has at most one receive binding at a time in this process. A `Dmabuf`, its clones and other `Dmabuf`s of the
     /// same file count as the same memory; two dma-bufs that an exporter made of the same pages do not, because they cannot

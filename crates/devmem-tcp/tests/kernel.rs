@@ -5,8 +5,11 @@ use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
+use devmem_linux::broker::Broker;
 use devmem_linux::netif::Interface;
 use devmem_linux::test_util::{GuestHas, in_netns, skip_outside_guest};
 use devmem_tcp::{
@@ -192,6 +195,52 @@ fn bind_rx_without_privilege_says_which() {
     let refused = refused.join().unwrap();
     assert_eq!(refused.errno(), Errno::EPERM, "{refused}");
     assert!(refused.to_string().contains("CAP_NET_ADMIN"), "{refused}");
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_named_when_memory_is_bound() {
+    let nic = Netdev::brokered("lo", "/nonexistent/broker").unwrap();
+    let error = Error::from(nic.bind_rx(&pretended(), &[RxQueueId(0)]).unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    let reason = error.reason();
+    assert!(
+        reason.starts_with("no broker answers at /nonexistent/broker: "),
+        "{reason}"
+    );
+    let remedy = error.remedy().map(|remedy| remedy.to_string());
+    assert!(remedy.is_some_and(|text| text.contains("devmem-tcp broker")));
+}
+
+#[test]
+fn a_refusal_through_a_broker_has_its_errno_and_leaves_the_memory_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let uid = rustix::process::geteuid().as_raw();
+    let grant = format!("uid={uid}:lo:0").parse().unwrap();
+    let broker = Broker::listen(&path, vec![grant]).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let must_stop = Arc::clone(&stop);
+    let serving = thread::spawn(move || broker.serve(|_| {}, || must_stop.load(Ordering::Relaxed)));
+    let nic = Netdev::brokered("lo", &path).unwrap();
+    let memory = pretended();
+    let bind = |queue| {
+        let refused = nic.bind_rx(&memory, &[RxQueueId(queue)]).unwrap_err();
+        assert!(matches!(refused, BindError::Failed(_)), "{refused}");
+        Error::from(refused)
+    };
+    // Twice: the first refusal has not taken the memory.
+    let [by_kernel, again, by_broker] = [bind(0), bind(0), bind(1)];
+    stop.store(true, Ordering::Relaxed);
+    serving.join().unwrap().unwrap();
+    assert!(
+        by_kernel
+            .reason()
+            .contains("refused: bind-rx on lo queue 0 refused: "),
+        "{by_kernel}"
+    );
+    assert_eq!(by_kernel.errno(), again.errno());
+    assert_eq!(by_kernel.interface(), Some("lo"));
+    assert_eq!(by_broker.kind(), ErrorKind::PermissionDenied, "{by_broker}");
 }
 
 #[test]

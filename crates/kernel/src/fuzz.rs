@@ -2,6 +2,7 @@
 
 use devmem_uapi::MsgFlags;
 
+use crate::broker::fuzz_messages;
 use crate::ethtool;
 use crate::netdev::{PagePool, PagePoolStats, QueueInfo, QueueStats};
 use crate::netif;
@@ -74,6 +75,15 @@ pub fn netlink(bytes: &[u8]) {
 /// If a record changes when it is written and read again, or the report misses a change.
 pub fn nic_state(bytes: &[u8]) {
     fuzz_state_file(bytes);
+}
+
+/// Parses `bytes` as a message of a broker's client, and of a broker.
+///
+/// # Panics
+///
+/// If a message changes when it is written and read again.
+pub fn broker(bytes: &[u8]) {
+    fuzz_messages(bytes);
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! - [`dmabuf::DmabufFd`] is memory that a NIC can write to,
 //! - [`nic_setup::NicSetup`] prepares a NIC and restores it exactly,
 //! - [`netdev::Netdev`] binds the memory to its queues ([`netdev::BoundRx`], [`netdev::BoundTx`]),
+//! - [`broker`] is a process that does so for programs without the privilege,
 //! - [`socket`] receives, returns frags, sends, and reads completions;
 //!
 //! [`errors::cause`] explains a refusal of the kernel, and [`doctor::Doctor`] finds what a machine lacks. A bind is
@@ -24,6 +25,7 @@
 //!
 //! It does not move payload and has no TCP. The only unsafe code is in `sys/`.
 
+pub mod broker;
 pub mod cpu;
 pub mod dmabuf;
 pub mod doctor;

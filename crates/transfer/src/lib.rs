@@ -3,7 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+mod checksum;
 pub mod exchange;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod load;
 mod parallel;
 pub mod store;

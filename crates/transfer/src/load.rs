@@ -10,8 +10,8 @@
 //! so more threads would only wait for each other. Several connections hide round trips and server latency; a load uses no more
 //! than make it faster.
 //!
-//! It has no TLS. The bytes of a TLS connection are decrypted after they were received; only a NIC that decrypts TLS could
-//! place plain bytes in device memory.
+//! The bytes of https servers are decrypted by the CPU in host memory, and one copy takes them to their place: only a NIC that decrypts TLS could
+//! place plain bytes in device memory. `Transport` is a connection with or without TLS, and a `Wire` receives from it.
 //!
 //! # One piece
 //!
@@ -39,15 +39,15 @@
 
 mod active;
 mod base64;
-mod checksum;
 mod connection;
 mod dial;
 mod error;
 #[cfg(feature = "test-util")]
-#[doc(hidden)]
-pub mod fuzz;
+pub(crate) mod fuzz;
+mod hop;
 mod http;
 mod landing;
+mod loaded;
 mod loader;
 pub(crate) mod nbd;
 mod notice;
@@ -56,21 +56,23 @@ mod origin;
 mod part;
 mod partial;
 mod pool;
-mod run;
 mod safetensors;
 mod secrets;
 mod session;
 mod source;
+mod tls;
 mod to_host;
+mod transport;
 
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
+pub use crate::checksum::{Crc32c, Xxh3};
 pub use crate::parallel::Progress;
-pub use checksum::{Crc32c, Xxh3};
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError, Volume};
 pub use landing::Landed;
-pub use loader::{Loaded, Loader};
+pub use loaded::Loaded;
+pub use loader::Loader;
 pub use nbd::{NbdExport, NbdUrl};
 pub use origin::Origin;
 pub use part::Part;
@@ -80,3 +82,4 @@ pub use safetensors::{
 };
 pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;
+pub use tls::{TlsClient, TlsError, TlsOptions};

@@ -31,7 +31,6 @@ mod ledger;
 mod nbd;
 mod nvme;
 mod part;
-mod run;
 mod session;
 mod sink;
 mod storer;

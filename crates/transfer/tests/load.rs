@@ -16,6 +16,10 @@ mod faulty;
 mod fuzz_replay;
 #[path = "load/hostile.rs"]
 mod hostile;
+#[path = "load/https.rs"]
+mod https;
+#[path = "load/https_proxy.rs"]
+mod https_proxy;
 #[path = "load/nbd.rs"]
 mod nbd;
 #[path = "load/nbd_old.rs"]
@@ -38,5 +42,7 @@ mod sloppy;
 mod stock;
 #[path = "load/store.rs"]
 mod store;
+#[path = "load/tls_server.rs"]
+mod tls_server;
 #[path = "load/world.rs"]
 mod world;

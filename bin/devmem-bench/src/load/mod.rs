@@ -1,5 +1,6 @@
 //! `bench load`: a file of a stock server loaded into device memory, compared with curl, nbdcopy and a plain receiver.
 
+mod https;
 mod nvme;
 mod report;
 mod rows;
@@ -41,7 +42,8 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// requests of 1 MiB in flight on a connection. `nbdkit-memory` is nbdkit's plugin `memory`, to which the file was written before. `nvme` is a
 /// small NVMe/TCP target of ours with the file in memory, over one I/O queue or up to 4, without digests or with one kind. In the
 /// rows `in-place` the payload stays where it was received, and its memory is used again at once, as that of `nbdcopy` is.
-/// `500-tensors` loads a checkpoint, each tensor to its place. CPU time is that of the receiving process, and that of the server's;
+/// `500-tensors` loads a checkpoint, each tensor to its place. `https` is nginx with TLS, whose bytes curl and this loader decrypt: both over the kernel's sockets and a
+/// veth pair, as `ours/sockets` does without TLS. CPU time is that of the receiving process, and that of the server's;
 /// a process that sends an ACK also does what the peer's TCP does with it. Every repetition runs all rows one after another; rows
 /// without their programs are left out.
 #[derive(Debug, Args)]

@@ -95,8 +95,8 @@ impl LoadReport {
     pub fn chart(&self) -> Chart {
         let bar = |it: Measured<'_>| {
             let series = match it.row.kind {
-                Kind::Ours(_) => Series::Ours,
-                Kind::Curl | Kind::Recv | Kind::Floor | Kind::Nbdcopy(..) => Series::Other,
+                Kind::Ours(_) | Kind::Sockets(..) => Series::Ours,
+                Kind::Curl(_) | Kind::Recv | Kind::Floor | Kind::Nbdcopy(..) => Series::Other,
             };
             Bar::new(it.row.name, it.cpu, series)
         };
@@ -156,7 +156,7 @@ mod tests {
     fn ours_is_compared_with_the_others() {
         let mut report = LoadReport::new(ROWS, 1 << 30, 1);
         for (index, row) in ROWS.iter().enumerate() {
-            let ours = matches!(row.kind, Kind::Ours(_));
+            let ours = matches!(row.kind, Kind::Ours(_) | Kind::Sockets(..));
             let meter = MeterReading {
                 bytes: 1_000_000_000,
                 elapsed: Duration::from_secs(if ours { 1 } else { 2 }),

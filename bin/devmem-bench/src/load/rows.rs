@@ -15,7 +15,7 @@ use devmem_linux::{cpu, socket};
 use devmem_tcp::Netdev;
 use netmem::Dmabuf;
 use tool::stock::StockServer;
-use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part};
+use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part, TlsOptions};
 
 use super::nvme::Digest;
 use super::server::{Files, Home, Server, Serving};
@@ -49,7 +49,9 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ours(Ours),
-    Curl,
+    /// By this project over the kernel's sockets, with this many connections.
+    Sockets(Serving, usize),
+    Curl(Serving),
     Recv,
     /// Bare readv from a TAP into the target.
     Floor,
@@ -147,7 +149,7 @@ const MEMORY: Serving = Serving::Memory;
 const NVME: Serving = Serving::Nvme(Digest::None);
 
 pub const ROWS: &[Row] = &[
-    row("curl", Kind::Curl),
+    row("curl", Kind::Curl(NGINX)),
     row("recv", Kind::Recv),
     row("readv", Kind::Floor),
     ours("ours", HTTP),
@@ -155,6 +157,10 @@ pub const ROWS: &[Row] = &[
     ours("ours/500-tensors", HTTP.landing(Landing::Tensors)),
     ours("ours/1-connection", HTTP.over(1)),
     ours("ours/16-connections", HTTP.over(16)),
+    row("ours/sockets", Kind::Sockets(NGINX, 4)),
+    row("curl/https", Kind::Curl(Serving::Https)),
+    row("ours/https", Kind::Sockets(Serving::Https, 4)),
+    row("ours/https/1-connection", Kind::Sockets(Serving::Https, 1)),
     ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
     ours("ours/64m-pieces", HTTP.pieces(64 << 20)),
     ours("ours/1g-pieces", HTTP.pieces(1 << 30)),
@@ -203,6 +209,10 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("ours/1-connection", "readv"),
     ("ours", "ours/in-place"),
     ("ours/500-tensors", "ours/in-place"),
+    ("ours/sockets", "curl"),
+    ("ours/https", "curl/https"),
+    ("ours/https/1-connection", "curl/https"),
+    ("ours/https", "ours/sockets"),
     ("ours/qemu-nbd", "nbdcopy/qemu-nbd/1-connection"),
     ("ours/qemu-nbd", "nbdcopy/qemu-nbd/tmpfs"),
     ("ours/qemu-nbd/4-connections", "nbdcopy/qemu-nbd"),
@@ -223,7 +233,8 @@ impl Row {
     pub fn programs(&self) -> Vec<&'static str> {
         let (serving, client) = match self.kind {
             Kind::Ours(Ours { serving, .. }) => (serving, None),
-            Kind::Curl => (NGINX, Some("curl")),
+            Kind::Sockets(serving, _) => (serving, None),
+            Kind::Curl(serving) => (serving, Some("curl")),
             Kind::Recv | Kind::Floor => (NGINX, None),
             Kind::Nbdcopy(serving, ..) => (serving, Some("nbdcopy")),
         };
@@ -258,7 +269,10 @@ pub struct LoadReading {
 pub fn run(setting: &Setting<'_>, kind: Kind) -> Result<LoadReading> {
     match kind {
         Kind::Ours(ours) => load(setting, ours),
-        Kind::Curl => over_veth(setting, NGINX, || curl(setting)),
+        Kind::Sockets(serving, connections) => {
+            over_veth(setting, serving, || sockets(setting, serving, connections))
+        }
+        Kind::Curl(serving) => over_veth(setting, serving, || curl(setting, serving)),
         Kind::Recv => over_veth(setting, NGINX, || recv(setting)),
         Kind::Floor => floor(setting),
         Kind::Nbdcopy(serving, connections, sink) => over_veth(setting, serving, || {
@@ -362,14 +376,40 @@ fn floor(setting: &Setting<'_>) -> Result<LoadReading> {
     })
 }
 
+/// Loads over the kernel's sockets, to one place in memory.
+fn sockets(setting: &Setting<'_>, serving: Serving, connections: usize) -> Result<MeterReading> {
+    let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+    let nic = Netdev::kernel_to(SENDER.into())?;
+    let mut request = HttpRequest::new(serving.url().parse()?);
+    if serving == Serving::Https {
+        let tls = TlsOptions::new().authorities(setting.files.certificate());
+        request = request.tls(tls.client()?);
+    }
+    let loader = Loader::new(&nic).connections(connections);
+    let mut always = || ControlFlow::Continue(());
+    let source = loader.open(&Origin::Http(request), &mut always)?;
+    let part = Part {
+        source: 0..setting.bytes,
+        memory: setting.target.clone(),
+        offset: 0,
+    };
+    let loaded = loader.load(source, &[part], &mut |_| always())?;
+    Ok(MeterReading {
+        bytes: loaded.bytes,
+        elapsed: start.elapsed(),
+        cpu: cpu::process_cpu_time().saturating_sub(clock),
+    })
+}
+
 /// Loads into a file in memory, and reads that once.
-fn curl(setting: &Setting<'_>) -> Result<MeterReading> {
+fn curl(setting: &Setting<'_>, serving: Serving) -> Result<MeterReading> {
     let copy = setting.files.copy();
     let mut command = Command::new("curl");
     command.args(["--silent", "--fail", "--noproxy", "*", "--output"]);
-    command
-        .arg(&copy)
-        .arg(StockServer::Nginx.url(SENDER.into()));
+    command.arg(&copy).arg(serving.url());
+    if serving == Serving::Https {
+        command.arg("--cacert").arg(setting.files.certificate());
+    }
     let mut bytes = 0;
     let reading = measured(&mut command, || {
         let file = File::open(&copy).context("open curl's file")?;

@@ -14,7 +14,7 @@ use devmem_linux::helper::Helper;
 use devmem_linux::netns::{self, NetNs};
 use tempfile::TempDir;
 
-use super::{nvme, tensors};
+use super::{https, nvme, tensors};
 use crate::sender::SENDER;
 use tool::pattern::PositionPattern;
 use tool::stock::{self, StockServer};
@@ -49,6 +49,11 @@ impl Files {
         file.and_then(|file| file.write_all_at(&head, 0))
             .context("write its head")?;
         Ok(Self { folder, bytes })
+    }
+
+    /// Returns the file of the certificate of the server with TLS.
+    pub fn certificate(&self) -> PathBuf {
+        https::certificate(self.path())
     }
 
     /// Returns the path of the file that curl or nbdcopy makes.
@@ -93,6 +98,8 @@ fn with_congestion(command: &Command) -> Command {
 pub enum Serving {
     /// A server of the file in tmpfs.
     File(StockServer),
+    /// nginx with TLS, of the file in tmpfs.
+    Https,
     /// nbdkit with its plugin `memory`, to which the file is written after the start.
     Memory,
     /// Our NVMe target with the file in memory.
@@ -104,6 +111,7 @@ impl Serving {
     pub fn programs(self) -> Vec<&'static str> {
         match self {
             Self::File(server) => vec![server.program()],
+            Self::Https => vec![StockServer::Nginx.program(), https::OPENSSL],
             Self::Memory => vec![StockServer::Nbdkit.program(), FILL],
             Self::Nvme(_) => Vec::new(),
         }
@@ -113,6 +121,7 @@ impl Serving {
     pub fn url(self) -> String {
         match self {
             Self::File(server) => server.url(HOST),
+            Self::Https => https::url(HOST),
             Self::Memory => StockServer::Nbdkit.url(HOST),
             Self::Nvme(digest) => nvme::url(HOST, digest),
         }
@@ -121,6 +130,7 @@ impl Serving {
     fn address(self) -> SocketAddr {
         match self {
             Self::File(server) => server.address(HOST),
+            Self::Https => https::address(HOST),
             Self::Memory => StockServer::Nbdkit.address(HOST),
             Self::Nvme(_) => nvme::address(HOST),
         }
@@ -132,6 +142,7 @@ impl Serving {
                 let command = server.command(files.path(), HOST);
                 command.with_context(|| format!("prepare {}", server.program()))
             }
+            Self::Https => https::command(files.path(), HOST),
             Self::Memory => Ok(nbdkit_memory(files.bytes, self.address().port())),
             Self::Nvme(_) => Ok(nvme::command(
                 self.address(),

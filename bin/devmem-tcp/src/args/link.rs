@@ -1,6 +1,7 @@
 //! Options of the network stack and its link.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
@@ -21,8 +22,12 @@ pub struct LinkArgs {
     pub interface: Option<String>,
     /// Write nothing to the interface of --if, which an agent has set up, as in a pod: find the queues that it has prepared, and check
     /// what can be seen (see `devmem-tcp lease`)
-    #[arg(long, alias = "no-setup", requires = "interface")]
+    #[arg(long, alias = "no-setup", requires = "interface", group = "agents")]
     pub configured: bool,
+    /// As --configured, for a program without privileges: the broker that listens at PATH binds the memory to the queues (see `devmem-tcp
+    /// broker`)
+    #[arg(long, value_name = "PATH", requires = "interface", group = "agents")]
+    pub broker: Option<PathBuf>,
     /// Link of the user backend: tap:NAME, packet:NAME for an Ethernet interface of this machine (with a second MAC
     /// address, or, as packet:NAME,ports=A-B, with TCP ports A to B of the interface's own address), macvtap:NAME for a macvtap
     /// interface over it (macvtap:NAME,mode=M: bridge, private, vepa, passthru), or unix:PATH to an emulated NIC (see `devmem-tcp nic`)

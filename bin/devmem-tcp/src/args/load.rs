@@ -24,11 +24,14 @@ pub enum ChecksumKind {
 /// the payload passes through host memory (--backend sockets). The tensors of a safetensors file, or of the shards that a
 /// safetensors.index.json names, are aligned in one memory, and --json lists them. The command ends with statistics when the file is whole. If
 /// a connection breaks, or the server is restarted, its pieces are requested again.
+///
+/// The bytes of https servers are decrypted by the CPU in host memory, and copied to their place from there. So https uses the kernel's sockets unless an option names
+/// a link; over a link of ours no memory is bound for it.
 #[derive(Debug, Args)]
 #[command(after_long_help = LOAD_EXAMPLES)]
 pub struct Load {
-    /// http://HOST:PORT/PATH, with user@ before HOST if the server asks for a password (--password-file), s3://BUCKET/KEY, or
-    /// nbd://HOST:PORT/EXPORT, or nvme://HOST:PORT/SUBNQN?nsid=N; the port is 80, 10809 or 4420 if it is left out. nvme://HOST lists
+    /// http://HOST:PORT/PATH or https://HOST:PORT/PATH, with user@ before HOST if the server asks for a password (--password-file), s3://BUCKET/KEY, or
+    /// nbd://HOST:PORT/EXPORT, or nvme://HOST:PORT/SUBNQN?nsid=N; the port is 80, 443, 10809 or 4420 if it is left out. nvme://HOST lists
     /// the subsystems of a host
     #[arg(value_name = "URL")]
     pub url: String,
@@ -67,6 +70,11 @@ pub struct Load {
     /// User of the HTTP server, if the URL names none
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Refuse a load whose payload would pass through host memory: https, which the CPU decrypts there, and --backend sockets
+    #[arg(long)]
+    pub strict: bool,
     /// Compute a checksum of the loaded bytes at their place, CRC-32C unless --verify=xxh3; a CRC-32C is compared with the
     /// server's, if it sends one or, as an S3-compatible store, has one. An NVIDIA GPU computes the CRC-32C of its memory; XXH3 is one sequential chain, so the CPU
     /// reads all bytes back for it, as for a CRC-32C of other memory and of files
@@ -85,15 +93,32 @@ pub struct Load {
     pub output: OutputArgs,
 }
 
+/// How https servers are verified, and how this client shows who it is.
+#[derive(Debug, Args)]
+pub struct TlsArgs {
+    /// Verify https servers by the authorities in a PEM file, instead of those of the system (which SSL_CERT_FILE and SSL_CERT_DIR replace, too)
+    #[arg(long, value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+    /// Certificate of this client, for https servers that ask for one: a PEM file, with those of its issuers behind it
+    #[arg(long, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// Private key of --cert, a PEM file without a passphrase [default: the file of --cert]
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Accept any certificate of an https server. Whoever is on the way can then read the requests and their secrets, and send other bytes
+    #[arg(long, conflicts_with = "cacert")]
+    pub insecure: bool,
+}
+
 const LOAD_EXAMPLES: &str = "\
-The proxy of the variables http_proxy and all_proxy is used, except for the hosts of no_proxy. s3:// uses the variables of
-Amazon's tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL (http only), and their
+The proxy of the variables http_proxy, for https https_proxy, and all_proxy is used, except for the hosts of no_proxy. s3:// uses the variables of
+Amazon's tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL (http or https; without it, Amazon's by https), and their
 files ~/.aws/credentials and ~/.aws/config with AWS_PROFILE.
 
 Secrets: the arguments of a program, its URL among them, are visible in the list of processes. Keep secrets in files (--header @FILE,
 --password-file) or in the environment: DEVMEM_HEADERS (fields, one per line), DEVMEM_USER and DEVMEM_PASSWORD. No
-message or report shows a password, or the value of a query parameter that may be one. After a redirect to another host or port
-only harmless fields are sent there: Accept, User-Agent, If-*.
+message or report shows a password, or the value of a query parameter that may be one. After a redirect to another host or port, or between http and https,
+only harmless fields are sent there (Accept, User-Agent, If-*), and no certificate of this client is shown. A redirect from https to http is followed with a warning.
 
 A connection must deliver 4 KiB of payload, or complete its requests, within 30 seconds (--idle-limit); otherwise it is closed and
 opened again, at most 8 times in a row. Only payload counts, not headers. What has arrived of a piece is kept.
@@ -117,6 +142,10 @@ Examples:
       an object of an S3-compatible store, signed with the keys of the environment
   devmem-tcp load --backend sockets http://192.0.2.1/model.safetensors --to model.safetensors --resume
       with the kernel's sockets, which need no privileges, to a file, where an earlier load has stopped
+  devmem-tcp load https://hub.example/model.safetensors
+      with the kernel's sockets, verified by the certificates of the system
+  devmem-tcp load https://10.77.0.1:8443/model.safetensors --cacert lab-ca.pem --cert me.pem --key me.key
+      from a server that a private authority has signed, and that asks for a certificate
   devmem-tcp load --backend kernel --if eth1 http://192.0.2.1/model.safetensors
       with the kernel's stack, on a NIC that supports device memory
   devmem-tcp load nbd://10.77.0.1/disk --range 0-1M --to start.img --verify

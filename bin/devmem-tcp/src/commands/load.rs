@@ -13,7 +13,7 @@ use devmem_tcp::ErrorKind;
 
 use crate::args::ChecksumKind;
 use crate::client::Client;
-use crate::plan::{LoadJob, LoadPlan, NicPlan};
+use crate::plan::{LoadJob, LoadPlan, NicPlan, strict_https};
 use crate::receiver::BoundNic;
 use crate::report::{LoadReport, checksum_on, verdict};
 use contents::Contents;
@@ -108,7 +108,12 @@ pub fn transfer(
 
     let servers = contents.addresses();
     let local = client.local(&servers)?;
-    let bound = client.bind(client.mem_bytes_for(contents.bytes()), local, &servers)?;
+    let bound = match contents.is_encrypted() {
+        true if job.strict => return Err(strict_https()),
+        // What the CPU must decrypt is received in host memory: device memory would be one copy more.
+        true => None,
+        false => client.bind(client.mem_bytes_for(contents.bytes()), local, &servers)?,
+    };
     let mut target = Target::open(job, nic.memory, size, || contents.version())?;
     let resumed = target.done_bytes();
     let progress = Progress::transfer(Some(contents.bytes()));
@@ -186,7 +191,7 @@ pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
             ),
             ErrorKind::ConnectionRefused if proxy_of(origin).is_some() => (
                 format!("{address}, the proxy of the environment, refuses the connection"),
-                "correct http_proxy, or name the host in no_proxy if it needs no proxy".to_owned(),
+                "correct http_proxy or https_proxy, or name the host in no_proxy if it needs no proxy".to_owned(),
             ),
             ErrorKind::ConnectionRefused => (
                 format!("{address} refuses the connection: no program listens there"),
@@ -217,6 +222,9 @@ fn server(origin: &Origin, at: SocketAddr) -> String {
         }
         Origin::Nvme(_) => {
             format!("nvmetcli restore, with a port of addr_trtype tcp and addr_trsvcid {port}")
+        }
+        _ if origin.is_encrypted() => {
+            format!("openssl s_server -WWW -accept {port} -cert CERT -key KEY")
         }
         _ => format!("python3 -m http.server {port}{any}"),
     }

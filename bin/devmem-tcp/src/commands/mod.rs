@@ -1,6 +1,7 @@
 //! One file per subcommand.
 
 pub mod bench;
+pub mod broker;
 pub mod demo;
 pub mod exchange;
 pub mod lease;

@@ -1,6 +1,7 @@
 //! The stack of a run, and its link.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
 use devmem_linux::packet::SharedStation;
 use devmem_tcp::link::{self, LinkKind};
@@ -25,12 +26,33 @@ pub struct LinkPlan {
     pub backend: BackendChoice,
     /// The kernel's interface.
     pub interface: Option<String>,
-    /// An agent has set that interface up: nothing is written to it.
-    pub configured: bool,
+    /// What this run may do with that interface.
+    pub rights: KernelRights,
     /// Our address on that interface; by default its first.
     pub address: Option<IpAddr>,
     /// Link and addresses for the user backend.
     pub tap: TapPlan,
+}
+
+/// What a run may do with an interface of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelRights {
+    /// Set it up.
+    All,
+    /// An agent has set it up: nothing is written to it.
+    Bind,
+    /// As `Bind`, and the broker at this path binds.
+    Ask(PathBuf),
+}
+
+impl KernelRights {
+    fn new(configured: bool, broker: Option<&PathBuf>) -> Self {
+        match (broker, configured) {
+            (Some(path), _) => Self::Ask(path.clone()),
+            (None, true) => Self::Bind,
+            (None, false) => Self::All,
+        }
+    }
 }
 
 /// Our NIC on a TAP, or on the wire of an emulated NIC.
@@ -56,6 +78,7 @@ impl LinkPlan {
             backend,
             interface,
             configured,
+            broker,
             link,
             addr,
             peer_addr,
@@ -63,7 +86,8 @@ impl LinkPlan {
             shards,
             tcp,
         } = args;
-        let backend = backend_of(*backend, interface.as_deref())?;
+        let rights = KernelRights::new(*configured, broker.as_ref());
+        let backend = backend_of(*backend, interface.as_deref(), &rights)?;
         if let Some(name) = interface {
             check_interface_name("--if", name)?;
         }
@@ -86,7 +110,7 @@ impl LinkPlan {
         Ok(Self {
             backend,
             interface: interface.clone(),
-            configured: *configured,
+            rights,
             address,
             tap: TapPlan {
                 link,
@@ -104,6 +128,7 @@ impl LinkPlan {
 fn backend_of(
     backend: Option<BackendChoice>,
     interface: Option<&str>,
+    rights: &KernelRights,
 ) -> Result<BackendChoice, Failure> {
     match (backend, interface) {
         (Some(BackendChoice::Kernel), None) => {
@@ -114,6 +139,8 @@ fn backend_of(
             "--if: --backend sockets uses the interface of the route to the server",
         )),
         (Some(backend), _) => Ok(backend),
+        // A broker is for the kernel's stack alone, and the missing privilege is no reason against it.
+        (None, Some(_)) if matches!(rights, KernelRights::Ask(_)) => Ok(BackendChoice::Kernel),
         (None, Some(_)) => Ok(BackendChoice::Auto),
         (None, None) => Ok(BackendChoice::User),
     }
@@ -126,9 +153,10 @@ impl LinkPlan {
     ///
     /// There is no such interface.
     pub fn open_kernel(&self, name: &str) -> Result<Netdev, Failure> {
-        Ok(match self.configured {
-            true => Netdev::configured(name)?,
-            false => Netdev::kernel(name)?,
+        Ok(match &self.rights {
+            KernelRights::All => Netdev::kernel(name)?,
+            KernelRights::Bind => Netdev::configured(name)?,
+            KernelRights::Ask(broker) => Netdev::brokered(name, broker)?,
         })
     }
 }

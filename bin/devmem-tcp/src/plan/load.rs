@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use devmem_linux::tap;
-use transfer::load::{HttpRequest, Origin, SecretError, password_of, read_secret};
+use transfer::load::{
+    HttpRequest, Origin, SecretError, TlsClient, TlsError, TlsOptions, password_of, read_secret,
+};
 
 use super::link::users_alone;
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
-use crate::args::{self, BackendChoice, ChecksumKind};
+use crate::args::{self, BackendChoice, ChecksumKind, TlsArgs};
 use tool::memory::MemoryKind;
-use tool::output::Failure;
+use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::size::Size;
 
@@ -59,6 +61,8 @@ pub struct LoadJob {
     pub resume: bool,
     /// The server's checksum is wanted.
     pub compares: bool,
+    /// Refuse payload that passes through host memory.
+    pub strict: bool,
 }
 
 /// How long a connection may make no progress, unless the user says so.
@@ -96,6 +100,7 @@ impl LoadJob {
             idle_limit: IDLE_LIMIT,
             resume: false,
             compares: false,
+            strict: false,
         })
     }
 }
@@ -147,20 +152,17 @@ impl LoadPlan {
             header,
             password_file,
             user,
+            tls,
+            strict,
             verify,
             nic,
             output,
         } = args;
         let has_link = link.backend.is_some() || link.interface.is_some() || link.addr.is_some();
-        let Client {
-            mut link,
-            nic,
-            kernel,
-        } = Client::new(&link, &nic)?;
-        let may_use_sockets = !has_link && kernel.users_alone.is_none();
-        if may_use_sockets && names_loopback(&url) && !tap::may_create() {
-            link.backend = BackendChoice::Sockets;
-        }
+        let mut client = Client::new(&link, &nic)?;
+        let may_use_sockets = !has_link && client.kernel.users_alone.is_none() && !strict;
+        choose_sockets(&url, may_use_sockets, strict, &mut client.link)?;
+        let Client { link, nic, kernel } = client;
         let piece_bytes = piece.map(check_piece).transpose()?;
         let job = LoadJob {
             origin: origin(
@@ -169,6 +171,7 @@ impl LoadPlan {
                     header,
                     password_file,
                     user,
+                    tls,
                 },
                 &link,
             )?,
@@ -179,6 +182,7 @@ impl LoadPlan {
             idle_limit: Duration::from_secs(idle_limit.into()),
             resume,
             compares: verify == Some(ChecksumKind::Crc32c),
+            strict,
         };
         if resume && !matches!(job.target, LoadTarget::File(_)) {
             let text = "--resume: memory has nothing of an earlier load";
@@ -219,23 +223,65 @@ fn target(to: PathBuf) -> Result<LoadTarget, Failure> {
     }
 }
 
-/// What the server needs to see.
+/// Chooses the kernel's sockets for https, and for servers on the loopback interface that no TAP reaches, if they may be used. With `--strict` they and https are refused.
+fn choose_sockets(
+    url: &str,
+    may_use_sockets: bool,
+    strict: bool,
+    link: &mut LinkPlan,
+) -> Result<(), Failure> {
+    // One that is no URL is refused later.
+    let named = url.parse::<Origin>().ok();
+    let is_encrypted = named.as_ref().is_some_and(Origin::is_encrypted);
+    let is_near = named.is_some_and(|origin| is_loopback(origin.host()));
+    if may_use_sockets && (is_encrypted || is_near && !tap::may_create()) {
+        link.backend = BackendChoice::Sockets;
+    }
+    match strict {
+        true => check_strict(is_encrypted, link),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a load whose payload would pass through host memory.
+fn check_strict(is_encrypted: bool, link: &LinkPlan) -> Result<(), Failure> {
+    match (is_encrypted, link.backend) {
+        (true, _) => Err(strict_https()),
+        (false, BackendChoice::Sockets) => {
+            let text = "--strict: --backend sockets receives into host memory";
+            Err(Failure::usage(text).with_remedy("name a link: --link or --if"))
+        }
+        (false, _) => Ok(()),
+    }
+}
+
+/// Returns the failure of `--strict` for https.
+pub fn strict_https() -> Failure {
+    let text = "--strict: https: the CPU decrypts the bytes in host memory, and copies them to their place";
+    Failure::usage(text).with_remedy(
+        "load over http from a server inside your network, or from a proxy beside this machine that ends TLS",
+    )
+}
+
+/// What the server needs to see, and how it is verified.
 #[derive(Debug)]
 struct Secrets {
     header: Vec<String>,
     password_file: Option<PathBuf>,
     user: Option<String>,
+    tls: TlsArgs,
 }
 
 fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Failure> {
     let origin: Origin = text.parse().map_err(Failure::usage)?;
     let again = match &origin {
         Origin::Http(object) if text.starts_with("s3:") => {
-            let port = object.url().port();
-            format!("{text} with AWS_ENDPOINT_URL=http://HOST:{port}")
+            let (scheme, port) = (scheme(object), object.url().port());
+            format!("{text} with AWS_ENDPOINT_URL={scheme}://HOST:{port}")
         }
         Origin::Http(file) => format!(
-            "http://HOST:{}{}",
+            "{}://HOST:{}{}",
+            scheme(file),
             file.url().port(),
             file.url().shown_target()
         ),
@@ -258,6 +304,13 @@ fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Fail
             );
             Err(Failure::usage(text))
         }
+        other if secrets.has_tls() => {
+            let text = format!(
+                "--cacert, --cert and --insecure: {} has no TLS here",
+                protocol(&other)
+            );
+            Err(Failure::usage(text))
+        }
         other => Ok(other),
     }
 }
@@ -266,10 +319,11 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// Returns whether a URL names the kernel's loopback interface; one that is refused later does not.
-fn names_loopback(url: &str) -> bool {
-    url.parse()
-        .is_ok_and(|origin: Origin| is_loopback(origin.host()))
+fn scheme(request: &HttpRequest) -> &'static str {
+    match request.url().is_https() {
+        true => "https",
+        false => "http",
+    }
 }
 
 /// Returns the URL of blocks with `HOST` for the host; `None` for a URL of another kind.
@@ -327,8 +381,22 @@ impl Secrets {
         self.password_file.is_some() || self.user.is_some()
     }
 
-    /// Adds the fields and the password to a request, those of the environment, and its proxy.
+    fn has_tls(&self) -> bool {
+        let TlsArgs {
+            cacert,
+            cert,
+            key,
+            insecure,
+        } = &self.tls;
+        cacert.is_some() || cert.is_some() || key.is_some() || *insecure
+    }
+
+    /// Adds the fields and the password to a request, those of the environment, its proxy, and how its server is verified.
     fn add_to(&self, request: HttpRequest, is_object: bool) -> Result<HttpRequest, Failure> {
+        let request = match self.has_tls() {
+            true => request.tls(tls_client(&self.tls)?),
+            false => request,
+        };
         if is_object && self.has_password() {
             let text = "--password-file and --user: requests of s3:// are signed with keys";
             let remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
@@ -352,6 +420,27 @@ impl Secrets {
             .proxy_from_env();
         proxied.map_err(|error| Failure::usage(format!("the proxy of the environment: {error}")))
     }
+}
+
+/// Reads the files of TLS. Says so if servers are not verified.
+fn tls_client(args: &TlsArgs) -> Result<TlsClient, Failure> {
+    let mut options = TlsOptions::new();
+    if let Some(file) = &args.cacert {
+        options = options.authorities(file);
+    }
+    if let Some(certificate) = &args.cert {
+        options = options.identity(certificate, args.key.as_ref().unwrap_or(certificate));
+    }
+    if args.insecure {
+        note(
+            "warning: --insecure: https servers are NOT verified; whoever is on the way can read the requests and send other bytes",
+        );
+        options = options.without_verification();
+    }
+    options.client().map_err(|error| match error {
+        TlsError::Read { .. } | TlsError::NoAuthorities { .. } => Failure::failed(error),
+        error => Failure::usage(error),
+    })
 }
 
 /// Adds the field of a `--header`, or those of the file that it names.

@@ -57,6 +57,8 @@ pub struct LoadReport {
     pub linear_bytes: u64,
     /// Received bytes in device memory that were copied once more, to their place; the others were received there.
     pub moved_bytes: u64,
+    /// Bytes of https servers that the CPU decrypted in host memory, and that were copied to their place from there.
+    pub decrypted_bytes: u64,
     /// Frags of device memory lent.
     pub device_frags: u64,
     /// Frags of device memory returned.
@@ -128,6 +130,7 @@ impl LoadReport {
         self.repeated = loaded.repeated;
         self.device_bytes = loaded.stats.device_bytes;
         self.linear_bytes = loaded.stats.linear_bytes;
+        self.decrypted_bytes = loaded.decrypted;
         self.device_frags = loaded.stats.device_frags;
         self.tokens_returned = loaded.stats.tokens_returned;
     }
@@ -202,6 +205,14 @@ impl LoadReport {
         };
         let moved = 100.0 * self.moved_bytes as f64 / self.device_bytes.max(1) as f64;
         match self.backend {
+            _ if self.decrypted_bytes > 0 => row(
+                f,
+                "copies",
+                format_args!(
+                    "1 on arrival in host memory, 1 more to the place of {}, which the CPU decrypted",
+                    Size(self.decrypted_bytes)
+                ),
+            )?,
             SOCKETS => row(
                 f,
                 "copies",
@@ -236,7 +247,7 @@ impl LoadReport {
             (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD"))?,
             _ => {}
         }
-        if self.backend == SOCKETS {
+        if self.net_iovs_total == 0 {
             return Ok(());
         }
         let (home, total) = (self.net_iovs_home, self.net_iovs_total);

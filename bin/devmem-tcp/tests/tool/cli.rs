@@ -166,6 +166,12 @@ fn errors_of_the_argument_parser_end_with_2() {
         "recv --if lo --first-queue 1",
         "recv --if lo --dry-run --configured",
         "lease eth1",
+        "broker",
+        "broker /run/b",
+        "broker /run/b --allow eth1:1",
+        "recv --broker /run/b",
+        "recv --if lo --broker /run/b --configured",
+        "recv --if lo --broker /run/b --dry-run",
         "lease eth1 --pod netns=pod,addr=10.0.0.9",
     ] {
         assert_eq!(run(line).code, Some(2), "{line}");

@@ -5,12 +5,14 @@
 mod common;
 
 mod backend;
+mod broker;
 mod cli;
 mod completion;
 mod demo;
 mod doctor;
 mod gpu;
 mod load_file;
+mod load_https;
 mod ncdevmem;
 mod nic;
 mod recv;

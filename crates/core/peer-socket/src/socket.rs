@@ -73,6 +73,14 @@ impl PeerSocket {
         self.queue == Queue::Descriptors
     }
 
+    /// Closes the socket in this thread, which waits as long as the descriptors in its queue want: for a thread that serves this peer
+    /// alone.
+    pub fn close_here(mut self) {
+        let _ = shutdown(&self, Shutdown::Both);
+        self.queue = Queue::Bytes;
+        drop(self.fd.take());
+    }
+
     /// Accepts a connection. Never waits if this socket is non-blocking.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use devmem_linux::broker::BrokerError;
 use devmem_linux::dmabuf::ExportError;
 use devmem_linux::errors::{self as linux, Cause, CauseKind, Operation, cause};
 use devmem_linux::netlink::NetlinkError;
@@ -42,6 +43,18 @@ impl Error {
         let cause = cause(Operation::BindRx, errno, &facts);
         let refusal = Self::of_kernel(&format!("{what} on {interface}"), errno, &cause);
         refusal.on(interface).caused_by(error.clone())
+    }
+
+    /// A broker did not bind memory to queues of `interface`.
+    pub(crate) fn of_broker(interface: &str, error: BrokerError) -> Self {
+        let errno = error.errno();
+        let kind = match errno {
+            // An error of the protocol, and none of TCP.
+            Errno::EPROTO => ErrorKind::Other,
+            errno => ErrorKind::of_errno(errno),
+        };
+        let refusal = Self::new(kind, errno, error.to_string()).with_remedy_if(error.remedy());
+        refusal.on(interface).caused_by(error)
     }
 
     /// The kernel has no interface `name`.

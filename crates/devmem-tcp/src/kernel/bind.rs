@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use devmem_linux::broker;
 use devmem_linux::netdev::{self as linux, KernelRxQueueId};
 use devmem_linux::socket::TxSource;
 use devmem_uapi::DmabufId;
@@ -10,11 +11,12 @@ use netmem::{Dmabuf, NiovSize, RxClaim};
 use steer::RxQueueId;
 
 use super::exporters::dmabuf_of;
+use super::net_iovs::NetIovs;
 use super::nic::Nic;
 use super::niov_size;
 use super::prepared::Prepared;
+use super::rights::Rights;
 use crate::error::{BindError, Error, Forked, Remedy};
-use crate::net_iov_count::NetIovCount;
 
 /// Memory bound to RX queues. The fields are dropped in this order: unbind the queues, allow binding the memory again, restore
 /// the settings of the queues. So the order in which the program drops its values does not matter.
@@ -57,25 +59,26 @@ impl Nic {
         }
         let wanted = wanted.map(|size| u32::try_from(size.bytes()).unwrap_or(u32::MAX));
         let claim = RxClaim::take(memory, size, holder(self, &queues));
-        // What the kernel has against the queues comes before our refusal of the memory, as in user space.
-        let claim = claim.map_err(|in_use| match netdev.refusal_of_queues(&queues) {
-            Some(refused) => BindError::Failed(refused.into()),
-            None => BindError::InUse(in_use),
-        })?;
-        let binding = netdev
-            .bind_rx_sized(fd, &queues, wanted)
-            .map_err(Error::from)?;
-        let net_iovs = NetIovs {
-            nic: Arc::clone(self),
-            id: binding.id(),
-            total: memory.size() / size.bytes(),
+        let claim = claim.map_err(
+            |in_use| match self.refusal_of_queues(&mut netdev, &queues) {
+                Some(refused) => BindError::Failed(refused),
+                None => BindError::InUse(in_use),
+            },
+        )?;
+        let binding = match self.rights() {
+            Rights::All | Rights::Bind => netdev
+                .bind_rx_sized(fd, &queues, wanted)
+                .map_err(Error::from)?,
+            Rights::Ask(broker) => broker::bind_rx(broker, self.name(), fd, &queues, wanted)
+                .map_err(|error| Error::of_broker(self.name(), error))?,
         };
+        let net_iovs = NetIovs::of(self, binding.id(), memory.size() / size.bytes());
         let lent = net_iovs.clone();
-        claim.lent_by(move || lent.lent().unwrap_or(0));
+        claim.lent_by(move || lent.lent());
         let mut known = self.known();
         known.memories.retain(|_, memory| !memory.is_freed());
         known.memories.insert(binding.id(), memory.observer());
-        known.net_iovs.insert(binding.id(), net_iovs.total);
+        known.net_iovs.insert(binding.id(), net_iovs.clone());
         let concerned = known.prepared.iter().filter_map(std::sync::Weak::upgrade);
         let prepared: Vec<_> = concerned
             .filter(|setup| setup.queues().iter().any(|queue| queues.contains(queue)))
@@ -91,7 +94,20 @@ impl Nic {
         Ok((rx, size))
     }
 
-    /// Binds for sending.
+    /// Returns what the kernel has against the queues, which comes before our refusal of the memory, as in user space. It does not tell a
+    /// process that may not bind.
+    fn refusal_of_queues(
+        &self,
+        netdev: &mut linux::Netdev,
+        queues: &[KernelRxQueueId],
+    ) -> Option<Error> {
+        match self.rights() {
+            Rights::All | Rights::Bind => netdev.refusal_of_queues(queues).map(Error::from),
+            Rights::Ask(_) => None,
+        }
+    }
+
+    /// Binds for sending, which needs no privilege.
     pub(crate) fn bind_tx(self: &Arc<Self>, memory: &Dmabuf) -> Result<Tx, Error> {
         let dmabuf = dmabuf_of(memory).map_err(Error::from)?;
         let dmabuf = dmabuf.ok_or_else(anonymous)?;
@@ -135,7 +151,7 @@ fn holder(nic: &Nic, queues: &[KernelRxQueueId]) -> String {
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        let nic = &self.net_iovs.nic;
+        let nic = self.net_iovs.nic();
         if nic.check().is_err() {
             // In a child of fork(2): closing its copy of the netlink socket unbinds nothing, and the settings belong to the
             // parent.
@@ -146,42 +162,6 @@ impl Drop for Rx {
         let mut known = nic.known();
         known.bound.retain(|(bound, _)| *bound != id);
         known.net_iovs.remove(&id);
-    }
-}
-
-/// The net_iovs of a binding, counted by the page pools of the kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct NetIovs {
-    pub(super) nic: Arc<Nic>,
-    pub(super) id: DmabufId,
-    pub(super) total: usize,
-}
-
-impl NetIovs {
-    /// Counts them; `home` is 0 if the kernel does not report page pools.
-    pub(crate) fn count(&self) -> NetIovCount {
-        let out = self.lent().unwrap_or(self.total);
-        NetIovCount {
-            total: self.total,
-            home: self.total.saturating_sub(out),
-        }
-    }
-
-    /// Returns whether less than a quarter of them is free, as far as the kernel tells.
-    pub(super) fn are_scarce(&self) -> Option<bool> {
-        let free = self.total.saturating_sub(self.lent()?);
-        Some(free < self.total / 4)
-    }
-
-    /// Counts those that are not home; `None` if the kernel does not report page pools.
-    fn lent(&self) -> Option<usize> {
-        let pools = self.nic.netdev().and_then(|mut netdev| netdev.page_pools());
-        let pools = pools.ok()?;
-        let ours = pools.iter().filter(|pool| pool.dmabuf == Some(self.id.0));
-        let out = ours.fold(0, |sum: u64, pool| {
-            sum.saturating_add(pool.inflight.unwrap_or(0))
-        });
-        Some(usize::try_from(out).unwrap_or(usize::MAX))
     }
 }
 

@@ -12,8 +12,9 @@ use netmem::{Dmabuf, MemoryObserver};
 use nic::LinkState;
 
 use super::ledger::{Leaving, Ledger};
+use super::net_iovs::NetIovs;
 use super::prepared::Prepared;
-use super::setup::SetUpBy;
+use super::rights::Rights;
 use crate::error::{Error, Forked};
 use crate::home::Home;
 use crate::queue_stats::QueueStats;
@@ -23,7 +24,7 @@ use crate::queue_stats::QueueStats;
 pub(crate) struct Nic {
     name: String,
     index: IfIndex,
-    set_up_by: SetUpBy,
+    rights: Rights,
     home: Home,
     known: Mutex<Known>,
 }
@@ -35,8 +36,8 @@ pub(super) struct Known {
     pub(super) memories: HashMap<DmabufId, MemoryObserver>,
     /// RX bindings and their queues.
     pub(super) bound: Vec<(DmabufId, Vec<KernelRxQueueId>)>,
-    /// Number of net_iovs of each RX binding.
-    pub(super) net_iovs: HashMap<DmabufId, usize>,
+    /// The net_iovs of each RX binding.
+    pub(super) net_iovs: HashMap<DmabufId, NetIovs>,
     /// Sockets that have lent frags.
     pub(super) lenders: Vec<Weak<Ledger>>,
     /// Set-ups that are not restored yet.
@@ -48,14 +49,14 @@ pub(super) struct Known {
 }
 
 impl Nic {
-    /// Finds the interface `name`, which `set_up_by` sets up for device memory.
-    pub(crate) fn by_name(name: &str, set_up_by: SetUpBy) -> Result<Arc<Self>, Error> {
+    /// Finds the interface `name`, with which this process may do what `rights` says.
+    pub(crate) fn by_name(name: &str, rights: Rights) -> Result<Arc<Self>, Error> {
         let found = netif::Interface::by_name(name);
         let found = found.map_err(|error| Error::no_interface(name, error))?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),
-            set_up_by,
+            rights,
             home: Home::here(),
             known: Mutex::default(),
         }))
@@ -71,9 +72,9 @@ impl Nic {
         &self.name
     }
 
-    /// Returns who sets the interface up for device memory.
-    pub(super) fn set_up_by(&self) -> SetUpBy {
-        self.set_up_by
+    /// Returns what this process may do with the interface.
+    pub(super) fn rights(&self) -> &Rights {
+        &self.rights
     }
 
     /// Returns whether both are the same interface, so that bindings of one can be used with sockets of the other.

@@ -8,18 +8,10 @@ use steer::RxQueueId;
 
 use super::nic::Nic;
 use super::prepared::Prepared;
+use super::rights::Rights;
 use crate::error::Error;
 use crate::flows::Flows;
 use crate::restore::Drift;
-
-/// Who sets an interface up for device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetUpBy {
-    /// This process, which restores the previous settings.
-    Us,
-    /// An agent of the machine. This process writes nothing to the interface, and checks what it can see.
-    Agent,
-}
 
 /// What a receiver needs of an interface.
 enum Plan {
@@ -92,8 +84,8 @@ fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<Plan, Error> {
         leases: Vec::new(),
         state_folder: None,
     };
-    Ok(match nic.set_up_by() {
-        SetUpBy::Us => Plan::Ours(Box::new(NicSetup::plan(&request)?)),
-        SetUpBy::Agent => Plan::Agents(Configured::find(&request)?),
+    Ok(match nic.rights() {
+        Rights::All => Plan::Ours(Box::new(NicSetup::plan(&request)?)),
+        Rights::Bind | Rights::Ask(_) => Plan::Agents(Configured::find(&request)?),
     })
 }

@@ -204,7 +204,9 @@ int dmt_get_stats(dmt_stack *stack, struct dmt_stats *stats, size_t size);
  * SETTINGS is a list of name=value, separated by commas: receive=10.77.0.2:5201 sets the NIC up to receive TCP for that local
  * address and port into device memory (header split, RSS, flow rules) on queues=N (1) queues. Without it, the interface can only
  * be bound for sending. configured=yes writes nothing to the interface, as in a pod: its agent (`devmem-tcp lease`) has set it up, and
- * receive= then finds the agent's queues and checks what can be seen. niov=BYTES is the size of a net_iov, a power of two from 4096
+ * receive= then finds the agent's queues and checks what can be seen. broker=PATH is for a program without privileges: as
+ * configured=yes, and dmt_nic_bind_rx has the broker bind that listens at PATH (`devmem-tcp broker`), for which it waits at most 80
+ * seconds. A path has no comma. niov=BYTES is the size of a net_iov, a power of two from 4096
  * to 2097152; other sizes than a page need Linux 7.3, a driver that has them, and memory in pieces of that size, as of huge pages. dmt_nic_close ends the bindings and restores the previous settings; `devmem-tcp restore` does so after a
  * crash. The memory must be a dma-buf: dmt_memory_udmabuf, dmt_memory_heap, dmt_memory_import, or memory of a GPU that its driver
  * exports. dmt_nic_bind_rx and dmt_nic_bind_tx write the id of the binding to ID, dmt_nic_unbind ends it.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_tcp::{BindError, BindOptions, BoundRx, BoundTx, Netdev, NiovSize, Setup};
@@ -36,23 +37,27 @@ struct NicSettings {
     /// Local address and port to receive on; `None` changes no setting of the interface.
     receive: Option<SocketAddr>,
     queues: u16,
-    set_up_by: SetUpBy,
+    rights: Rights,
     /// Size of the net_iovs; `None` for a page.
     niov: Option<NiovSize>,
 }
 
-/// Who sets the interface up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SetUpBy {
-    Us,
-    Agent,
+/// What this process may do with the interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rights {
+    /// Set it up.
+    All,
+    /// Bind to queues that its agent has set up.
+    Bind,
+    /// As `Bind`, by the broker at this path.
+    Ask(PathBuf),
 }
 
 fn parse(text: &str) -> Result<NicSettings, Failure> {
     let mut settings = NicSettings {
         receive: None,
         queues: 1,
-        set_up_by: SetUpBy::Us,
+        rights: Rights::All,
         niov: None,
     };
     let parts = text.split(',').map(str::trim);
@@ -69,7 +74,14 @@ fn parse(text: &str) -> Result<NicSettings, Failure> {
                 let number = number.parse();
                 settings.queues = number.map_err(|_| invalid("write queues=1"))?;
             }
-            Some(("configured", "yes")) => settings.set_up_by = SetUpBy::Agent,
+            Some(("configured", "yes")) if settings.rights == Rights::All => {
+                settings.rights = Rights::Bind;
+            }
+            // A broker is of a configured interface.
+            Some(("configured", "yes")) => {}
+            Some(("broker", path)) if !path.is_empty() => {
+                settings.rights = Rights::Ask(path.into());
+            }
             Some(("niov", bytes)) => {
                 let size = bytes
                     .parse()
@@ -82,7 +94,7 @@ fn parse(text: &str) -> Result<NicSettings, Failure> {
             }
             _ => {
                 return Err(invalid(
-                    "there are the settings receive=ADDRESS:PORT, queues=N, niov=BYTES and configured=yes",
+                    "there are the settings receive=ADDRESS:PORT, queues=N, niov=BYTES, configured=yes and broker=PATH",
                 ));
             }
         }
@@ -95,12 +107,13 @@ pub(crate) fn open(interface: &str, settings: &str) -> Result<usize, Failure> {
     let NicSettings {
         receive,
         queues,
-        set_up_by,
+        rights,
         niov,
     } = parse(settings)?;
-    let netdev = match set_up_by {
-        SetUpBy::Us => Netdev::kernel(interface),
-        SetUpBy::Agent => Netdev::configured(interface),
+    let netdev = match rights {
+        Rights::All => Netdev::kernel(interface),
+        Rights::Bind => Netdev::configured(interface),
+        Rights::Ask(broker) => Netdev::brokered(interface, broker),
     };
     let netdev = netdev.map_err(|error| Failure::of_open(&error))?;
     let plan = receive.map(|local| netdev.plan_receive(local).queues(queues));
@@ -182,10 +195,17 @@ mod tests {
         let read = parse("receive=10.77.0.2:5201, queues=2").expect("valid");
         assert_eq!(read.receive, "10.77.0.2:5201".parse().ok());
         assert_eq!(read.queues, 2);
-        assert_eq!((read.set_up_by, read.niov), (SetUpBy::Us, None));
+        assert_eq!((read.rights, read.niov), (Rights::All, None));
         let read = parse("receive=10.77.0.2:5201,configured=yes,niov=16384").expect("valid");
         let size = read.niov.map(NiovSize::bytes);
-        assert_eq!((read.set_up_by, size), (SetUpBy::Agent, Some(16384)));
+        assert_eq!((read.rights, size), (Rights::Bind, Some(16384)));
+        for text in [
+            "broker=/run/b,configured=yes",
+            "configured=yes,broker=/run/b",
+        ] {
+            let read = parse(text).expect("valid");
+            assert_eq!(read.rights, Rights::Ask("/run/b".into()), "{text}");
+        }
         assert_eq!(parse("").expect("valid").receive, None);
         for text in [
             "receive=10.77.0.2",
@@ -195,6 +215,7 @@ mod tests {
             "niov=16383",
             "niov=4194304",
             "configured",
+            "broker=",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
 use devmem_transfer::load::{
     Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Metadata, Origin, SecretError,
-    Tensor as Placed, Url, UrlError, password_of, read_secret,
+    Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
 };
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -29,24 +30,28 @@ const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Bytes that a NIC in user space receives into, if the caller does not say.
 const BIND_BYTES: usize = 64 << 20;
 
-/// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
+/// Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http, https or s3) over `nic`, with range
 /// requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
 /// "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
 /// host memory.
+///
+/// The bytes of https servers are decrypted by the CPU in host memory, and copied to their place. The server is verified by the certificates of the system, or of
+/// `SSL_CERT_FILE` and `SSL_CERT_DIR`, or by those of the PEM file `cacert` alone. `cert` is a PEM file with a certificate of this client, and `key` that of its private
+/// key, if it is another one; they are shown to the origin of `url` alone. With `verify=False` any certificate is accepted, with a warning.
 ///
 /// The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
 /// kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
 /// through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
 /// one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
 /// DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-/// (http_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
+/// (http_proxy, https_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
 /// that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
 /// also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
 /// in the file.
 #[pyfunction]
 #[pyo3(signature = (
     url, nic=None, *, device="cpu", bind=None, connections=None, idle_limit=30.0, headers=None, headers_file=None, user=None,
-    password=None, password_file=None
+    password=None, password_file=None, cacert=None, cert=None, key=None, verify=true
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load_safetensors<'py>(
@@ -62,6 +67,10 @@ pub(crate) fn load_safetensors<'py>(
     user: Option<String>,
     password: Option<String>,
     password_file: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    verify: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let idle_limit = checked_limit(connections, idle_limit)?;
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
@@ -73,7 +82,14 @@ pub(crate) fn load_safetensors<'py>(
         password,
         password_file,
     };
-    let request = secrets.request(url)?;
+    let tls = Tls {
+        cacert,
+        cert,
+        key,
+        verify,
+    };
+    tls.warn(py)?;
+    let request = tls.add_to(secrets.request(url)?)?;
     let mut raised = None;
     let loaded = released(py, || {
         let mut looked = Instant::now();
@@ -99,8 +115,9 @@ pub(crate) fn load_safetensors<'py>(
             }
         };
         let bind = bind.unwrap_or(match nic.interface() {
-            None => BIND_BYTES,
-            Some(_) => 0,
+            // What the CPU must decrypt is received in host memory.
+            None if !request.url().is_https() => BIND_BYTES,
+            _ => 0,
         });
         let _bound = bind_for(&nic, bind, device)?;
         let loader = Loader::new(&nic).idle_limit(idle_limit);
@@ -208,18 +225,76 @@ impl Secrets {
     }
 }
 
+/// How https servers are verified.
+struct Tls {
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    verify: bool,
+}
+
+impl Tls {
+    /// Warns of servers that are not verified.
+    fn warn(&self, py: Python<'_>) -> PyResult<()> {
+        let text = c"verify=False: https servers are not verified; whoever is on the way can read the requests and send other bytes";
+        match self.verify {
+            true => Ok(()),
+            false => PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1),
+        }
+    }
+
+    /// Adds it to a request.
+    fn add_to(self, request: HttpRequest) -> Result<HttpRequest, Error> {
+        let is_default = self.cacert.is_none() && self.cert.is_none() && self.key.is_none();
+        if is_default && self.verify {
+            return Ok(request);
+        }
+        let mut options = TlsOptions::new();
+        match (self.cacert, self.verify) {
+            (Some(_), false) => {
+                let text = "cacert: nothing is verified with verify=False";
+                return Err(Error::value(text.to_owned()));
+            }
+            (Some(file), true) => options = options.authorities(file),
+            (None, false) => options = options.without_verification(),
+            (None, true) => {}
+        }
+        match (self.cert, self.key) {
+            (Some(certificate), key) => {
+                let key = key.unwrap_or_else(|| certificate.clone());
+                options = options.identity(certificate, key);
+            }
+            (None, Some(_)) => return Err(Error::value("key: there is no cert".to_owned())),
+            (None, None) => {}
+        }
+        Ok(request.tls(options.client()?))
+    }
+}
+
+impl From<TlsError> for Error {
+    fn from(error: TlsError) -> Self {
+        match &error {
+            TlsError::Read { source, .. } => of_read(source, error.to_string()),
+            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+        }
+    }
+}
+
+/// Returns the error of a file that cannot be read.
+fn of_read(source: &std::io::Error, text: String) -> Error {
+    let kind = match source.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+        std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+        _ => ErrorKind::InvalidInput,
+    };
+    let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
+    Error::of_load(kind, errno, text)
+}
+
 impl From<SecretError> for Error {
     fn from(error: SecretError) -> Self {
         match &error {
-            SecretError::Read { source, .. } => {
-                let kind = match source.kind() {
-                    std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-                    std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
-                    _ => ErrorKind::InvalidInput,
-                };
-                let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
-                Self::of_load(kind, errno, error.to_string())
-            }
+            SecretError::Read { source, .. } => of_read(source, error.to_string()),
             _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
         }
     }
@@ -303,7 +378,10 @@ fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
         LoadError::Resolve { .. } | LoadError::NoFamily { .. } => {
             (ErrorKind::HostUnreachable, Errno::EHOSTUNREACH)
         }
-        LoadError::Status { status, .. } => match status {
+        LoadError::TlsSetUp(_) => (ErrorKind::InvalidInput, Errno::EINVAL),
+        // The server has not proved who it is, or asks who this client is.
+        LoadError::Tls { .. } => (ErrorKind::PermissionDenied, Errno::EACCES),
+        LoadError::Status { status, .. } | LoadError::Tunnel { status, .. } => match status {
             401 | 403 | 407 => (ErrorKind::PermissionDenied, Errno::EACCES),
             404 | 410 => (ErrorKind::NotFound, Errno::ENOENT),
             _ => (ErrorKind::Other, Errno::EIO),

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use devmem_tcp::{ConnectOptions, Connecting, LinkState, SendSignal};
@@ -143,15 +144,22 @@ impl Netdev {
     }
 
     /// Opens an interface of the kernel, as "eth1". With `configured`, nothing is written to it: an agent has set it up, as for a pod
-    /// (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen.
+    /// (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen. With `broker`, the path of a broker's
+    /// socket, the same without privileges: the broker binds (`devmem-tcp broker`).
     #[staticmethod]
-    #[pyo3(signature = (name, configured=false))]
-    fn kernel(py: Python<'_>, name: &str, configured: bool) -> PyResult<Open<Self>> {
-        let open = match configured {
-            true => devmem_tcp::Netdev::configured,
-            false => devmem_tcp::Netdev::kernel,
+    #[pyo3(signature = (name, configured=false, broker=None))]
+    fn kernel(
+        py: Python<'_>,
+        name: &str,
+        configured: bool,
+        broker: Option<PathBuf>,
+    ) -> PyResult<Open<Self>> {
+        let open = || match (broker, configured) {
+            (Some(broker), _) => devmem_tcp::Netdev::brokered(name, broker),
+            (None, true) => devmem_tcp::Netdev::configured(name),
+            (None, false) => devmem_tcp::Netdev::kernel(name),
         };
-        let nic = released(py, || open(name).map_err(Error::from))?;
+        let nic = released(py, || open().map_err(Error::from))?;
         Ok(Open(Self::new(nic, Time::Real)))
     }
 

@@ -37,6 +37,13 @@ def test_an_interface_that_no_agent_has_set_up_is_not_written_to():
     assert "lo is not set up for device memory: " in str(raised.value)
 
 
+def test_an_interface_with_a_broker_is_not_written_to_either(tmp_path):
+    nic = Netdev.kernel("lo", broker=tmp_path / "broker")
+    with pytest.raises(DevmemError) as raised:
+        nic.plan_receive(("127.0.0.1", 5201)).apply()
+    assert "lo is not set up for device memory: " in str(raised.value)
+
+
 def test_remedies_name_calls_of_python_and_are_the_last_lines_of_the_text():
     with pytest.raises(devmem_tcp.InvalidInputError) as raised:
         Netdev.user("mem:no-address")

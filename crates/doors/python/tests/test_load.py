@@ -1,10 +1,14 @@
 """Checkpoints from servers that know nothing of device memory."""
 
+import contextlib
 import functools
 import http.server
 import json
 import os
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 
 import numpy as np
@@ -65,7 +69,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch):
     """The proxy that this machine may have reaches no server of a test."""
-    for name in ["http_proxy", "all_proxy", "ALL_PROXY"]:
+    for name in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -217,3 +221,57 @@ def test_a_checkpoint_is_received_into_device_memory(device, request):
     client.close()
     assert {tensor.device for tensor in tensors.values()} == {device}
     check(tensors)
+
+
+@pytest.fixture
+def https_server(tmp_path):
+    """A server with a certificate of a private authority, and the file of that."""
+
+    def openssl(name, *options):
+        words = ["openssl", "req", "-x509", "-nodes", "-days", "3650", "-newkey", "ec", "-subj", f"/CN={name}"]
+        words += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", tmp_path / f"{name}.pem"]
+        made = [*words, "-keyout", tmp_path / f"{name}.key", *options]
+        subprocess.run(made, check=True, stderr=subprocess.DEVNULL)
+
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl here")
+    openssl("ca")
+    signer = ["-CA", tmp_path / "ca.pem", "-CAkey", tmp_path / "ca.key"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    openssl("server", *signer, *names)
+    (tmp_path / "model.safetensors").write_bytes(checkpoint())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    handler = functools.partial(Quiet, directory=tmp_path)
+
+    class Server(http.server.ThreadingHTTPServer):
+        def get_request(self):
+            # The handshake is one of the thread that serves the connection.
+            stream, address = super().get_request()
+            return context.wrap_socket(stream, server_side=True, do_handshake_on_connect=False), address
+
+        def handle_error(self, *_arguments):
+            """A client that does not trust the server ends the handshake."""
+
+    with Server(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_port}/model.safetensors", tmp_path
+        server.shutdown()
+
+
+def test_https_is_verified_and_decrypted(https_server, monkeypatch):
+    url, folder = https_server
+    check(load_safetensors(url, cacert=folder / "ca.pem"))
+    with pytest.raises(PermissionError, match="no authority") as raised:
+        load_safetensors(url)
+    assert "--cacert" in raised.value.remedy
+    with pytest.warns(UserWarning, match="not verified"):
+        check(load_safetensors(url, verify=False))
+    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))
+    check(load_safetensors(url))
+    for wrong in [{"key": folder / "ca.key"}, {"verify": False, "cacert": folder / "ca.pem"}]:
+        with pytest.warns(UserWarning) if "verify" in wrong else contextlib.nullcontext():
+            with pytest.raises(ValueError):
+                load_safetensors(url, **wrong)
+    with pytest.raises(FileNotFoundError, match="none.pem"):
+        load_safetensors(url, cacert=folder / "none.pem")

@@ -38,7 +38,8 @@ fn bind_rx(errno: Errno, facts: &Facts) -> Option<Cause> {
         )
         .hint(
             "run as root or with the capability: setcap cap_net_admin+ep PROGRAM\n\
-             before Linux 7.2 it must be the initial user namespace: a container cannot bind",
+             before Linux 7.2 it must be the initial user namespace: a container cannot bind\n\
+             or have a broker bind, which has the capability: `devmem-tcp broker --help`",
         ),
         Errno::ENODEV => Cause::new(CauseKind::NoDevice, format!("there is no {interface}")),
         Errno::EOPNOTSUPP if says(facts, "DMA device mismatch") => Cause::new(

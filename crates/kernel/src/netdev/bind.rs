@@ -1,6 +1,6 @@
 //! bind-rx and bind-tx: binding a dma-buf to RX queues, and for sending.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use devmem_uapi::{DmabufId, Errno, netdev as uapi};
 use serde::Serialize;
@@ -61,7 +61,7 @@ impl std::error::Error for BindError {}
 pub(super) struct NetlinkBinding {
     id: DmabufId,
     /// Not used again, only kept open.
-    _netlink: GenericSocket,
+    netlink: OwnedFd,
 }
 
 /// Device memory bound to RX queues.
@@ -80,6 +80,19 @@ impl BoundRx {
     /// Returns the queues.
     pub fn queues(&self) -> &[KernelRxQueueId] {
         &self.queues
+    }
+
+    /// Returns the netlink socket, which now is the binding, for another process.
+    pub(crate) fn into_netlink(self) -> OwnedFd {
+        self.binding.netlink
+    }
+
+    /// A binding that another process has made, with its netlink socket.
+    pub(crate) fn from_netlink(id: DmabufId, netlink: OwnedFd, queues: &[KernelRxQueueId]) -> Self {
+        Self {
+            binding: NetlinkBinding { id, netlink },
+            queues: queues.to_vec(),
+        }
     }
 }
 
@@ -194,7 +207,7 @@ impl Netdev {
         let id = socket.get(&what, request, |reply| reply.u32(uapi::A_DMABUF_ID))?;
         Ok(NetlinkBinding {
             id: DmabufId(id),
-            _netlink: socket,
+            netlink: socket.into(),
         })
     }
 

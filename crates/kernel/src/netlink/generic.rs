@@ -1,5 +1,7 @@
 //! Generic netlink: families that are looked up by name (linux include/uapi/linux/genetlink.h).
 
+use std::os::fd::OwnedFd;
+
 use rustix::io::Errno;
 
 use super::attr::Attributes;
@@ -153,6 +155,13 @@ impl GenericSocket {
         self.socket.dump(what, request, |reply| {
             attributes_of(&reply, id).and_then(&mut parse)
         })
+    }
+}
+
+/// The socket alone, which keeps alive what the kernel ties to it.
+impl From<GenericSocket> for OwnedFd {
+    fn from(socket: GenericSocket) -> Self {
+        socket.socket.into()
     }
 }
 

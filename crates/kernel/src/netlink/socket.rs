@@ -275,6 +275,12 @@ impl AsFd for NetlinkSocket {
     }
 }
 
+impl From<NetlinkSocket> for OwnedFd {
+    fn from(socket: NetlinkSocket) -> Self {
+        socket.fd
+    }
+}
+
 /// Returns whether the kernel sent a datagram. Any process may send to our port; only the kernel sends from port 0
 /// (netlink(7)).
 fn is_kernel(sender: Option<SocketAddrAny>) -> bool {

@@ -144,6 +144,10 @@ pub(crate) enum Readable {
     IncomingNapiId,
     /// `TCP_INFO`, a structure that grows with the kernel.
     TcpInfo,
+    /// `SO_PEERCRED`, a `struct ucred`.
+    PeerCredentials,
+    /// `SO_NETNS_COOKIE`, a u64.
+    NetnsCookie,
 }
 
 /// Reads an option into `value`, truncated to its length; returns the number of bytes that the kernel wrote.
@@ -158,6 +162,8 @@ pub(crate) fn get_option(
             (SOL_SOCKET, SO_INCOMING_NAPI_ID)
         }
         Readable::TcpInfo => (libc::IPPROTO_TCP, libc::TCP_INFO),
+        Readable::PeerCredentials => (libc::SOL_SOCKET, libc::SO_PEERCRED),
+        Readable::NetnsCookie => (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE),
     };
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_too_long| Errno::EINVAL)?;
     // SAFETY: 1. `fd` is open during the call; 2. the kernel writes at most `len` bytes to `value`, which is exclusively

@@ -1,5 +1,7 @@
 //! Replays the kept inputs of the fuzz targets: see fuzz/README.md.
 
+#[path = "../../../../fuzz/bodies/broker.rs"]
+mod broker;
 #[path = "../../../../fuzz/bodies/kernel_recvmsg.rs"]
 mod kernel_recvmsg;
 #[path = "../../../../fuzz/bodies/netlink.rs"]
@@ -22,4 +24,9 @@ fn kept_receives_account_for_every_byte() {
 #[test]
 fn kept_state_files_are_restored_from_or_refused() {
     replay::replay("nic_state", nic_state::run);
+}
+
+#[test]
+fn kept_messages_of_brokers_are_read_or_refused() {
+    replay::replay("broker", broker::run);
 }

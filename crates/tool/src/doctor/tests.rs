@@ -1,6 +1,6 @@
 //! The table of recorded facts: of a guest with a gVNIC, and of a machine without any support.
 
-use devmem_linux::doctor::{KernelFacts, NicFacts};
+use devmem_linux::doctor::{KernelFacts, Leased, Lessor, NicFacts};
 use devmem_linux::drivers::known_driver;
 use devmem_linux::ethtool::DriverInfo;
 use devmem_linux::netdev::{KernelRxQueueId, QueueUser};
@@ -196,6 +196,37 @@ fn settings_to_fix_by_hand_are_distinguished_from_those_of_set_up() {
     let table = guest.table(Unsupported::InOneLine);
     assert!(table.contains("\n  eth1: fix up first\n"), "{table}");
     assert!(!table.contains("recv --backend"), "{table}");
+}
+
+#[test]
+fn a_leased_queue_is_told_on_both_sides() {
+    let leased = |queue, from| Leased {
+        queue: KernelRxQueueId(queue),
+        from,
+    };
+    let checks = vec![good("leased_queues", "2 of 2 can be bound")];
+    let mut netkit = nic("dm0", Some("netkit"), checks, NicVerdict::Ready);
+    netkit.leased = vec![
+        leased(
+            1,
+            Some(Lessor {
+                interface: "eth1".to_owned(),
+                queue: KernelRxQueueId(15),
+            }),
+        ),
+        leased(2, None),
+    ];
+    let mut guest = guest();
+    guest.doctor.nics[1].taken = vec![(KernelRxQueueId(15), QueueUser::Lease(None))];
+    guest.doctor.nics.push(netkit);
+    let table = guest.table(Unsupported::InOneLine);
+    for line in [
+        "RX queue 15 is used by a lease to another netdev",
+        "RX queue 1 is leased from queue 15 of eth1",
+        "RX queue 2 is leased from a NIC of another network namespace",
+    ] {
+        assert!(table.contains(line), "{table}");
+    }
 }
 
 #[test]

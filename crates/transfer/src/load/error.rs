@@ -7,6 +7,7 @@ use std::ops::Range;
 use devmem_tcp::{Error, RecvError, memory::NoRoom};
 
 use super::http::UrlError;
+use super::tls::TlsError;
 use crate::parallel::ranges::Overlap;
 
 /// Why parts cannot be loaded.
@@ -81,6 +82,37 @@ pub enum LoadError {
         address: SocketAddr,
         /// The error.
         source: Error,
+    },
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    TlsSetUp(#[from] TlsError),
+    /// The server of an https URL does not prove who it is, or does not speak TLS as this client does.
+    #[error("{host}: {problem}\n  {remedy}")]
+    Tls {
+        /// The server.
+        host: String,
+        /// The refusal.
+        problem: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A proxy refuses to connect to the server of an https URL.
+    #[error(
+        "the proxy {proxy} does not connect to {host}: it answers {status} {reason}{said}\n  {remedy}"
+    )]
+    Tunnel {
+        /// The URL of the proxy.
+        proxy: String,
+        /// Host and port of the server.
+        host: String,
+        /// Status of its answer.
+        status: u16,
+        /// Its text.
+        reason: String,
+        /// What the proxy says about it, with a colon before; may be empty.
+        said: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The server answered with an error.
     #[error("{url} answers {status} {reason}{said}{remedy}")]

@@ -1,13 +1,13 @@
-//! The bodies of the fuzz targets: sessions and parsers that read what a server sends.
+//! Feeds sessions that read, and parsers, with what a server sends, for the fuzz targets.
 
 use std::ops::Range;
 
 use ::nvme::pdu::Digests;
 
+use super::hop::Hop;
 use super::http::{HttpFile, HttpSession, Url, Volume};
 use super::nbd::{NbdSession, NbdUrl};
 use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
-use super::pool::Hop;
 use super::safetensors;
 use super::session::{Fault, Next, Session};
 use crate::parallel::{Piece, Pieces};
@@ -172,6 +172,7 @@ pub fn http(data: &[u8]) {
     let hop = Hop {
         host: "host".to_owned(),
         port: 80,
+        tls: None,
     };
     let mut session = HttpSession::new(&Volume::of(&file), hop, usize::from(kind >> 1 & 3) + 1);
     drive(&mut session, usize::from(*cut).max(1), bytes);
@@ -187,18 +188,6 @@ pub fn nbd(data: &[u8]) {
     drive(&mut session, usize::from(*cut).max(1), bytes);
 }
 
-/// Feeds an NBD session that writes. Input: whether replies are structured and how many requests are in flight, where the
-/// bytes are cut, the bytes of the server.
-///
-/// # Panics
-/// If a request is acknowledged that was not made, or twice, or is lost.
-pub fn nbd_write(data: &[u8]) {
-    let [kind, cut, bytes @ ..] = data else {
-        return;
-    };
-    crate::store::fuzz_nbd(kind & 1 == 0, usize::from(kind >> 1 & 3) + 1, *cut, bytes);
-}
-
 /// Feeds a queue that reads from an NVMe controller. Input: the digests and the number of commands in flight, where the bytes
 /// are cut, the bytes of the controller.
 pub fn nvme(data: &[u8]) {
@@ -210,25 +199,6 @@ pub fn nvme(data: &[u8]) {
     let mut session = NvmeSession::new("host", limits, digests, window, Seat::of_nobody());
     let source = (BLOCKS_BYTES, BLOCKS_PIECE_BYTES);
     drive_source(&mut session, source, usize::from(*cut).max(1), bytes);
-}
-
-/// Feeds a queue that writes to an NVMe controller. Input: the digests, whether data are in the capsules and the number of
-/// commands in flight, where the bytes are cut, the bytes of the controller.
-///
-/// # Panics
-/// If a command is acknowledged that was not issued, or twice, or is lost; if data are sent that are none of the command.
-pub fn nvme_write(data: &[u8]) {
-    let [kind, cut, bytes @ ..] = data else {
-        return;
-    };
-    let depth = usize::from(kind >> 2 & 3) + 2;
-    crate::store::fuzz_nvme(
-        Digests::of_bits(*kind),
-        kind & 0x10 != 0,
-        depth,
-        *cut,
-        bytes,
-    );
 }
 
 /// Parses a safetensors file, or an index of shards.

@@ -1,11 +1,13 @@
 //! HTTP/1.1 (RFC 9112): ranges of a file, over connections that stay open.
 
+mod approach;
 mod chunks;
 mod client;
 mod date;
 mod fields;
 mod file;
 mod head;
+mod moved;
 mod profile;
 mod proxy;
 mod request;
@@ -15,16 +17,19 @@ pub(crate) mod secret;
 mod session;
 mod sigv4;
 mod talk;
+mod tunnel;
 pub(crate) mod url;
 mod volume;
 mod way;
 
+pub(crate) use approach::Approach;
 pub(crate) use client::Client;
 pub use file::HttpFile;
+pub(crate) use moved::Moved;
 #[cfg(test)]
 pub(crate) use request::Ask;
 pub use request::HttpRequest;
-pub(crate) use session::{HttpSession, Moved};
+pub(crate) use session::HttpSession;
 pub use sigv4::S3Credentials;
 pub(crate) use sigv4::encoded_bytes;
 pub use url::{Url, UrlError};

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
-use super::checksum::Crc32c;
 use super::error::LoadError;
 use super::part::Layout;
 use super::session::Foretold;
+use crate::checksum::Crc32c;
 
 /// Bytes of the source that have arrived, for the caller of [`Loader::deliver`](super::Loader::deliver).
 #[derive(Debug)]
@@ -20,6 +20,13 @@ pub enum Landed<'a> {
         /// The bytes. Frags that are [taken](RxBatch::take) stay lent; the server waits while too much memory is lent.
         batch: &'a mut RxBatch,
     },
+    /// Bytes of a server by https, decrypted in host memory.
+    Bytes {
+        /// Offset of the first byte in the source.
+        at: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
     /// Zeros that an NBD server did not send, because the source has a hole there.
     Zeros {
         /// Offset of the first byte in the source.
@@ -27,6 +34,24 @@ pub enum Landed<'a> {
         /// Their number.
         len: u64,
     },
+}
+
+impl Landed<'_> {
+    /// Copies received bytes to the first ones of `out`, as many as fit. Returns their number; 0 for zeros, which nobody has sent.
+    ///
+    /// # Errors
+    /// The memory that they lie in cannot be read.
+    pub fn copy_to(&self, out: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Frags { batch, .. } => batch.copy_to(out).map_err(io::Error::other),
+            Self::Bytes { bytes, .. } => {
+                let count = bytes.len().min(out.len());
+                out[..count].copy_from_slice(&bytes[..count]);
+                Ok(count)
+            }
+            Self::Zeros { .. } => Ok(0),
+        }
+    }
 }
 
 /// Fewer bytes than this are not worth telling the NIC where they belong: those of a super-packet.
@@ -161,10 +186,13 @@ impl Landing<'_> {
     /// Writes bytes of host memory, of at most [`room`](Self::room), to their place.
     ///
     /// # Errors
-    /// They cannot be copied, or are the caller's, who gets frags only.
+    /// They cannot be copied, or the caller failed.
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), LoadError> {
-        let Self::Memory(layout, _) = self else {
-            return Err(LoadError::Unasked { at });
+        let layout = match self {
+            Self::Memory(layout, _) => layout,
+            Self::Caller(take) => {
+                return take(Landed::Bytes { at, bytes }).map_err(LoadError::Caller);
+            }
         };
         let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
         let copied = place.memory.copy_in(place.offset, bytes);

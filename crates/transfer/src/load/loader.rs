@@ -1,23 +1,25 @@
 //! The loader: what is loaded, and by which rules.
 
+mod run;
+
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::time::Duration;
 
-use devmem_tcp::{Netdev, memory::check_room, stats::StreamStats};
+use devmem_tcp::{Netdev, memory::check_room};
 
 use super::dial::GoOn;
 use super::error::LoadError;
 use super::http::{Client, HttpFile};
 use super::landing::{Landed, Landing, Take, Targets};
+use super::loaded::Loaded;
 use super::notice::Notice;
 use super::origin::Origin;
 use super::part::{Layout, Part};
 use super::pool::Pool;
-use super::run::Run;
 use super::source::{PieceLengths, Source};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
 use crate::parallel::{Pieces, Progress, Settings, settable};
+use run::Run;
 
 /// Loads parts of a source over several connections.
 ///
@@ -25,43 +27,12 @@ use crate::parallel::{Pieces, Progress, Settings, settable};
 /// ([`Netdev::plan_receive`] with port 0); otherwise the payload passes through host memory.
 #[derive(Clone, Debug)]
 pub struct Loader {
-    pub(super) nic: Netdev,
+    nic: Netdev,
     pub(super) settings: Settings,
-    pub(super) notice: Notice,
+    notice: Notice,
 }
 
 settable!(Loader);
-
-/// The outcome of a load.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
-    /// Bytes in their place.
-    pub bytes: u64,
-    /// Time from the first request on.
-    pub elapsed: Duration,
-    /// Pieces that were requested.
-    pub pieces: u64,
-    /// Pieces that were requested again, because their connection broke.
-    pub repeated: u64,
-    /// Connections that were made.
-    pub connections: u64,
-    /// Connections that broke.
-    pub broken: u64,
-    /// How often an NVMe controller sent the data of another command than this host expected: they were copied to their place.
-    pub mispredicted: u64,
-    /// Counters of all connections. Heads of responses and repeated pieces are included, what was received before the first request is not.
-    pub stats: StreamStats,
-}
-
-impl Loaded {
-    pub(super) fn add_stats(&mut self, stats: StreamStats) {
-        self.stats.device_bytes += stats.device_bytes;
-        self.stats.linear_bytes += stats.linear_bytes;
-        self.stats.device_frags += stats.device_frags;
-        self.stats.tokens_returned += stats.tokens_returned;
-        self.stats.receives += stats.receives;
-    }
-}
 
 impl Loader {
     /// Returns a loader with up to 4 connections, pieces of 16 MiB, or 1 MiB from NBD servers and NVMe controllers, and 2 requests at a time on each
@@ -75,7 +46,8 @@ impl Loader {
         }
     }
 
-    /// Tells `hear` why a load waits, when that takes seconds: the server is busy, or does not answer. Other threads may call it.
+    /// Tells `hear` why a load waits, when that takes seconds: the server is busy, or does not answer; and that an https URL redirects to plain HTTP. Other
+    /// threads may call it.
     #[must_use]
     pub fn on_notice(mut self, hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.notice = Notice::to(hear);
@@ -184,13 +156,13 @@ impl Loader {
         check_room(len as usize)?;
         let mut bytes = vec![0; len as usize];
         let mut take = |landed: Landed<'_>| {
-            // Zeros are there already.
-            if let Landed::Frags { at, batch } = landed {
-                let place = usize::try_from(at - start).map_err(std::io::Error::other)?;
-                let out = bytes.get_mut(place..).unwrap_or_default();
-                batch.copy_to(out).map_err(std::io::Error::other)?;
-            }
-            Ok(())
+            let (Landed::Frags { at, .. } | Landed::Bytes { at, .. }) = landed else {
+                // Zeros are there already.
+                return Ok(());
+            };
+            let place = usize::try_from(at - start).map_err(std::io::Error::other)?;
+            let out = bytes.get_mut(place..).unwrap_or_default();
+            landed.copy_to(out).map(|_| ())
         };
         let end = start.saturating_add(u64::from(len));
         let ranges = [start..end];

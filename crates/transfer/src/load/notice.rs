@@ -1,27 +1,34 @@
-//! What a load says while it waits: to the program, which prints it or not.
+//! What a load says aloud: to the program, which prints it or not.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Shortest wait that is said aloud.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 
-/// Is told why a load waits, by any thread.
+/// Is told something, by any thread.
 type Hear = dyn Fn(&str) + Send + Sync;
 
-/// Hears of waits.
+/// Hears of waits and of what is worth a warning.
 #[derive(Clone, Default)]
-pub(crate) struct Notice(Option<Arc<Hear>>);
+pub(crate) struct Notice {
+    hear: Option<Arc<Hear>>,
+    has_told_of_plain: Arc<AtomicBool>,
+}
 
 impl Notice {
     pub(crate) fn to(hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(hear)))
+        Self {
+            hear: Some(Arc::new(hear)),
+            ..Self::default()
+        }
     }
 
     /// Says that nothing happens for `wait` because of `cause`, if that is long.
     pub(crate) fn waits(&self, cause: &str, wait: Duration) {
-        if let Some(hear) = &self.0
+        if let Some(hear) = &self.hear
             && wait >= LONG_WAIT
         {
             let cause = cause.lines().next().unwrap_or_default();
@@ -31,10 +38,21 @@ impl Notice {
             ));
         }
     }
+
+    /// Says that an https URL redirects to plain HTTP, once: a checkpoint has many files.
+    pub(crate) fn is_plain(&self, from: &str, to: &str) {
+        if let Some(hear) = &self.hear
+            && !self.has_told_of_plain.swap(true, Ordering::Relaxed)
+        {
+            hear(&format!(
+                "warning: {from} redirects to {to}: the bytes are neither encrypted nor verified on their way"
+            ));
+        }
+    }
 }
 
 impl fmt::Debug for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Notice").field(&self.0.is_some()).finish()
+        f.debug_tuple("Notice").field(&self.hear.is_some()).finish()
     }
 }

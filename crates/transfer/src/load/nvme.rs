@@ -9,6 +9,7 @@
 
 mod association;
 mod discovery;
+mod limits;
 mod namespace;
 mod queue;
 mod session;
@@ -19,7 +20,7 @@ pub use namespace::NvmeNamespace;
 pub use url::NvmeUrl;
 
 pub(crate) use association::Seat;
-pub(crate) use namespace::Limits;
+pub(crate) use limits::Limits;
 pub(crate) use queue::IoQueue;
 #[cfg(feature = "test-util")]
 pub(crate) use session::NvmeSession;

@@ -16,7 +16,7 @@ use super::source::Source;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Origin {
-    /// `http://HOST/PATH`, or `s3://BUCKET/KEY` ([`HttpRequest::s3_object`]).
+    /// `http://HOST/PATH` or `https://HOST/PATH`, or `s3://BUCKET/KEY` ([`HttpRequest::s3_object`]).
     Http(HttpRequest),
     /// `nbd://HOST/EXPORT`.
     Nbd(NbdUrl),
@@ -46,6 +46,11 @@ impl Origin {
             Self::Nbd(url) => url.host(),
             Self::Nvme(url) => url.host(),
         }
+    }
+
+    /// Returns whether the server's bytes are encrypted: https. The CPU decrypts them in host memory then. A redirect may lead to such a server, too.
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Http(request) if request.url().is_https())
     }
 
     /// Opens the kernel's interface of the route to the server, or to its proxy: a NIC for callers that have none and need none.
@@ -126,9 +131,9 @@ mod tests {
             let found = origin(&format!("http://host/{name}")).unwrap();
             assert_eq!(found.checkpoint().is_some(), is_one, "{name}");
         }
-        for encrypted in ["https://host/x", "nbds://host/x"] {
-            assert!(matches!(origin(encrypted), Err(UrlError::Encrypted)));
-        }
+        assert!(origin("https://host/x").unwrap().is_encrypted());
+        assert!(!origin("nbd://host/x").unwrap().is_encrypted());
+        assert!(matches!(origin("nbds://host/x"), Err(UrlError::Encrypted)));
         assert!(matches!(
             origin("ftp://host/x"),
             Err(UrlError::Scheme { .. })

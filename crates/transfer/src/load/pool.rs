@@ -4,20 +4,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use devmem_tcp::{Netdev, RecvError, Stream};
+use devmem_tcp::Netdev;
 
 use super::dial::{self, GoOn};
 use super::error::LoadError;
+use super::hop::Hop;
+use super::transport::Transport;
 
 /// Most connections that wait.
 const MAX_IDLE: usize = 64;
-
-/// Host and port that connections are made to: a server or a proxy.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Hop {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-}
 
 /// Connections and addresses.
 #[derive(Debug, Default)]
@@ -28,8 +23,9 @@ pub(crate) struct Pool {
 #[derive(Debug, Default)]
 struct Shared {
     /// The one that was used last is at the end: servers end those first that wait longest.
-    idle: Vec<(Hop, Netdev, Stream)>,
-    addresses: BTreeMap<Hop, Vec<SocketAddr>>,
+    idle: Vec<(Hop, Netdev, Transport)>,
+    /// By host and port.
+    addresses: BTreeMap<(String, u16), Vec<SocketAddr>>,
 }
 
 impl Pool {
@@ -38,28 +34,25 @@ impl Pool {
     }
 
     /// Takes a connection of `nic` to `hop` that the server has not ended.
-    pub(crate) fn take(&self, nic: &Netdev, hop: &Hop) -> Option<Stream> {
+    pub(crate) fn take(&self, nic: &Netdev, hop: &Hop) -> Option<Transport> {
         loop {
             let mut shared = self.shared();
-            let is_one = |(to, home, _): &(Hop, Netdev, Stream)| to == hop && home.is_same(nic);
+            let is_one = |(to, home, _): &(Hop, Netdev, Transport)| to == hop && home.is_same(nic);
             let at = shared.idle.iter().rposition(is_one)?;
-            let (_, _, mut stream) = shared.idle.remove(at);
+            let (_, _, mut transport) = shared.idle.remove(at);
             drop(shared);
-            stream.set_nonblocking(true);
             // A server sends nothing before a request.
-            let is_open = matches!(stream.peek(&mut [0]), Err(RecvError::WouldBlock));
-            stream.set_nonblocking(false);
-            if is_open {
-                return Some(stream);
+            if transport.is_idle() {
+                return Some(transport);
             }
         }
     }
 
     /// Keeps a connection whose last response is complete.
-    pub(crate) fn keep(&self, nic: &Netdev, hop: &Hop, stream: Stream) {
+    pub(crate) fn keep(&self, nic: &Netdev, hop: &Hop, transport: Transport) {
         let mut shared = self.shared();
         if shared.idle.len() < MAX_IDLE {
-            shared.idle.push((hop.clone(), nic.clone(), stream));
+            shared.idle.push((hop.clone(), nic.clone(), transport));
         }
     }
 
@@ -73,13 +66,14 @@ impl Pool {
         hop: &Hop,
         go_on: &mut GoOn<'_>,
     ) -> Result<Vec<SocketAddr>, LoadError> {
-        let known = self.shared().addresses.get(hop).cloned();
+        let end = (hop.host.clone(), hop.port);
+        let known = self.shared().addresses.get(&end).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
         let found = dial::resolve(nic, &hop.host, hop.port, go_on)?;
         let addresses = &mut self.shared().addresses;
-        addresses.insert(hop.clone(), found.clone());
+        addresses.insert(end, found.clone());
         Ok(found)
     }
 }

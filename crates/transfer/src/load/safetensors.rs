@@ -16,7 +16,8 @@ use devmem_tcp::Dmabuf;
 use super::dial::{self, GoOn};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, UrlError, Volume};
-use super::loader::{Loaded, Loader};
+use super::loaded::Loaded;
+use super::loader::Loader;
 use super::part::Part;
 use super::source::Source;
 use crate::parallel::Progress;
@@ -233,6 +234,11 @@ impl Checkpoint {
     pub fn early_bytes(&self) -> u64 {
         let kept = self.files.iter().map(|file| file.early.len() as u64);
         kept.sum()
+    }
+
+    /// Returns whether bytes come by https, and the CPU decrypts them in host memory.
+    pub fn is_encrypted(&self) -> bool {
+        self.volume.is_encrypted()
     }
 
     /// Returns whether the server serves ranges: see [`HttpFile::serves_ranges`].

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::checksum::Crc32c;
 use super::error::LoadError;
+use super::hop::Hop;
 use super::http::Moved;
-use super::pool::Hop;
+use crate::checksum::Crc32c;
 use crate::parallel::Piece;
 
 /// What the next bytes of a connection are.

@@ -2,18 +2,20 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::time::Duration;
 
-use devmem_tcp::{Netdev, Stream};
+use devmem_tcp::Netdev;
 
 use super::dial::GoOn;
-use super::dial::race::Race;
 use super::error::LoadError;
-use super::http::{HttpFile, HttpSession, Volume};
+use super::hop::Hop;
+use super::http::{Approach, HttpFile, HttpSession, Volume};
 use super::nbd::NbdExport;
 use super::nvme::NvmeNamespace;
 use super::partial::FileVersion;
-use super::pool::{Hop, Pool};
+use super::pool::Pool;
 use super::session::Session;
+use super::transport::Transport;
 
 /// Length of a piece of a file, by default: each has a head, and its first packet is copied to its place.
 const HTTP_PIECE_BYTES: u64 = 16 << 20;
@@ -59,18 +61,27 @@ pub enum Source {
 }
 
 /// A connection that can request pieces.
-pub(crate) type Opened = (Stream, Box<dyn Session>);
+pub(crate) type Opened = (Transport, Box<dyn Session>);
+
+/// By which rules connections are made and used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Requests in flight on one connection.
+    pub(crate) window: usize,
+    /// How long to wait for a proxy and for the handshake of TLS.
+    pub(crate) limit: Duration,
+}
 
 /// A connection that can request pieces, or soon can.
 pub(crate) enum Begun<'a> {
-    Open(Stream, Box<dyn Session>),
-    Connecting(Connecting<'a>),
+    Open(Transport, Box<dyn Session>),
+    Connecting(Box<Connecting<'a>>),
 }
 
 /// A connection to an HTTP server that is being made.
 #[derive(Debug)]
 pub(crate) struct Connecting<'a> {
-    race: Race<'a>,
+    approach: Approach<'a>,
     files: Volume,
     hop: Hop,
     window: usize,
@@ -79,8 +90,8 @@ pub(crate) struct Connecting<'a> {
 impl Connecting<'_> {
     /// Returns the outcome, `None` while there is none. Never waits.
     pub(crate) fn poll(&mut self) -> Option<Result<Opened, LoadError>> {
-        let outcome = self.race.poll()?;
-        Some(outcome.map(|stream| (stream, self.session())))
+        let outcome = self.approach.poll()?;
+        Some(outcome.map(|transport| (transport, self.session())))
     }
 
     fn session(&self) -> Box<dyn Session> {
@@ -134,6 +145,15 @@ impl Source {
             Self::Files(files) => files.addresses(),
             Self::Nbd(export) => export.addresses(),
             Self::Nvme(namespace) => namespace.addresses(),
+        }
+    }
+
+    /// Returns whether the bytes come by https, and the CPU decrypts them in host memory.
+    pub fn is_encrypted(&self) -> bool {
+        match self {
+            Self::Http(file) => file.is_encrypted(),
+            Self::Files(files) => files.is_encrypted(),
+            Self::Nbd(_) | Self::Nvme(_) => false,
         }
     }
 
@@ -212,7 +232,7 @@ impl Source {
         }
     }
 
-    /// Begins a connection that can request the piece that starts at `at`, and others, `window` of them at a time. Waits, while `go_on` says so, for
+    /// Begins a connection that can request the piece that starts at `at`, and others. Waits, while `go_on` says so, for
     /// servers that negotiate.
     ///
     /// # Errors
@@ -220,20 +240,21 @@ impl Source {
     pub(crate) fn begin<'a>(
         &self,
         nic: &'a Netdev,
-        window: usize,
+        rules: Rules,
         at: u64,
         go_on: &mut GoOn<'_>,
     ) -> Result<Begun<'a>, LoadError> {
+        let Rules { window, limit } = rules;
         let files = match self {
             Self::Http(file) => Volume::of(file),
             Self::Files(files) => files.clone(),
             Self::Nbd(export) => {
                 let (stream, session) = export.connect(nic, window, go_on)?;
-                return Ok(Begun::Open(stream, session));
+                return Ok(Begun::Open(Transport::Tcp(Box::new(stream)), session));
             }
             Self::Nvme(namespace) => {
                 let (stream, session) = namespace.connect(nic, window, go_on)?;
-                return Ok(Begun::Open(stream, session));
+                return Ok(Begun::Open(Transport::Tcp(Box::new(stream)), session));
             }
         };
         let placed = files.file_at(at).ok_or(LoadError::Unasked { at })?;
@@ -241,14 +262,14 @@ impl Source {
         let hop = way.hop();
         let kept = pool.take(nic, &hop);
         let connecting = Connecting {
-            race: Race::new(nic, &way.addresses),
+            approach: Approach::new(nic, &way, limit),
             files: files.clone(),
             hop,
             window,
         };
         Ok(match kept {
-            Some(stream) => Begun::Open(stream, connecting.session()),
-            None => Begun::Connecting(connecting),
+            Some(transport) => Begun::Open(transport, connecting.session()),
+            None => Begun::Connecting(Box::new(connecting)),
         })
     }
 

@@ -9,7 +9,8 @@ use devmem_tcp::{Dmabuf, memory::CopyError};
 
 use super::error::LoadError;
 use super::landing::Landed;
-use super::loader::{Loaded, Loader};
+use super::loaded::Loaded;
+use super::loader::Loader;
 use super::part::Part;
 use super::partial::PartialFile;
 use super::source::Source;
@@ -38,6 +39,7 @@ impl Loader {
                 batch.copy_to(&mut bytes).map_err(io::Error::other)?;
                 file.write_all_at(&bytes, at - start)
             }
+            Landed::Bytes { at, bytes } => file.write_all_at(bytes, at - start),
         };
         self.deliver(source, &[range], &mut write, progress)
     }
@@ -65,6 +67,10 @@ impl Loader {
                 bytes.resize(batch.device_bytes() + batch.linear_bytes(), 0);
                 batch.copy_to(&mut bytes).map_err(io::Error::other)?;
                 partial.file().write_all_at(&bytes, at - start)?;
+                partial.wrote(at..at + bytes.len() as u64)
+            }
+            Landed::Bytes { at, bytes } => {
+                partial.file().write_all_at(bytes, at - start)?;
                 partial.wrote(at..at + bytes.len() as u64)
             }
         };

@@ -125,7 +125,7 @@ macro_rules! settable {
             /// empty chunks without an end is given up, and one that sends a byte now and then. The answer to the request that
             /// opens a file of a checkpoint must come in that time, and a flush of an NBD server must be done.
             #[must_use]
-            pub fn idle_limit(mut self, limit: Duration) -> Self {
+            pub fn idle_limit(mut self, limit: std::time::Duration) -> Self {
                 self.settings.set_idle_limit(limit);
                 self
             }

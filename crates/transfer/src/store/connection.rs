@@ -13,7 +13,8 @@ use super::error::StoreError;
 use super::ledger::Moment;
 use super::session::{Fault, Outgoing, Session, Write};
 use super::supply::Supplied;
-use crate::load::{Crc32c, LoadError};
+use crate::checksum::Crc32c;
+use crate::load::LoadError;
 use crate::parallel::{Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.

@@ -10,7 +10,7 @@ use devmem_tcp::Dmabuf;
 use devmem_tcp::text::Printable;
 
 use super::supply::Filled;
-use crate::load::Crc32c;
+use crate::checksum::Crc32c;
 
 /// Bytes of one read for the checksum.
 const BLOCK_BYTES: usize = 32 << 10;

@@ -1,5 +1,7 @@
 //! The storer: what is stored, and by which rules.
 
+mod run;
+
 use std::io;
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
@@ -9,12 +11,12 @@ use devmem_tcp::{Dmabuf, Netdev};
 use super::Progress;
 use super::error::{Operation, StoreError};
 use super::part::{Layout, Part};
-use super::run::{Flushes, Job, Run};
 use super::session::Acknowledge;
 use super::sink::Sink;
 use super::supply::{Filled, Supply};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
 use crate::parallel::{Pieces, Settings, settable};
+use run::{Flushes, Job, Run};
 
 /// When stored bytes are on the server's storage, and not only in its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,8 +64,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// The payload is sent from the memory where it lies. It must not change before the store returns.
 #[derive(Clone, Debug)]
 pub struct Storer {
-    pub(super) nic: Netdev,
-    pub(super) settings: Settings,
+    nic: Netdev,
+    settings: Settings,
     durability: Durability,
 }
 

@@ -281,8 +281,8 @@ fn a_redirect_that_leads_nowhere_says_so() {
         let world = World::new(V4);
         for (location, expected) in [
             (
-                "Location: https://hub/x?token=s3cret\r\n",
-                "/file redirects to https://hub/x?token=...: https:",
+                "Location: gs://hub/x?token=s3cret\r\n",
+                "/file redirects to gs://hub/x?token=...: \"gs:",
             ),
             (
                 "Location: ftp://hub/x\r\n",

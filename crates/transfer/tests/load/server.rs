@@ -81,15 +81,19 @@ fn serve(
             }
         }
         let number = count.fetch_add(1, Ordering::Relaxed);
-        let range = range_of(&head);
-        let asked = Asked {
-            number,
-            head,
-            range,
-        };
-        if answer(&asked, &mut answers)? == After::Close {
+        if answer(&asked(number, head), &mut answers)? == After::Close {
             return answers.shutdown(Shutdown::Both);
         }
+    }
+}
+
+/// Returns a request with this head.
+pub fn asked(number: usize, head: String) -> Asked {
+    let range = range_of(&head);
+    Asked {
+        number,
+        head,
+        range,
     }
 }
 

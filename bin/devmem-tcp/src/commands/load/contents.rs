@@ -95,6 +95,14 @@ impl Contents {
         }
     }
 
+    /// Returns whether the CPU decrypts the bytes in host memory.
+    pub fn is_encrypted(&self) -> bool {
+        match self {
+            Self::Range(source, _) => source.is_encrypted(),
+            Self::Checkpoint(checkpoint, _) => checkpoint.is_encrypted(),
+        }
+    }
+
     pub fn serves_ranges(&self) -> bool {
         match self {
             Self::Range(source, _) => source.serves_ranges(),

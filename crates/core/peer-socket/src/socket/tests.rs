@@ -90,6 +90,23 @@ fn what_is_in_the_queue_of_a_closed_socket_is_closed_in_another_thread() {
 }
 
 #[test]
+fn what_is_in_the_queue_of_a_socket_that_is_closed_here_is_closed_before_the_call_returns() {
+    let kind = SocketType::SEQPACKET;
+    let (peer, ours) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let (mut witness, sent) = UnixStream::pair().unwrap();
+    send_with(&peer, sent.as_fd()).unwrap();
+    drop(sent);
+    PeerSocket::from(ours).close_here();
+    witness.set_nonblocking(true).unwrap();
+    assert_eq!(witness.read(&mut [0]).unwrap(), 0);
+    let sent = send_with(&peer, witness.as_fd());
+    assert!(
+        matches!(sent, Err(Errno::PIPE | Errno::CONNRESET)),
+        "{sent:?}"
+    );
+}
+
+#[test]
 fn a_read_without_an_end_takes_all_descriptors() {
     let kind = SocketType::SEQPACKET;
     let (peer, ours) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();

@@ -162,9 +162,10 @@ class Netdev(_Closing):
         a "unix:" link.
         """
     @staticmethod
-    def kernel(name: str, configured: bool = False) -> Netdev:
+    def kernel(name: str, configured: bool = False, broker: str | PathLike[str] | None = None) -> Netdev:
         """Opens an interface of the kernel, as "eth1". With `configured`, nothing is written to it: an agent has set it up, as for a pod
-        (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen.
+        (`devmem-tcp lease`); `plan_receive` then finds its queues and checks what can be seen. With `broker`, the path of a broker's
+        socket, the same without privileges: the broker binds (`devmem-tcp broker`).
         """
     @staticmethod
     def pair(impair: str = "none") -> tuple[Netdev, Netdev]:
@@ -465,18 +466,26 @@ def load_safetensors(
     user: str | None = None,
     password: str | None = None,
     password_file: str | PathLike[str] | None = None,
+    cacert: str | PathLike[str] | None = None,
+    cert: str | PathLike[str] | None = None,
+    key: str | PathLike[str] | None = None,
+    verify: bool = True,
 ) -> Tensors:
-    """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http or s3) over `nic`, with range
+    """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http, https or s3) over `nic`, with range
     requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
     "vulkan:N". Without `nic`, the kernel's sockets are used, on the interface of the route to the server, and payload passes through
     host memory.
+
+    The bytes of https servers are decrypted by the CPU in host memory, and copied to their place. The server is verified by the certificates of the system, or of
+    `SSL_CERT_FILE` and `SSL_CERT_DIR`, or by those of the PEM file `cacert` alone. `cert` is a PEM file with a certificate of this client, and `key` that of its private
+    key, if it is another one; they are shown to the origin of `url` alone. With `verify=False` any certificate is accepted, with a warning.
 
     The call binds `bind` bytes to the NIC for its own time: 64 MiB in user space by default, none with a NIC of the
     kernel. With 0 it uses what the caller has bound for `nic.plan_receive((address, 0))`; without a binding payload passes
     through host memory. `headers` are fields of each request, a dict or pairs of name and value, and `headers_file` names a file with further ones,
     one a line. `password`, or the first line of `password_file`, is sent for `user` or the user of the URL. The environment may have them, too:
     DEVMEM_HEADERS, DEVMEM_USER, DEVMEM_PASSWORD, and for s3 what Amazon's tools use. The proxy of the environment is used
-    (http_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
+    (http_proxy, https_proxy, all_proxy, no_proxy). `connections` is the largest number of them: 4 by default, and 16 while the files of a checkpoint are opened. A server
     that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
     also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
     in the file.

@@ -94,7 +94,7 @@ impl<'a> Race<'a> {
     ///
     /// # Errors
     /// poll(2) has failed.
-    pub(super) fn wait(&self, longest: Duration) -> rustix::io::Result<()> {
+    pub(crate) fn wait(&self, longest: Duration) -> rustix::io::Result<()> {
         let limit = match self.left.len() {
             0 => longest,
             _ => longest.min(self.next.saturating_duration_since(Instant::now())),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use devmem_tcp::Netdev;
 
+use super::approach::Approach;
 use super::head::Head;
 use super::request::{Ask, HttpRequest};
 use super::said::Said;
@@ -14,6 +15,7 @@ use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::notice::Notice;
 use crate::load::pool::Pool;
+use crate::load::transport::Transport;
 use crate::parallel::{Piece, retry};
 
 /// Most redirects in a row.
@@ -91,6 +93,10 @@ impl Client<'_> {
                     (origin, request, from) = (other.clone(), other, None);
                 }
                 Step::Elsewhere(place) => {
+                    let (here, there) = (way.request.url(), place.url());
+                    if here.is_https() && !there.is_https() {
+                        self.notice.is_plain(&here.to_string(), &there.to_string());
+                    }
                     from = Some(origin.url().to_string());
                     request = place;
                 }
@@ -133,19 +139,21 @@ impl Client<'_> {
         loop {
             let kept = self.pool.take(self.nic, &hop);
             let is_kept = kept.is_some();
-            let mut stream = match kept {
-                Some(stream) => stream,
-                None => dial::connect(self.nic, &way.addresses, go_on)?,
+            let connected = match kept {
+                Some(transport) => Ok(transport),
+                None => self.connect(way, go_on),
             };
-            let request = &way.request;
-            let answered = talk::exchange(&mut stream, request, ask, wanted, self.limit, go_on)?;
+            let answered = match connected {
+                Ok(transport) => self.exchange(way, transport, ask, wanted, go_on)?,
+                // A server that breaks off the handshake of TLS, or a proxy that does not reach it.
+                Err(LoadError::Broken { host, problem }) => Err(Broken {
+                    cause: format!("{host}: {problem}"),
+                    is_silent: false,
+                }),
+                Err(error) => return Err(error),
+            };
             let (cause, asked) = match answered {
-                Ok(response) if !response.head.is_busy() => {
-                    if response.is_reusable {
-                        self.pool.keep(self.nic, &hop, stream);
-                    }
-                    return Ok(response);
-                }
+                Ok(response) if !response.head.is_busy() => return Ok(response),
                 Ok(response) => {
                     let asked = response.head.retry_after;
                     if failures + 1 >= most_attempts(asked) {
@@ -169,6 +177,39 @@ impl Client<'_> {
             self.notice.waits(&cause, wait);
             dial::pause(wait, go_on)?;
         }
+    }
+}
+
+impl Client<'_> {
+    /// Makes a connection to the end of a way.
+    fn connect(&self, way: &Way, go_on: &mut GoOn<'_>) -> Result<Transport, LoadError> {
+        let mut approach = Approach::new(self.nic, way, self.limit);
+        loop {
+            if let Some(outcome) = approach.poll() {
+                return outcome;
+            }
+            dial::ask(go_on)?;
+            approach.wait(dial::SLICE)?;
+        }
+    }
+
+    /// Sends a request and reads the response. A connection that takes another request goes to the pool.
+    fn exchange(
+        &self,
+        way: &Way,
+        mut transport: Transport,
+        ask: Ask,
+        wanted: usize,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Result<Response, Broken>, LoadError> {
+        let request = &way.request;
+        let answered = talk::exchange(&mut transport, request, ask, wanted, self.limit, go_on)?;
+        if let Ok(response) = &answered
+            && response.is_reusable
+        {
+            self.pool.keep(self.nic, &way.hop(), transport);
+        }
+        Ok(answered)
     }
 }
 

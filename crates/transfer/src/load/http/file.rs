@@ -129,6 +129,11 @@ impl HttpFile {
         self.found.size
     }
 
+    /// Returns whether the bytes come by https, and the CPU decrypts them in host memory. A redirect may have led there.
+    pub fn is_encrypted(&self) -> bool {
+        self.way().request.url().is_https()
+    }
+
     /// Returns whether the server serves ranges. If not, it sends the whole file over one connection, and after a broken
     /// connection again from the start.
     pub fn serves_ranges(&self) -> bool {

@@ -50,6 +50,10 @@ pub(crate) enum HeadError {
         error: httparse::Error,
         line: String,
     },
+    #[error(
+        "its answer is one of TLS\n  write https:// for this port, or the port of plain HTTP: 80 on most servers"
+    )]
+    Tls,
     #[error("its head has more than {MAX_HEAD_BYTES} bytes")]
     TooLong,
     #[error("its field {0} is {1:?}")]
@@ -61,11 +65,20 @@ pub(crate) enum HeadError {
     Coding(String),
 }
 
+/// First bytes of records of TLS: an alert, or a handshake (RFC 8446 5.1).
+const TLS_RECORDS: [u8; 2] = [21, 22];
+
 /// Parses a head, if it is complete; returns it with its length in bytes.
 ///
 /// # Errors
 /// The bytes are not the beginning of a response.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
+    if bytes
+        .first()
+        .is_some_and(|first| TLS_RECORDS.contains(first))
+    {
+        return Err(HeadError::Tls);
+    }
     let mut headers = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut headers);
     let mut config = ParserConfig::default();

@@ -1,20 +1,23 @@
-//! The proxy that the environment names for plain HTTP: `http_proxy`, `all_proxy`, `no_proxy`.
+//! The proxies that the environment names: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`.
 
 use std::net::IpAddr;
 
 use super::secret::shown;
 use super::url::{Url, UrlError};
 
-/// The proxy of the environment, and the hosts that are asked without it.
+/// The URL of a proxy, or why it cannot be asked, which does no harm to hosts that need no proxy.
+type Named = Result<Url, UrlError>;
+
+/// The proxies of the environment, and the hosts that are asked without one.
 #[derive(Clone, Debug)]
 pub(crate) struct Proxy {
-    /// Or why it cannot be asked, which does no harm to hosts that need no proxy.
-    url: Result<Url, UrlError>,
+    for_http: Option<Named>,
+    for_https: Option<Named>,
     excepted: String,
 }
 
 impl Proxy {
-    /// Returns the proxy; `None` without one. `variable` returns a variable of the environment; an empty one counts as unset. As in curl,
+    /// Returns the proxies; `None` without any. `variable` returns a variable of the environment; an empty one counts as unset. As in curl,
     /// there is no `HTTP_PROXY`: in a CGI program a client could set it.
     pub(crate) fn from(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let set = |names: &[&str]| {
@@ -22,15 +25,29 @@ impl Proxy {
             let mut values = values.map(|text| text.trim().to_owned());
             values.find(|text| !text.is_empty())
         };
-        let text = set(&["http_proxy", "all_proxy", "ALL_PROXY"])?;
-        let parsed: Result<Url, _> = match text.contains("://") {
-            true => text.parse(),
-            false => format!("http://{text}").parse(),
+        let named = |name: &[&str]| {
+            let text = set(name).or_else(|| set(&["all_proxy", "ALL_PROXY"]))?;
+            Some(proxy_at(&text))
         };
-        Some(Self {
-            url: parsed.map_err(|_| UrlError::Proxy { text: shown(&text) }),
+        let (for_http, for_https) = (
+            named(&["http_proxy"]),
+            named(&["https_proxy", "HTTPS_PROXY"]),
+        );
+        (for_http.is_some() || for_https.is_some()).then(|| Self {
+            for_http,
+            for_https,
             excepted: set(&["no_proxy", "NO_PROXY"]).unwrap_or_default(),
         })
+    }
+
+    /// Returns one proxy for all hosts.
+    pub(crate) fn for_all(url: Url) -> Self {
+        let named = of_url(url);
+        Self {
+            for_http: Some(named.clone()),
+            for_https: Some(named),
+            excepted: String::new(),
+        }
     }
 
     /// Returns the URL of the proxy, unless `url` is asked without it.
@@ -40,10 +57,37 @@ impl Proxy {
     pub(crate) fn for_url(&self, url: &Url) -> Result<Option<&Url>, UrlError> {
         let separators = |c: char| c == ',' || c.is_ascii_whitespace();
         let mut excepted = self.excepted.split(separators);
-        match excepted.any(|entry| matches(entry, url)) {
-            true => Ok(None),
-            false => self.url.as_ref().map(Some).map_err(Clone::clone),
+        let named = match url.is_https() {
+            true => &self.for_https,
+            false => &self.for_http,
+        };
+        match named {
+            Some(named) if !excepted.any(|entry| matches(entry, url)) => {
+                named.as_ref().map(Some).map_err(Clone::clone)
+            }
+            _ => Ok(None),
         }
+    }
+}
+
+/// Returns the proxy that a text names. A connection to the proxy itself is not encrypted.
+fn proxy_at(text: &str) -> Named {
+    let parsed: Result<Url, _> = match text.contains("://") {
+        true => text.parse(),
+        false => format!("http://{text}").parse(),
+    };
+    match parsed {
+        Ok(url) => of_url(url),
+        Err(_) => Err(UrlError::Proxy { text: shown(text) }),
+    }
+}
+
+fn of_url(url: Url) -> Named {
+    match url.is_https() {
+        true => Err(UrlError::Proxy {
+            text: url.to_string(),
+        }),
+        false => Ok(url),
     }
 }
 
@@ -126,6 +170,22 @@ mod tests {
         let all = [("all_proxy", "http://p/"), ("NO_PROXY", "*")];
         assert_eq!(proxy("http://a/", &all), None);
         assert_eq!(proxy("http://a/", &all[..1]), Some("http://p/".to_owned()));
+    }
+
+    #[test]
+    fn https_has_a_proxy_of_its_own_variable() {
+        let both = [("http_proxy", "plain:1"), ("https_proxy", "secret:2")];
+        let plain = Some("http://plain:1/".to_owned());
+        let secret = Some("http://secret:2/".to_owned());
+        assert_eq!(proxy("http://a/", &both), plain);
+        assert_eq!(proxy("https://a/", &both), secret);
+        assert_eq!(proxy("https://a/", &both[..1]), None);
+        assert_eq!(proxy("http://a/", &both[1..]), None);
+        let all = [("all_proxy", "p:3"), ("HTTPS_PROXY", "secret:2")];
+        assert_eq!(proxy("http://a/", &all), Some("http://p:3/".to_owned()));
+        assert_eq!(proxy("https://a/", &all), secret);
+        let excepted = [both[1], ("no_proxy", "a:443")];
+        assert_eq!(proxy("https://a/", &excepted), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::proxy::Proxy;
 use super::sigv4::{S3Credentials, Signed, encoded_bytes};
 use super::url::{Url, UrlError};
 use crate::load::base64;
+use crate::load::tls::TlsClient;
 use crate::parallel::Piece;
 
 /// Fields that the loader sets; a request with two of them would be invalid or ambiguous.
@@ -18,6 +19,8 @@ const OURS: [&str; 6] = [
     "transfer-encoding",
     "accept-encoding",
 ];
+
+const USER_AGENT: &str = concat!("devmem-tcp/", env!("CARGO_PKG_VERSION"));
 
 /// Fields that another origin may see after a redirect: what the client can take, and which version. All others stay with the origin that they
 /// were meant for, whatever their names: keys and tokens have countless ones.
@@ -69,9 +72,11 @@ impl Ask {
 pub struct HttpRequest {
     url: Url,
     fields: Vec<(String, String)>,
-    proxy: Option<Proxy>,
+    proxy: Option<Box<Proxy>>,
     /// Signs each request.
     signer: Option<Box<S3Credentials>>,
+    /// For places by https.
+    tls: TlsClient,
 }
 
 impl HttpRequest {
@@ -82,7 +87,21 @@ impl HttpRequest {
             fields: Vec::new(),
             proxy: None,
             signer: None,
+            tls: TlsClient::default(),
         }
+    }
+
+    /// Verifies the servers of https URLs by `tls`, without which the certificates of the system decide. A client certificate is shown to the
+    /// origin of this URL alone, and to no place that it redirects to elsewhere.
+    #[must_use]
+    pub fn tls(mut self, tls: TlsClient) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Returns how the server of an https URL is verified.
+    pub(crate) fn tls_client(&self) -> &TlsClient {
+        &self.tls
     }
 
     /// Signs each request for an S3-compatible store. User and password of the URL are not used then.
@@ -156,13 +175,22 @@ impl HttpRequest {
         names.any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Uses the proxy that the environment names: `http_proxy` or `all_proxy`, except for the hosts of `no_proxy`. Whether it is
-    /// used is decided for each URL that the server redirects to.
+    /// Uses the proxy that the environment names: `http_proxy`, for https `https_proxy`, or `all_proxy`, except for the hosts of `no_proxy`. Whether one is
+    /// used is decided for each URL that the server redirects to. A proxy only passes the bytes of https on (CONNECT): it sees neither requests nor files.
     ///
     /// # Errors
     /// The URL needs the proxy, which is no http proxy.
     pub fn proxy_from_env(mut self) -> Result<Self, UrlError> {
-        self.proxy = Proxy::from(|name| std::env::var(name).ok());
+        self.proxy = Proxy::from(|name| std::env::var(name).ok()).map(Box::new);
+        self.with_checked_proxy()
+    }
+
+    /// Uses a proxy for all hosts, whatever the environment names.
+    ///
+    /// # Errors
+    /// It is an https URL: the connection to a proxy is not encrypted.
+    pub fn through_proxy(mut self, proxy: Url) -> Result<Self, UrlError> {
+        self.proxy = Some(Box::new(Proxy::for_all(proxy)));
         self.with_checked_proxy()
     }
 
@@ -208,15 +236,31 @@ impl HttpRequest {
                     .any(|known| known.eq_ignore_ascii_case(name))
             };
             request.fields.retain(|(name, _)| is_harmless(name));
+            request.tls = request.tls.without_identity();
         }
         request.url = url;
         request.with_checked_proxy()
     }
 
+    /// Returns the request for a connection through the proxy to the server of an https URL (RFC 9110 9.3.6); `None` for http, and without a proxy.
+    pub(crate) fn tunnel(&self) -> Option<Vec<u8>> {
+        let proxy = self.proxy().filter(|_| self.url.is_https())?;
+        let place = self.url.place();
+        let mut text = format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n");
+        text += &format!("User-Agent: {USER_AGENT}\r\n");
+        if let Some(credentials) = proxy.credentials() {
+            let basic = base64::encode(credentials.as_bytes());
+            text += &format!("Proxy-Authorization: Basic {basic}\r\n");
+        }
+        text += "\r\n";
+        Some(text.into_bytes())
+    }
+
     /// Appends the request for a piece of the file, for all of it, or for its checksum.
     pub(crate) fn write(&self, ask: Ask, out: &mut Vec<u8>) {
         let (target, host) = (self.url.target().to_owned(), self.url.authority());
-        let proxy = self.proxy();
+        // What is sent through a tunnel is for the server.
+        let proxy = self.proxy().filter(|_| !self.url.is_https());
         let target = proxy.map_or(target, |_| self.url.for_proxy());
         let mut text = format!("{} {target} HTTP/1.1\r\n", ask.method());
         let mut line = |name: &str, value: &str| {
@@ -227,10 +271,7 @@ impl HttpRequest {
         };
         line("Host", &host);
         if !self.has("User-Agent") {
-            line(
-                "User-Agent",
-                concat!("devmem-tcp/", env!("CARGO_PKG_VERSION")),
-            );
+            line("User-Agent", USER_AGENT);
         }
         if !self.has("Accept") {
             line("Accept", "*/*");
@@ -287,6 +328,7 @@ impl fmt::Debug for HttpRequest {
             .field("fields", &names)
             .field("proxy", &self.proxy)
             .field("signer", &self.signer)
+            .field("tls", &self.tls)
             .finish()
     }
 }
@@ -301,12 +343,12 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    fn environment(variables: &[(&str, &str)]) -> Option<Proxy> {
+    fn environment(variables: &[(&str, &str)]) -> Option<Box<Proxy>> {
         let variable = |name: &str| {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Proxy::from(variable)
+        Proxy::from(variable).map(Box::new)
     }
 
     fn request(url: &str) -> HttpRequest {
@@ -345,6 +387,40 @@ mod tests {
         assert!(text.starts_with("GET http://host/x HTTP/1.1\r\nHost: host\r\n"));
         assert!(text.contains("Proxy-Authorization: Basic bWU6cHc=\r\n"));
         assert_eq!(request.next_hop().port(), 3128);
+    }
+
+    #[test]
+    fn a_proxy_passes_on_what_is_for_an_https_server() {
+        let mut request = request("https://me:pw@host/x");
+        let variables = [
+            ("https_proxy", "http://you:word@proxy:3128"),
+            ("http_proxy", "http://you:word@proxy:3128"),
+        ];
+        request.proxy = environment(&variables);
+        let sent = text(&request, None);
+        assert!(
+            sent.starts_with("GET /x HTTP/1.1\r\nHost: host\r\n"),
+            "{sent}"
+        );
+        assert!(sent.contains("Authorization: Basic bWU6cHc=\r\n"), "{sent}");
+        assert!(!sent.contains("Proxy-Authorization"), "{sent}");
+        let connect = String::from_utf8(request.tunnel().unwrap()).unwrap();
+        assert!(
+            connect.starts_with("CONNECT host:443 HTTP/1.1\r\nHost: host:443\r\n"),
+            "{connect}"
+        );
+        assert!(
+            connect.contains("Proxy-Authorization: Basic eW91OndvcmQ=\r\n"),
+            "{connect}"
+        );
+        assert!(!connect.contains("bWU6cHc="), "{connect}");
+        assert!(connect.ends_with("\r\n\r\n"), "{connect}");
+        let plain = request.redirected("http://host/x".parse().unwrap());
+        let plain = plain.unwrap();
+        assert!(plain.tunnel().is_none());
+        let sent = text(&plain, None);
+        assert!(sent.starts_with("GET http://host/x HTTP"), "{sent}");
+        assert!(!sent.contains("bWU6cHc="), "not from https to http: {sent}");
     }
 
     #[test]
@@ -395,7 +471,13 @@ mod tests {
         );
         assert!(same.contains("secret") && same.contains("kept"), "{same}");
         assert!(same.contains("X-Any: s3cret"), "{same}");
-        for place in ["http://other/y", "http://host:81/y", "http://host.other/y"] {
+        for place in [
+            "http://other/y",
+            "http://host:81/y",
+            "http://host.other/y",
+            "https://host/y",
+            "https://host:80/y",
+        ] {
             let other = text(&first.redirected(place.parse().unwrap()).unwrap(), None);
             let is_secret = ["secret", "s3cret", "Basic"]
                 .iter()

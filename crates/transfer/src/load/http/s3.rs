@@ -13,11 +13,10 @@ impl HttpRequest {
     /// Returns the request for the object `s3://BUCKET/KEY`, signed with the credentials of the environment, if there are any
     /// ([`S3Credentials::from_env`]).
     ///
-    /// The store is that of `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, without one Amazon's of the region. It is asked by
-    /// plain HTTP: the secret key is not sent, but the bytes are not encrypted.
+    /// The store is that of `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, an http or https URL, without one Amazon's of the region, by https.
     ///
     /// # Errors
-    /// The text is no such name, or the endpoint is not an http URL.
+    /// The text is no such name, or the endpoint is not an http or https URL.
     pub fn s3_object(text: &str) -> Result<Self, UrlError> {
         Self::s3_object_of(text, |name| std::env::var(name).ok())
     }
@@ -59,7 +58,12 @@ fn address(
         Some(endpoint) => format!("{}/{bucket}/{key}", endpoint.trim_end_matches('/')).parse(),
         None => {
             let region = region(variable, profile);
-            format!("http://{bucket}.s3.{region}.amazonaws.com/{key}").parse()
+            // The certificate is one for `*.s3.REGION`, where the star has no dot (RFC 9525 6.3).
+            let place = match bucket.contains('.') {
+                true => format!("s3.{region}.amazonaws.com/{bucket}"),
+                false => format!("{bucket}.s3.{region}.amazonaws.com"),
+            };
+            format!("https://{place}/{key}").parse()
         }
     }
 }
@@ -84,12 +88,12 @@ mod tests {
         );
         let region = ("AWS_REGION", "eu-central-1");
         let object = url("s3://models/x", &[region]).unwrap();
-        assert_eq!(object, "http://models.s3.eu-central-1.amazonaws.com/x");
+        assert_eq!(object, "https://models.s3.eu-central-1.amazonaws.com/x");
+        let dotted = url("s3://a.b/x", &[region]).unwrap();
+        assert_eq!(dotted, "https://s3.eu-central-1.amazonaws.com/a.b/x");
         let encrypted = ("AWS_ENDPOINT_URL_S3", "https://store");
-        assert_eq!(
-            url("s3://a/b", &[minio, encrypted]),
-            Err(UrlError::Encrypted)
-        );
+        let object = url("s3://a/b", &[minio, encrypted]).unwrap();
+        assert_eq!(object, "https://store/a/b");
     }
 
     #[test]

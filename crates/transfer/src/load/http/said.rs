@@ -18,7 +18,29 @@ pub(crate) struct Said {
     pub(crate) message: Option<String>,
     /// The region that an S3-compatible store expects.
     pub(crate) region: Option<String>,
+    /// What helps against a refusal that nginx, Apache or Go's server explain in the page that they send.
+    of_page: Option<&'static str>,
 }
+
+/// Words of pages, in small letters, and what helps. The answers to plain HTTP on a port of TLS have no status for it, nor have those to a client
+/// without a certificate.
+const PAGES: [(&str, &str); 5] = [
+    ("plain http request was sent to https port", WRITE_HTTPS),
+    ("speaking plain http to an ssl-enabled", WRITE_HTTPS),
+    (
+        "client sent an http request to an https server",
+        WRITE_HTTPS,
+    ),
+    (
+        "no required ssl certificate was sent",
+        "name a certificate of this client and its key: --cert FILE --key FILE",
+    ),
+    (
+        "the ssl certificate error",
+        "the server refuses the certificate of this client: name another one (--cert FILE --key FILE); its log may say why",
+    ),
+];
+const WRITE_HTTPS: &str = "write https:// for this port";
 
 impl Said {
     /// Reads them from a response, of whose body the beginning is known.
@@ -26,7 +48,10 @@ impl Said {
         let text = String::from_utf8_lossy(body);
         let region = head.region.clone().or_else(|| element(&text, "Region"));
         let message = element(&text, "Message").or_else(|| json_text(&text, "message"));
+        let page = text.to_ascii_lowercase();
+        let mut pages = PAGES.iter().filter(|(words, _)| page.contains(words));
         Self {
+            of_page: pages.next().map(|(_, remedy)| *remedy),
             code: element(&text, "Code"),
             message: head.said.as_deref().map(shortened).or(message),
             region: region.filter(|name| is_region(name)),
@@ -65,6 +90,7 @@ impl Said {
                     "\n  the bucket is in the region {region}: set AWS_REGION={region}"
                 );
             }
+            (400, _) if self.of_page.is_some() => self.of_page.unwrap_or_default(),
             (_, "RequestTimeTooSkewed") => "set the clock of this machine: signatures have a time",
             (_, "SignatureDoesNotMatch") => {
                 "the key is known, and its secret is another one: check AWS_SECRET_ACCESS_KEY"
@@ -190,6 +216,16 @@ mod tests {
                 "set AWS_REGION=eu-west-3",
             ),
             (403, "", "signatures expire"),
+            (
+                400,
+                "<h1>400 Bad Request</h1>The plain HTTP request was sent to HTTPS port",
+                "write https://",
+            ),
+            (
+                400,
+                "<center>No required SSL certificate was sent</center>",
+                "--cert FILE",
+            ),
             (429, "", "--connections"),
         ] {
             let text = refused(status, body);

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use self::body::{Body, Framing};
 use super::chunks;
 use super::fields::ContentRange;
-use super::file::HttpFile;
 use super::head::{self, Head};
+use super::moved::Moved;
 use super::request::Ask;
 use super::said::Said;
 use super::volume::{Placed, Volume};
 use super::way::Way;
 use crate::load::error::LoadError;
-use crate::load::pool::Hop;
+use crate::load::hop::Hop;
 use crate::load::session::{Fault, Next, Session};
 use crate::parallel::Piece;
 
@@ -58,15 +58,6 @@ enum State {
     Body(Body),
     /// The connection carries no more responses.
     Over,
-}
-
-/// A place that does not have a file any more, or not yet: the user's URL is asked again.
-#[derive(Debug)]
-pub(crate) struct Moved {
-    pub(crate) file: HttpFile,
-    pub(crate) way: Arc<Way>,
-    /// The answer, if nothing better is found.
-    pub(crate) refusal: LoadError,
 }
 
 impl HttpSession {

@@ -1,9 +1,8 @@
 //! One request and its response on host memory: for what the CPU needs, such as the size of a file and the beginning of its bytes.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{RecvError, RxBatch, Stream};
+use devmem_tcp::RxBatch;
 
 use super::chunks::Chunks;
 use super::head::{self, Head, HeadError};
@@ -11,9 +10,8 @@ use super::request::{Ask, HttpRequest};
 use super::said;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
+use crate::load::transport::{self, Transport};
 
-/// Most bytes of one receive.
-const RECEIVE_BYTES: usize = 64 << 10;
 /// Most bytes of a body that is read for its end alone: so that its length is known, or that the connection can be used again.
 const TAIL_BYTES: usize = 64 << 10;
 /// How long to wait for such a body. It is of use, and not needed.
@@ -56,29 +54,29 @@ enum Came {
     Broken(String),
 }
 
-/// Sends a request on a stream and reads the response: its head, and up to `wanted` bytes of the body of a success, as many as come in time.
+/// Sends a request on a connection and reads the response: its head, and up to `wanted` bytes of the body of a success, as many as come in time.
 ///
 /// # Errors
 /// The response makes no sense; the wait was cancelled. The inner error: the connection broke, or the server took longer than `limit`.
 pub(crate) fn exchange(
-    stream: &mut Stream,
+    transport: &mut Transport,
     request: &HttpRequest,
     ask: Ask,
     wanted: usize,
     limit: Duration,
     go_on: &mut GoOn<'_>,
 ) -> Result<Result<Response, Broken>, LoadError> {
-    stream.set_timeout(Some(dial::SLICE));
+    transport.stream().set_timeout(Some(dial::SLICE));
     let mut text = Vec::new();
     request.write(ask, &mut text);
-    if let Err(error) = stream.write_all(&text) {
+    if let Err(error) = transport.write_all(&text) {
         let cause = format!("send a request: {error}");
         let is_silent = true;
         return Ok(Err(Broken { cause, is_silent }));
     }
     text.clear();
     let mut talk = Talk {
-        stream,
+        transport,
         batch: RxBatch::with_capacity(64),
         text,
         end: Instant::now() + limit,
@@ -121,7 +119,7 @@ enum BodyError {
 }
 
 struct Talk<'a, 'b> {
-    stream: &'a mut Stream,
+    transport: &'a mut Transport,
     batch: RxBatch,
     /// Received bytes that are not used yet.
     text: Vec<u8>,
@@ -140,18 +138,14 @@ impl Talk<'_, '_> {
                 return Ok(Came::Late);
             }
             // All of these bytes may be copied to host memory.
-            let received = match self.stream.recv_at_most(&mut self.batch, RECEIVE_BYTES) {
-                Ok(0) => return Ok(Came::End),
-                Ok(received) => received,
-                Err(RecvError::TimedOut { .. } | RecvError::WouldBlock) => continue,
-                Err(RecvError::Failed(error)) => return Ok(Came::Broken(error.to_string())),
-                Err(error) => return Err(error.into()),
-            };
-            let before = self.text.len();
-            self.text.resize(before + received, 0);
-            let copied = self.batch.copy_to(&mut self.text[before..]);
-            copied.map_err(LoadError::Gather)?;
-            return Ok(Came::Bytes);
+            return Ok(
+                match self.transport.receive(&mut self.batch, &mut self.text)? {
+                    transport::Came::Nothing => continue,
+                    transport::Came::Bytes => Came::Bytes,
+                    transport::Came::End => Came::End,
+                    transport::Came::Broken(cause) => Came::Broken(cause),
+                },
+            );
         }
     }
 

@@ -8,12 +8,45 @@ use super::secret::{shown, shown_target};
 /// Longest URL: servers refuse longer request lines.
 const MAX_URL_BYTES: usize = 8 << 10;
 const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 /// The end of the names of Amazon's hosts.
 const AMAZON: &str = ".amazonaws.com";
 
-/// An `http://` URL.
+/// The scheme of a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    fn named(name: &str) -> Option<Self> {
+        match name.to_ascii_lowercase().as_str() {
+            "http" => Some(Self::Http),
+            "https" => Some(Self::Https),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Self::Http => HTTP_PORT,
+            Self::Https => HTTPS_PORT,
+        }
+    }
+}
+
+/// An `http://` or `https://` URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
+    scheme: Scheme,
     /// Name or address, without the brackets of an IPv6 address.
     host: String,
     port: u16,
@@ -27,16 +60,15 @@ pub struct Url {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// HTTPS.
+    /// NBD over TLS.
     #[error(
-        "https: bytes of a TLS connection are encrypted until the CPU has decrypted them, so they cannot be received \
-         into device memory\n  load over http: from a server inside your network, from a proxy next to this machine that \
-         ends TLS, or with a signed URL of an http endpoint"
+        "nbds: NBD over TLS is not supported\n  write nbd://HOST/EXPORT for a server inside your network, or the end of a tunnel \
+         on this machine (stunnel, ssh -L)"
     )]
     Encrypted,
     /// Another scheme, or none.
     #[error(
-        "{text:?} is not an http URL\n  write http://HOST/PATH, s3://BUCKET/KEY for an object of an S3-compatible store, or \
+        "{text:?} is not an http URL\n  write http://HOST/PATH or https://HOST/PATH, s3://BUCKET/KEY for an object of an S3-compatible store, or \
          nbd://HOST/EXPORT"
     )]
     Scheme {
@@ -61,7 +93,8 @@ pub enum UrlError {
     },
     /// The proxy of the environment cannot be asked.
     #[error(
-        "{text:?} is not an http proxy\n  set http_proxy=http://HOST:PORT, or name the host in no_proxy if it needs no proxy"
+        "{text:?} is not an http proxy\n  set http_proxy, and https_proxy for https, to http://HOST:PORT, or name the host in no_proxy if it needs \
+         no proxy"
     )]
     Proxy {
         /// The URL of the proxy.
@@ -75,7 +108,12 @@ impl Url {
         &self.host
     }
 
-    /// Returns the port, 80 by default.
+    /// Returns whether the bytes of the server are encrypted: https.
+    pub fn is_https(&self) -> bool {
+        self.scheme == Scheme::Https
+    }
+
+    /// Returns the port: by default 80, and 443 for https.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -92,7 +130,8 @@ impl Url {
 
     /// Returns the URL without user and password for the request line of a proxy, with all of its query.
     pub(crate) fn for_proxy(&self) -> String {
-        format!("http://{}{}", self.authority(), self.target)
+        let scheme = self.scheme.name();
+        format!("{scheme}://{}{}", self.authority(), self.target)
     }
 
     /// Returns the last part of the path, which is the name of the file; empty if the path ends with a slash.
@@ -132,15 +171,18 @@ impl Url {
         self.credentials.as_deref()
     }
 
-    /// Returns host and port for the field Host and for messages: without the port if it is 80.
+    /// Returns host and port for the field Host and for messages: without the port if it is that of the scheme.
     pub fn authority(&self) -> String {
-        let host = match self.host.contains(':') {
-            true => format!("[{}]", self.host),
-            false => self.host.clone(),
-        };
-        match self.port {
-            HTTP_PORT => host,
-            port => format!("{host}:{port}"),
+        let place = self.place();
+        let default = format!(":{}", self.scheme.default_port());
+        place.strip_suffix(&default).unwrap_or(&place).to_owned()
+    }
+
+    /// Returns host and port, as a proxy's `CONNECT` has them.
+    pub(crate) fn place(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
         }
     }
 
@@ -148,7 +190,7 @@ impl Url {
     /// blanks and other characters that no URL has.
     ///
     /// # Errors
-    /// It is not an http URL.
+    /// It is not an http or https URL.
     pub fn join(&self, reference: &str) -> Result<Self, UrlError> {
         let reference = as_browsers_read(reference);
         let reference = reference.as_str();
@@ -157,7 +199,7 @@ impl Url {
             return reference.parse();
         }
         if let Some(rest) = reference.strip_prefix("//") {
-            return format!("http://{rest}").parse();
+            return format!("{}://{rest}", self.scheme.name()).parse();
         }
         let path = self.target.split('?').next().unwrap_or_default();
         let target = match reference.chars().next() {
@@ -178,17 +220,19 @@ impl Url {
     /// Returns the URL of an object of Amazon's in another region; `None` for other hosts, whose names have no region.
     pub(crate) fn in_region(&self, region: &str) -> Option<Self> {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        let bucket = self.host.strip_suffix(AMAZON)?;
-        let (bucket, _) = bucket.rsplit_once(".s3.")?;
-        region.bytes().all(is_name).then(|| Self {
-            host: format!("{bucket}.s3.{region}{AMAZON}"),
+        // `BUCKET.s3.REGION`, or `s3.REGION` with the bucket in the path.
+        let (bucket, _) = self.host.strip_suffix(AMAZON)?.rsplit_once("s3.")?;
+        let is_store = bucket.is_empty() || bucket.ends_with('.');
+        (is_store && region.bytes().all(is_name)).then(|| Self {
+            host: format!("{bucket}s3.{region}{AMAZON}"),
             ..self.clone()
         })
     }
 
-    /// Returns whether both URLs have the same origin: host and port. There is one scheme.
+    /// Returns whether both URLs have the same origin: scheme, host and port (RFC 6454 5).
     pub(crate) fn has_same_origin(&self, other: &Self) -> bool {
-        self.host.eq_ignore_ascii_case(&other.host) && self.port == other.port
+        let is_same_host = self.host.eq_ignore_ascii_case(&other.host);
+        self.scheme == other.scheme && is_same_host && self.port == other.port
     }
 }
 
@@ -196,18 +240,14 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let scheme = || UrlError::Scheme { text: shown(text) };
+        let unknown = || UrlError::Scheme { text: shown(text) };
         let bad = |problem| UrlError::Malformed {
             text: shown(text),
             problem,
         };
         check_text(text)?;
-        let (name, rest) = text.split_once("://").ok_or_else(scheme)?;
-        match name.to_ascii_lowercase().as_str() {
-            "http" => {}
-            "https" => return Err(UrlError::Encrypted),
-            _ => return Err(scheme()),
-        }
+        let (name, rest) = text.split_once("://").ok_or_else(unknown)?;
+        let scheme = Scheme::named(name).ok_or_else(unknown)?;
         let rest = rest.split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(end);
@@ -225,12 +265,14 @@ impl FromStr for Url {
             (_, true) => Some(credentials),
             (user, false) => Some(format!("{user}:")),
         };
-        let (host, port) = host_and_port(place, HTTP_PORT).ok_or_else(|| bad("host and port"))?;
+        let place = host_and_port(place, scheme.default_port());
+        let (host, port) = place.ok_or_else(|| bad("host and port"))?;
         let target = match target.starts_with('/') {
             true => target.to_owned(),
             false => format!("/{target}"),
         };
         Ok(Self {
+            scheme,
             host,
             port,
             credentials,
@@ -243,7 +285,8 @@ impl fmt::Display for Url {
     /// Writes the URL for people: without user and password, and without the values of a query that may be secret, as those of
     /// signed URLs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority(), self.shown_target())
+        let scheme = self.scheme.name();
+        write!(f, "{scheme}://{}{}", self.authority(), self.shown_target())
     }
 }
 
@@ -388,9 +431,11 @@ mod tests {
     #[test]
     fn what_is_no_http_url_is_refused_with_a_reason() {
         let refused = |text: &str| text.parse::<Url>().unwrap_err().to_string();
-        assert!(refused("https://host/x").contains("cannot be received into device memory"));
         for text in ["ftp://host/x", "host/x", ""] {
-            assert!(refused(text).contains("write http://HOST/PATH"), "{text}");
+            assert!(
+                refused(text).contains("write http://HOST/PATH or https"),
+                "{text}"
+            );
         }
         for text in [
             "http://",
@@ -425,7 +470,27 @@ mod tests {
             let joined = base.join(reference).map(|url| url.for_proxy());
             assert_eq!(joined.unwrap_or_default(), expected, "{reference}");
         }
-        assert_eq!(base.join("https://host/"), Err(UrlError::Encrypted));
+    }
+
+    #[test]
+    fn the_scheme_decides_the_port_and_is_part_of_the_origin() {
+        let secret = url("HTTPS://host/a/b");
+        assert!(secret.is_https() && secret.port() == 443);
+        assert_eq!(secret.to_string(), "https://host/a/b");
+        assert_eq!(url("https://host:80/").authority(), "host:80");
+        assert_eq!(url("http://host:443/").authority(), "host:443");
+        assert_eq!(url("https://[fd77::1]/").place(), "[fd77::1]:443");
+        for (reference, expected) in [
+            ("/x", "https://host/x"),
+            ("//other/x", "https://other/x"),
+            ("http://host/x", "http://host/x"),
+        ] {
+            assert_eq!(secret.join(reference).unwrap().to_string(), expected);
+        }
+        assert!(!secret.has_same_origin(&url("http://host:443/a/b")));
+        assert!(secret.has_same_origin(&url("https://HOST:443/c")));
+        let plain = url("http://host/").join("https://host/x").unwrap();
+        assert!(plain.is_https());
     }
 
     #[test]

@@ -85,6 +85,10 @@ impl Volume {
             .map_or_else(String::new, |placed| placed.file.place())
     }
 
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.files.iter().any(|placed| placed.file.is_encrypted())
+    }
+
     pub(crate) fn pool(&self) -> Option<&Pool> {
         self.files.first().map(|placed| &**placed.file.pool())
     }

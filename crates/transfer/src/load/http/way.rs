@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::request::HttpRequest;
-use crate::load::pool::Hop;
+use crate::load::hop::Hop;
 
 /// Where a request has led to.
 #[derive(Clone, Debug)]
@@ -17,12 +17,13 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Returns the host and the port that connections are made to.
+    /// Returns the ends of its connections.
     pub(crate) fn hop(&self) -> Hop {
-        let next = self.request.next_hop();
+        let (next, url) = (self.request.next_hop(), self.request.url());
         Hop {
             host: next.host().to_owned(),
             port: next.port(),
+            tls: url.is_https().then(|| (url.host().to_owned(), url.port())),
         }
     }
 

@@ -10,8 +10,8 @@ use nvme::pdu::{
 };
 
 use super::association::Seat;
-use super::namespace::Limits;
-use crate::load::checksum::Crc32c;
+use super::limits::Limits;
+use crate::checksum::Crc32c;
 use crate::load::error::LoadError;
 use crate::load::session::{Fault, Foretold, Next, Session};
 use crate::parallel::Piece;

@@ -4,14 +4,15 @@
 //! header goes to the last bytes of that place. If other bytes come than were foretold, the place has bytes of others, perhaps
 //! several headers and payloads: they are moved to host memory, all that have arrived, before anything is written there.
 
-use std::time::Instant;
-
 use devmem_tcp::RecvError;
 
-use super::{Connection, TEXT_BYTES, broken, to_usize};
+use super::{Direct, broken, to_usize};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
-use crate::load::session::{Fault, Foretold, Next};
+use crate::load::session::{Fault, Foretold, Next, Session};
+
+/// Bytes that are moved away at a time.
+const MOVED_BYTES: usize = 256 << 10;
 
 /// Payload whose place the NIC was told before its header has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +24,20 @@ pub(super) struct Named {
     before: u64,
 }
 
-impl Connection {
+impl Direct {
     /// Tells the NIC where the next payload belongs, and where the one that is likely to follow it.
     ///
     /// # Errors
     /// Other payload came than was foretold, and it cannot be moved away.
-    pub(super) fn place_next(&mut self, landing: &Landing<'_>) -> Result<(), Fault> {
+    pub(super) fn name_places(
+        &mut self,
+        session: &dyn Session,
+        landing: &Landing<'_>,
+    ) -> Result<(), Fault> {
         if !self.moved.is_empty() {
             return Ok(());
         }
-        match self.session.next() {
+        match session.next() {
             Next::Payload { at, len } if !self.direct.contains(&at) => {
                 let next = self.named(Foretold { gap: 0, at, len });
                 if let Some(named) = self.foretold.take()
@@ -41,10 +46,10 @@ impl Connection {
                     return self.move_away(named, landing);
                 }
                 self.direct = at..at.saturating_add(len.min(landing.room(at)));
-                self.place_payload(at, len, landing);
+                self.place_payload(at, len, session, landing);
                 Ok(())
             }
-            Next::Header(_) => self.place_foretold(landing),
+            Next::Header(_) => self.place_foretold(session, landing),
             _ => Ok(()),
         }
     }
@@ -59,12 +64,12 @@ impl Connection {
     }
 
     /// Names the place of `len` bytes of payload that come next, and that of those behind them.
-    fn place_payload(&mut self, at: u64, len: u64, landing: &Landing<'_>) {
+    fn place_payload(&mut self, at: u64, len: u64, session: &dyn Session, landing: &Landing<'_>) {
         let Some((target, places, covered)) = landing.target(at, len) else {
             return;
         };
         self.direct.end = at.saturating_add(covered);
-        let foretold = self.session.foretold().filter(|_| covered == len);
+        let foretold = session.foretold().filter(|_| covered == len);
         if let Some(foretold) = foretold
             && let Some((other, behind)) = landing.foretold_places(foretold)
             && other.memory().is_same(target.memory())
@@ -81,8 +86,12 @@ impl Connection {
     }
 
     /// Names the place of the payload behind a header that has not come.
-    fn place_foretold(&mut self, landing: &Landing<'_>) -> Result<(), Fault> {
-        let foretold = self.session.foretold();
+    fn place_foretold(
+        &mut self,
+        session: &dyn Session,
+        landing: &Landing<'_>,
+    ) -> Result<(), Fault> {
+        let foretold = session.foretold();
         let named = foretold.map(|foretold| self.named(foretold));
         if self.foretold.is_some() && self.foretold == named {
             return Ok(());
@@ -111,7 +120,7 @@ impl Connection {
         let end = named.before.saturating_add(named.len);
         let mut left = to_usize(end.saturating_sub(self.taken));
         while left > 0 {
-            let received = match self.receive(left.min(MOVED_BYTES)) {
+            let received = match self.receive_bytes(left.min(MOVED_BYTES)) {
                 // The end is seen again.
                 Ok(0) | Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(()),
                 Ok(received) => received,
@@ -126,40 +135,4 @@ impl Connection {
         }
         Ok(())
     }
-
-    /// Takes bytes that were moved away. Returns their number.
-    pub(super) fn take_moved(
-        &mut self,
-        next: Next,
-        landing: &mut Landing<'_>,
-        now: Instant,
-    ) -> Result<Option<usize>, Fault> {
-        let most = match next {
-            Next::Payload { at, len } => to_usize(len.min(landing.room(at))),
-            Next::Skip(len) => to_usize(len),
-            Next::Text(most) | Next::Header(most) => most.min(TEXT_BYTES),
-            Next::Nothing | Next::Zeros { .. } => 0,
-        };
-        let count = most.min(self.moved.len());
-        let bytes: Vec<u8> = self.moved.drain(..count).collect();
-        match next {
-            Next::Payload { at, .. } => {
-                landing.write(at, &bytes)?;
-                if let Some(sum) = self.session.checksum() {
-                    sum.add(&bytes);
-                }
-                self.placed += count as u64;
-                self.pace.add(count as u64, now);
-                self.session.on_bytes(count as u64)?;
-            }
-            Next::Text(_) | Next::Header(_) => {
-                self.session.on_text(&bytes)?;
-            }
-            _ => self.session.on_bytes(count as u64)?,
-        }
-        Ok(Some(count))
-    }
 }
-
-/// Bytes that are moved away at a time.
-const MOVED_BYTES: usize = 256 << 10;

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::active::Active;
-use super::connection::Connection;
-use super::error::LoadError;
-use super::http::Moved;
-use super::landing::Landing;
-use super::loader::{Loaded, Loader};
-use super::session::Fault;
-use super::source::{Begun, Connecting, Opened, Source};
+use super::Loader;
+use crate::load::active::Active;
+use crate::load::connection::{Connection, Counts};
+use crate::load::error::LoadError;
+use crate::load::http::Moved;
+use crate::load::landing::Landing;
+use crate::load::loaded::Loaded;
+use crate::load::session::Fault;
+use crate::load::source::{Begun, Connecting, Opened, Rules, Source};
 use crate::parallel::{Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Slots, turn_all};
 
 /// Told of the progress of a run; may end it.
@@ -40,7 +41,7 @@ pub(super) struct Run<'a> {
     landing: Landing<'a>,
     slots: Slots<Connection>,
     /// Connections that are being made, by their slots.
-    connecting: BTreeMap<usize, Connecting<'a>>,
+    connecting: BTreeMap<usize, Box<Connecting<'a>>>,
     /// The last moves of files without progress between them.
     moves: Moves,
     active: Active,
@@ -203,8 +204,12 @@ impl<'a> Run<'a> {
         let nic = &self.loader.nic;
         let so_far = self.progress();
         let mut go_on = || progress(so_far);
-        match self.source.begin(nic, self.window, next.start, &mut go_on) {
-            Ok(Begun::Open(stream, session)) => self.connected(index, Ok((stream, session))),
+        let rules = Rules {
+            window: self.window,
+            limit: self.loader.settings.idle_limit(),
+        };
+        match self.source.begin(nic, rules, next.start, &mut go_on) {
+            Ok(Begun::Open(transport, session)) => self.connected(index, Ok((transport, session))),
             Ok(Begun::Connecting(connecting)) => {
                 self.connecting.insert(index, connecting);
                 self.finish_connecting()
@@ -235,11 +240,11 @@ impl<'a> Run<'a> {
         outcome: Result<Opened, LoadError>,
     ) -> Result<(), LoadError> {
         match outcome {
-            Ok((stream, session)) => {
+            Ok((transport, session)) => {
                 self.loaded.connections += 1;
-                let round_trip = stream.tcp_info().map(|info| info.min_rtt);
+                let round_trip = transport.stream().tcp_info().map(|info| info.min_rtt);
                 self.active.on_connected(round_trip, Instant::now());
-                self.slots.put(index, Connection::new(stream, session));
+                self.slots.put(index, Connection::new(transport, session));
                 Ok(())
             }
             Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
@@ -325,7 +330,12 @@ impl<'a> Run<'a> {
             kept += part.len();
             self.pieces.keep(part);
         }
-        self.loaded.mispredicted += connection.mispredicted;
+        let Counts {
+            mispredicted,
+            decrypted,
+        } = connection.counts();
+        self.loaded.mispredicted += mispredicted;
+        self.loaded.decrypted += decrypted;
         let counted = connection.close(self.source.pool(), &self.loader.nic);
         self.loaded.add_stats(counted);
         kept

@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundTx, Dmabuf, stats::SendCounts};
 
-use super::Progress;
-use super::connection::{Acknowledged, Connection};
-use super::error::{Operation, StoreError};
-use super::ledger::Ledger;
-use super::session::{Acknowledge, Fault, Write};
-use super::sink::Sink;
-use super::storer::{Stored, Storer};
-use super::supply::{Supplied, Supply};
+use super::{Stored, Storer};
 use crate::load::LoadError;
-use crate::parallel::{Failed, Idle, Piece, Pieces, Slots, turn_all};
+use crate::parallel::{Failed, Idle, Piece, Pieces, Progress, Slots, turn_all};
+use crate::store::connection::{Acknowledged, Connection};
+use crate::store::error::{Operation, StoreError};
+use crate::store::ledger::Ledger;
+use crate::store::session::{Acknowledge, Fault, Write};
+use crate::store::sink::Sink;
+use crate::store::supply::{Supplied, Supply};
 
 /// A flush is requested after so many bytes: what a server that is restarted makes us write again.
 const FLUSH_BYTES: u64 = 1 << 30;

@@ -1,0 +1,227 @@
+//! A wire without TLS: the NIC receives payload at its place, or a copy from the bound memory takes it there.
+
+mod foretelling;
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::ops::Range;
+
+use devmem_tcp::{RecvError, RxBatch, Stream};
+
+use self::foretelling::Named;
+use super::host_bytes::{TEXT_BYTES, give};
+use super::{Counts, Wire, to_usize};
+use crate::load::error::LoadError;
+use crate::load::landing::Landing;
+use crate::load::session::{Fault, Next, Session};
+use crate::load::transport::Transport;
+use crate::parallel::{is_not_ready, retry};
+
+/// Most frags of one receive.
+const BATCH_FRAGS: usize = 1024;
+
+/// A TCP connection.
+#[derive(Debug)]
+pub(super) struct Direct {
+    stream: Box<Stream>,
+    batch: RxBatch,
+    text: Vec<u8>,
+    /// The bytes of the source for which the NIC was last told where they belong.
+    direct: Range<u64>,
+    /// The payload behind them whose place it was told, too.
+    foretold: Option<Named>,
+    /// Received bytes that lay in the place of other payload than was foretold.
+    moved: VecDeque<u8>,
+    /// Bytes that the session has taken.
+    taken: u64,
+    mispredicted: u64,
+}
+
+impl Wire for Direct {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn send(&mut self, bytes: &mut Vec<u8>) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(sent) => drop(bytes.drain(..sent)),
+                Err(error) if is_not_ready(&error) => break,
+                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        next: Next,
+        session: &mut dyn Session,
+        landing: &mut Landing<'_>,
+    ) -> Result<Option<usize>, Fault> {
+        let received = match next {
+            next if !self.moved.is_empty() => Some(self.give_moved(next, session, landing)?),
+            Next::Text(most) => self.read_text(most, session)?,
+            Next::Header(len) => self.read_header(len, session)?,
+            Next::Payload { at, len } => self.read_payload(at, len, session, landing)?,
+            Next::Skip(len) => self.skip(len, session)?,
+            Next::Nothing | Next::Zeros { .. } => None,
+        };
+        self.taken += received.unwrap_or(0) as u64;
+        Ok(received)
+    }
+
+    fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault> {
+        self.name_places(session, landing)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            mispredicted: self.mispredicted,
+            ..Counts::default()
+        }
+    }
+
+    fn say_end(&mut self) {}
+
+    fn into_transport(mut self: Box<Self>) -> Option<Transport> {
+        // The counters then show frags that could not be returned.
+        let is_released = self.batch.release().is_ok();
+        is_released.then_some(Transport::Tcp(self.stream))
+    }
+}
+
+impl Direct {
+    pub(super) fn new(stream: Box<Stream>) -> Self {
+        Self {
+            stream,
+            batch: RxBatch::with_capacity(BATCH_FRAGS),
+            text: Vec::new(),
+            direct: 0..0,
+            foretold: None,
+            moved: VecDeque::new(),
+            taken: 0,
+            mispredicted: 0,
+        }
+    }
+
+    /// Looks at the next bytes, and takes those of the header. The rest may be payload, which must not be copied here.
+    fn read_text(
+        &mut self,
+        most: usize,
+        session: &mut dyn Session,
+    ) -> Result<Option<usize>, Fault> {
+        self.text.resize(most.min(TEXT_BYTES), 0);
+        let seen = match self.stream.peek(&mut self.text) {
+            Ok(0) => return Err(session.on_end()),
+            Ok(seen) => seen,
+            Err(error) => return none_yet(error),
+        };
+        let of_header = session.on_text(&self.text[..seen])?.min(seen);
+        let mut left = of_header;
+        while left > 0 {
+            // These bytes are queued, so no receive waits.
+            match self.stream.recv_at_most(&mut self.batch, left) {
+                Ok(0) => return Err(session.on_end()),
+                Ok(received) => left -= received.min(left),
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        self.release()?;
+        Ok(Some(of_header))
+    }
+
+    /// Receives the next bytes, all of which belong to a header.
+    fn read_header(
+        &mut self,
+        len: usize,
+        session: &mut dyn Session,
+    ) -> Result<Option<usize>, Fault> {
+        let received = match self.receive_bytes(len.min(TEXT_BYTES)) {
+            Ok(received) => received,
+            Err(error) => return none_yet(error),
+        };
+        if received == 0 {
+            return Err(session.on_end());
+        }
+        self.text.resize(received, 0);
+        let copied = self.batch.copy_to(&mut self.text);
+        copied.map_err(LoadError::Gather)?;
+        self.release()?;
+        session.on_text(&self.text)?;
+        Ok(Some(received))
+    }
+
+    fn read_payload(
+        &mut self,
+        at: u64,
+        len: u64,
+        session: &mut dyn Session,
+        landing: &mut Landing<'_>,
+    ) -> Result<Option<usize>, Fault> {
+        let most = to_usize(len.min(landing.room(at)));
+        let received = match self.receive_bytes(most) {
+            Ok(received) => received,
+            Err(error) => return none_yet(error),
+        };
+        if received == 0 {
+            return Err(session.on_end());
+        }
+        landing.place(at, &mut self.batch, session.checksum())?;
+        self.release()?;
+        session.on_bytes(received as u64)?;
+        Ok(Some(received))
+    }
+
+    fn skip(&mut self, len: u64, session: &mut dyn Session) -> Result<Option<usize>, Fault> {
+        let received = match self.receive_bytes(to_usize(len)) {
+            Ok(received) => received,
+            Err(error) => return none_yet(error),
+        };
+        if received == 0 {
+            return Err(session.on_end());
+        }
+        self.release()?;
+        session.on_bytes(received as u64)?;
+        Ok(Some(received))
+    }
+
+    fn receive_bytes(&mut self, most: usize) -> Result<usize, RecvError> {
+        self.stream.recv_at_most(&mut self.batch, most.max(1))
+    }
+
+    /// Gives bytes that were moved away to the session, or to their place. Returns their number.
+    fn give_moved(
+        &mut self,
+        next: Next,
+        session: &mut dyn Session,
+        landing: &mut Landing<'_>,
+    ) -> Result<usize, Fault> {
+        let count = give(next, self.moved.make_contiguous(), session, landing)?;
+        self.moved.drain(..count);
+        Ok(count)
+    }
+
+    /// Returns the tokens at once: the memory is needed for the next bytes.
+    fn release(&mut self) -> Result<(), Fault> {
+        match self.batch.release() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(broken(error.into())),
+        }
+    }
+}
+
+/// Returns `None` if there are no bytes yet.
+fn none_yet<T>(error: RecvError) -> Result<Option<T>, Fault> {
+    match error {
+        RecvError::WouldBlock | RecvError::TimedOut { .. } => Ok(None),
+        error => Err(broken(error)),
+    }
+}
+
+fn broken(error: RecvError) -> Fault {
+    match retry::may_help(error.kind()) {
+        true => Fault::Broken(error.to_string()),
+        false => Fault::Fatal(error.into()),
+    }
+}

@@ -1,0 +1,16 @@
+//! What follows when a place does not have a file any more.
+
+use std::sync::Arc;
+
+use super::file::HttpFile;
+use super::way::Way;
+use crate::load::error::LoadError;
+
+/// A place that does not have a file any more, or not yet: the user's URL is asked again.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    pub(crate) file: HttpFile,
+    pub(crate) way: Arc<Way>,
+    /// The answer, if nothing better is found.
+    pub(crate) refusal: LoadError,
+}

@@ -192,86 +192,89 @@ impl From<ErrorKind> for io::ErrorKind {
 mod tests {
     use super::*;
 
+    use ErrorKind as Kind;
+    use io::ErrorKind as Io;
+
+    const KINDS: &[(&[Errno], Kind, Io)] = &[
+        (&[Errno::EAGAIN], Kind::WouldBlock, Io::WouldBlock),
+        (&[Errno::ETIMEDOUT], Kind::TimedOut, Io::TimedOut),
+        (&[Errno::EOWNERDEAD], Kind::Forked, Io::Other),
+        (
+            &[Errno::EINVAL, Errno::EFAULT, Errno::EMSGSIZE, Errno::ERANGE],
+            Kind::InvalidInput,
+            Io::InvalidInput,
+        ),
+        (
+            &[Errno::ENODEV, Errno::ENOENT, Errno::ENXIO],
+            Kind::NotFound,
+            Io::NotFound,
+        ),
+        (
+            &[Errno::EPERM, Errno::EACCES],
+            Kind::PermissionDenied,
+            Io::PermissionDenied,
+        ),
+        (
+            &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::ENOPROTOOPT],
+            Kind::Unsupported,
+            Io::Unsupported,
+        ),
+        (&[Errno::EAFNOSUPPORT], Kind::Unsupported, Io::Unsupported),
+        (
+            &[Errno::EBUSY, Errno::EEXIST],
+            Kind::InUse,
+            Io::ResourceBusy,
+        ),
+        (&[Errno::EADDRINUSE], Kind::AddrInUse, Io::AddrInUse),
+        (
+            &[Errno::EADDRNOTAVAIL],
+            Kind::AddrNotAvailable,
+            Io::AddrNotAvailable,
+        ),
+        (
+            &[Errno::ENOMEM, Errno::ENOBUFS, Errno::ENFILE],
+            Kind::OutOfResources,
+            Io::OutOfMemory,
+        ),
+        (
+            &[Errno::EMFILE, Errno::ENOSPC],
+            Kind::OutOfResources,
+            Io::OutOfMemory,
+        ),
+        (
+            &[Errno::ECONNREFUSED],
+            Kind::ConnectionRefused,
+            Io::ConnectionRefused,
+        ),
+        (
+            &[Errno::ECONNRESET],
+            Kind::ConnectionReset,
+            Io::ConnectionReset,
+        ),
+        (
+            &[Errno::ECONNABORTED],
+            Kind::ConnectionAborted,
+            Io::ConnectionAborted,
+        ),
+        (&[Errno::EPIPE], Kind::BrokenPipe, Io::BrokenPipe),
+        (&[Errno::ENOTCONN], Kind::NotConnected, Io::NotConnected),
+        (
+            &[Errno::EHOSTUNREACH, Errno::EHOSTDOWN],
+            Kind::HostUnreachable,
+            Io::HostUnreachable,
+        ),
+        (
+            &[Errno::ENETUNREACH, Errno::ENETDOWN],
+            Kind::NetworkUnreachable,
+            Io::NetworkUnreachable,
+        ),
+        (&[Errno::EPROTO], Kind::DataLost, Io::InvalidData),
+        (&[Errno::EIO, Errno(9999)], Kind::Other, Io::Other),
+    ];
+
     #[test]
     fn each_errno_has_a_kind_and_each_kind_the_nearest_of_the_standard_library() {
-        use ErrorKind as Kind;
-        use io::ErrorKind as Io;
-        for (errnos, kind, std) in [
-            (&[Errno::EAGAIN][..], Kind::WouldBlock, Io::WouldBlock),
-            (&[Errno::ETIMEDOUT], Kind::TimedOut, Io::TimedOut),
-            (&[Errno::EOWNERDEAD], Kind::Forked, Io::Other),
-            (
-                &[Errno::EINVAL, Errno::EFAULT, Errno::EMSGSIZE, Errno::ERANGE],
-                Kind::InvalidInput,
-                Io::InvalidInput,
-            ),
-            (
-                &[Errno::ENODEV, Errno::ENOENT, Errno::ENXIO],
-                Kind::NotFound,
-                Io::NotFound,
-            ),
-            (
-                &[Errno::EPERM, Errno::EACCES],
-                Kind::PermissionDenied,
-                Io::PermissionDenied,
-            ),
-            (
-                &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::ENOPROTOOPT],
-                Kind::Unsupported,
-                Io::Unsupported,
-            ),
-            (&[Errno::EAFNOSUPPORT], Kind::Unsupported, Io::Unsupported),
-            (
-                &[Errno::EBUSY, Errno::EEXIST],
-                Kind::InUse,
-                Io::ResourceBusy,
-            ),
-            (&[Errno::EADDRINUSE], Kind::AddrInUse, Io::AddrInUse),
-            (
-                &[Errno::EADDRNOTAVAIL],
-                Kind::AddrNotAvailable,
-                Io::AddrNotAvailable,
-            ),
-            (
-                &[Errno::ENOMEM, Errno::ENOBUFS, Errno::ENFILE],
-                Kind::OutOfResources,
-                Io::OutOfMemory,
-            ),
-            (
-                &[Errno::EMFILE, Errno::ENOSPC],
-                Kind::OutOfResources,
-                Io::OutOfMemory,
-            ),
-            (
-                &[Errno::ECONNREFUSED],
-                Kind::ConnectionRefused,
-                Io::ConnectionRefused,
-            ),
-            (
-                &[Errno::ECONNRESET],
-                Kind::ConnectionReset,
-                Io::ConnectionReset,
-            ),
-            (
-                &[Errno::ECONNABORTED],
-                Kind::ConnectionAborted,
-                Io::ConnectionAborted,
-            ),
-            (&[Errno::EPIPE], Kind::BrokenPipe, Io::BrokenPipe),
-            (&[Errno::ENOTCONN], Kind::NotConnected, Io::NotConnected),
-            (
-                &[Errno::EHOSTUNREACH, Errno::EHOSTDOWN],
-                Kind::HostUnreachable,
-                Io::HostUnreachable,
-            ),
-            (
-                &[Errno::ENETUNREACH, Errno::ENETDOWN],
-                Kind::NetworkUnreachable,
-                Io::NetworkUnreachable,
-            ),
-            (&[Errno::EPROTO], Kind::DataLost, Io::InvalidData),
-            (&[Errno::EIO, Errno(9999)], Kind::Other, Io::Other),
-        ] {
+        for &(errnos, kind, std) in KINDS {
             for &errno in errnos {
                 assert_eq!(ErrorKind::of_errno(errno), kind, "{errno}");
                 assert_eq!(Io::from(kind), std, "{kind:?}");
@@ -286,7 +289,6 @@ mod tests {
 
     #[test]
     fn an_error_of_std_without_an_errno_has_one_of_its_kind() {
-        use io::ErrorKind as Io;
         for (std, kind, errno) in [
             (Io::WouldBlock, ErrorKind::WouldBlock, Errno::EAGAIN),
             (Io::TimedOut, ErrorKind::TimedOut, Errno::ETIMEDOUT),

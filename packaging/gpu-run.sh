@@ -37,17 +37,19 @@ build() {
     [ "${1:-}" = --dev ] && { profile=(); built=debug; shift; }
     folder=${1:-$target/gpu-run}
     cargo build "${profile[@]}" --bin devmem-tcp
-    cargo build "${profile[@]}" --package devmem-nccl --package devmem-bench
-    local gpu judge
+    cargo build "${profile[@]}" --package devmem-nccl --package devmem-nixl --package devmem-bench
+    local gpu judge nixl
     gpu=$(test_program gpu devmem-gpu-stub "${profile[@]}")
     judge=$(test_program judge devmem-nccl "${profile[@]}")
+    nixl=$(test_program two_processes devmem-nixl "${profile[@]}")
     rm -rf "$folder"
     mkdir -p "$folder"/{bin,tests,python}
     cp "$target/$built/devmem-tcp" "$target/$built/devmem-bench" "$folder/bin/"
-    # Beside the judge, which looks for it there.
-    cp "$target/$built/libnccl_net_devmem.so" "$folder/tests/"
+    # Beside the judge and the tests of NIXL's backend, which look for them there.
+    cp "$target/$built"/{libnccl_net_devmem,libplugin_DEVMEM}.so "$folder/tests/"
     cp "$gpu" "$folder/tests/gpu"
     cp "$judge" "$folder/tests/judge"
+    cp "$nixl" "$folder/tests/nixl"
     strip "$folder"/bin/* "$folder"/tests/*
     cp packaging/gpu/*.py packaging/gpu-run.sh "$folder/"
     python_package "$folder"

@@ -272,6 +272,17 @@ def nccl(run: Run) -> dict:
     return run.python("nccl_steps.py", HERE / "tests/libnccl_net_devmem.so", size(256 << 20, 1 << 20))
 
 
+@step("nixl", 60, "our tests of the backend for NIXL move memory of the GPU from and to another process")
+def nixl(run: Run) -> dict:
+    # Without a name the tests take the stand-in.
+    library = os.environ.get("DEVMEM_LIBCUDA", "libcuda.so.1")
+    done = run.command(HERE / "tests/nixl", "gpu::", "--test-threads=1", DEVMEM_LIBCUDA=library, RUST_BACKTRACE="0")
+    closing = re.search(r"test result: .*? (\d+) passed; (\d+) failed", done.stdout)
+    if done.returncode != 0 or not closing or closing[1] == "0":
+        raise Failed(tail(done.stdout + done.stderr, 4000))
+    return {"passed": int(closing[1])}
+
+
 @step("bench", 60, "the benchmark's own rows over a TAP with cuda:0 and with host memory")
 def bench(run: Run) -> dict:
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):

@@ -37,6 +37,7 @@ const ISLANDS: &[&str] = &[
     "crates/doors/nccl/src/ffi/",
     "crates/doors/nccl-load/src/ffi/",
     "crates/doors/nixl/src/ffi/",
+    "crates/doors/nixl/src/raw/",
     "crates/doors/nixl/tests/two_processes/loaded/",
     "crates/doors/python/src/raw/",
     "crates/doors/nccl/tests/judge/loaded/",

@@ -150,7 +150,7 @@ pub struct Demo {
     /// Bytes per send call of the sender
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     pub write_size: Size,
-    /// Congestion control of the sender: of its kernel socket, or with --direction tx and loopback of our stack (cubic, reno)
+    /// Congestion control of the sender: of its kernel socket, or with --direction tx and loopback of our stack (cubic, reno, bbr, dctcp)
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion: String,
     /// Write every packet, payload included, to FILE for Wireshark, with comments: queue, split, net_iovs, tokens. If the disk

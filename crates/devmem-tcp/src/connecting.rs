@@ -36,6 +36,12 @@ impl Connecting {
         }
     }
 
+    /// Returns the stream, unless it was returned or the attempt has failed.
+    pub(crate) fn stream(&self) -> io::Result<&Stream> {
+        let stream = self.stream.as_ref();
+        Ok(stream.ok_or(io::ErrorKind::NotConnected)?)
+    }
+
     /// Returns the stream once the connection is established; `None` while it is not, and after it was returned. Never waits.
     ///
     /// # Errors
@@ -61,8 +67,7 @@ impl Connecting {
     /// The stream was returned or the attempt has failed; the process has no free file descriptor, or is a fork of the one
     /// that opened the NIC.
     pub fn signal(&self) -> io::Result<SendSignal> {
-        let stream = self.stream.as_ref();
-        stream.ok_or(io::ErrorKind::NotConnected)?.send_signal()
+        self.stream()?.send_signal()
     }
 
     /// Returns the local address, which the attempt has from its beginning.
@@ -70,7 +75,6 @@ impl Connecting {
     /// # Errors
     /// The stream was returned or the attempt has failed; the NIC belongs to another process.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let stream = self.stream.as_ref();
-        stream.ok_or(io::ErrorKind::NotConnected)?.local_addr()
+        self.stream()?.local_addr()
     }
 }

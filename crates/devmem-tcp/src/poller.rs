@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::backend;
+use crate::connecting::Connecting;
 use crate::interest::Interest;
 use crate::listener::Listener;
 use crate::netdev::Netdev;
@@ -115,7 +116,7 @@ impl Poller {
     }
 }
 
-/// One thing that a [`Poller`] waits for, from [`Stream::watch`] or [`Listener::watch`]. It does not keep the
+/// One thing that a [`Poller`] waits for, from [`Stream::watch`], [`Connecting::watch`] or [`Listener::watch`]. It does not keep the
 /// connection open.
 #[derive(Clone, Debug)]
 pub struct Watch {
@@ -127,6 +128,33 @@ impl Stream {
     pub fn watch(&self, interest: Interest) -> Watch {
         let on = backend::Watch::of_socket(self.socket(), interest);
         Watch { on }
+    }
+}
+
+impl Connecting {
+    /// Names the attempt to a [`Poller`] of the same NIC: it is ready when [`try_finish`](Self::try_finish) has an outcome.
+    ///
+    /// ```
+    /// use devmem_tcp::{ConnectOptions, Netdev, Poller};
+    /// use std::time::Duration;
+    ///
+    /// let a = Netdev::user("mem:connecting", "10.77.0.1/24")?;
+    /// let b = Netdev::user("mem:connecting", "10.77.0.2/24")?;
+    /// let listener = b.listen("10.77.0.2:5201")?;
+    /// let poller = Poller::new(&a)?;
+    /// let mut connecting = a.begin_connect("10.77.0.2:5201".parse()?, &ConnectOptions::new())?;
+    /// poller.add(0, &connecting.watch()?)?;
+    /// let mut ready = Vec::new();
+    /// poller.wait_ready(&mut ready, Duration::MAX)?;
+    /// assert!(connecting.try_finish()?.is_some());
+    /// # drop(listener);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The stream was returned or the attempt has failed.
+    pub fn watch(&self) -> io::Result<Watch> {
+        Ok(self.stream()?.watch(Interest::Send))
     }
 }
 

@@ -451,6 +451,16 @@ impl Nic {
         self.link.poll_fd()
     }
 
+    /// Prepares for a sleep on the descriptors of the link, as [`Link::prepare_sleep`].
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.link.prepare_sleep()
+    }
+
+    /// The sleep is over, as [`Link::end_sleep`].
+    pub fn end_sleep(&mut self) {
+        self.link.end_sleep();
+    }
+
     /// Returns true if packets are queued because the link is busy and a descriptor of the link becomes readable when it has
     /// room again ([`Link::room_fd`]). Retrying before that is useless.
     pub fn is_told_of_room(&self) -> bool {

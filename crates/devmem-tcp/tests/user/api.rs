@@ -5,9 +5,10 @@ use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use devmem_tcp::tcp::Congestion;
 use devmem_tcp::{
-    BoundRx, Dmabuf, ErrorKind, Frag, Listener, Netdev, Placement, RecvError, Remedy, RxBatch,
-    Setup, Stream,
+    BoundRx, ConnectOptions, Dmabuf, ErrorKind, Frag, Listener, Netdev, Placement, RecvError,
+    Remedy, RxBatch, Setup, Stream,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -430,4 +431,22 @@ fn handles_move_between_threads() {
     moves::<Stream>();
     moves::<RxBatch>();
     moves::<devmem_tcp::RxFrag>();
+}
+
+#[test]
+fn dctcp_is_chosen_for_a_connect_and_for_a_listener_and_both_agree_on_its_marks() {
+    use Congestion::{Cubic, Dctcp};
+    let (a, b) = Netdev::pair("seed=1,delay=1ms".parse().unwrap()).unwrap();
+    for (port, (ours, theirs)) in (6000..).zip([(Dctcp, Dctcp), (Dctcp, Cubic), (Cubic, Dctcp)]) {
+        let listener = b.listen(("10.77.0.2", port)).unwrap();
+        listener.set_congestion(theirs).unwrap();
+        let options = ConnectOptions::new().congestion(ours);
+        let stream = a.connect_with(("10.77.0.2", port), &options).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        for end in [&stream, &peer] {
+            let ecn = end.tcp_info().unwrap().ecn;
+            assert_eq!(ecn, ours == theirs, "{ours} to {theirs}");
+        }
+        stream.set_congestion(Congestion::Bbr).unwrap();
+    }
 }

@@ -50,9 +50,13 @@ int devmem_nixl_parameter(size_t index, devmem_nixl_parameter_pair *out);
 /* Gives a line of JSON for each engine of the process: the way, and what was moved and copied. */
 int devmem_nixl_paths(devmem_nixl_put put, void *to);
 
+/* Returns 1 if a driver of this machine has a GPU, whose memory can be registered. */
+int devmem_nixl_has_gpu(void);
 /* Registers memory, which stays valid until it is deregistered. If transfers are going on then, that is NIXL_ERR_NOT_ALLOWED, and they fail:
  * in either case nothing touches the memory any more. */
 int devmem_nixl_register(const devmem_nixl_engine *engine, uint64_t address, uint64_t len, uint64_t *region);
+/* As devmem_nixl_register, of memory of a GPU: the number of the device counts if no driver knows the address. */
+int devmem_nixl_register_gpu(const devmem_nixl_engine *engine, uint64_t address, uint64_t len, uint64_t device, uint64_t *region);
 int devmem_nixl_deregister(const devmem_nixl_engine *engine, uint64_t region);
 /* Gives what peers must know of a region, and of this agent. */
 int devmem_nixl_describe(const devmem_nixl_engine *engine, uint64_t region, devmem_nixl_put put, void *to);

@@ -80,15 +80,19 @@ public:
     bool supportsRemote() const override { return true; }
     bool supportsLocal() const override { return true; }
     bool supportsNotif() const override { return true; }
-    nixl_mem_list_t getSupportedMems() const override { return {DRAM_SEG}; }
+    nixl_mem_list_t getSupportedMems() const override {
+        return devmem_nixl_has_gpu() ? nixl_mem_list_t{DRAM_SEG, VRAM_SEG} : nixl_mem_list_t{DRAM_SEG};
+    }
 
     nixl_status_t registerMem(const nixlBlobDesc &range, const nixl_mem_t &kind, nixlBackendMD *&out) override {
         return guarded([&] {
-            if (kind != DRAM_SEG) {
-                return static_cast<int>(NIXL_ERR_NOT_SUPPORTED);
-            }
             uint64_t number = 0;
-            const int status = devmem_nixl_register(core_, range.addr, range.len, &number);
+            int status = NIXL_ERR_NOT_SUPPORTED;
+            if (kind == DRAM_SEG) {
+                status = devmem_nixl_register(core_, range.addr, range.len, &number);
+            } else if (kind == VRAM_SEG) {
+                status = devmem_nixl_register_gpu(core_, range.addr, range.len, range.devId, &number);
+            }
             if (status == NIXL_SUCCESS) {
                 out = new Memory(Memory::Kind::Registered, number);
             }
@@ -260,7 +264,7 @@ nixl_b_params_t backend_options() {
     return options;
 }
 
-nixl_mem_list_t backend_mems() { return {DRAM_SEG}; }
+nixl_mem_list_t backend_mems() { return {DRAM_SEG, VRAM_SEG}; }
 
 } // namespace
 

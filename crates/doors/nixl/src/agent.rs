@@ -6,23 +6,25 @@ use std::sync::Arc;
 
 use zerocopy::byteorder::little_endian::U64;
 
+use crate::awaited::Placed;
+use crate::carriers::Counts;
 use crate::connections::{Connections, Identity};
-use crate::data::Placed;
 use crate::dial::Dial;
-use crate::ffi::addresses::of_this_machine;
-use crate::ffi::process::Token;
-use crate::ffi::region::Region;
 use crate::inbox::{Inbox, Notification};
-use crate::info::{AgentInfo, RegionInfo, boot, random};
+use crate::info::{AgentInfo, MemoryKind, RegionInfo, boot, random};
 use crate::initiator::Job;
+use crate::netdev::Nics;
 use crate::own::OwnTransfers;
+use crate::raw::process::Token;
+use crate::raw::region::Region;
 use crate::record::{Caller, Entry, MAX_INLINE_BYTES, MAX_NAME_BYTES, MAX_NOTIFICATION_BYTES};
 use crate::regions::Regions;
 use crate::settings::{Require, Settings, Way};
-use crate::socket::{Listening, Readiness};
-use crate::status::{Failure, Status};
+use crate::sockets::Sockets;
+use crate::status::{Failure, Status, one_line};
 use crate::transfer::{Op, Span, Transfer};
-use crate::wires::{Context, Counts};
+use crate::wire::Network;
+use crate::wires::Context;
 
 /// Another agent, whose connection information was loaded.
 #[derive(Debug)]
@@ -58,7 +60,8 @@ pub(crate) struct Agent {
     way: Way,
     /// At an address that others were told.
     _token: Token,
-    inline_bytes: u64,
+    require: Require,
+    network: Arc<dyn Network>,
     connections: Connections,
     regions: Regions,
     remotes: HashMap<u64, Remote>,
@@ -80,7 +83,11 @@ macro_rules! context {
             regions: &$agent.regions,
             inbox: &mut $agent.inbox,
             counts: &mut $agent.counts,
-            inline_bytes: $agent.inline_bytes,
+            inline_bytes: match $agent.require {
+                Require::Any => MAX_INLINE_BYTES as u64,
+                // Bytes behind a record are copied once more.
+                Require::Direct | Require::Device => 0,
+            },
             sources: &mut $agent.sources,
             entries: &mut $agent.entries,
             placed: &mut $agent.placed,
@@ -89,11 +96,7 @@ macro_rules! context {
 }
 
 impl Agent {
-    pub(crate) fn new(
-        name: &str,
-        settings: Settings,
-        readiness: Arc<Readiness>,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn new(name: &str, settings: Settings) -> Result<Self, Failure> {
         if name.len() > MAX_NAME_BYTES {
             let text = format!(
                 "the agent's name has {} bytes; {MAX_NAME_BYTES} are allowed",
@@ -101,23 +104,18 @@ impl Agent {
             );
             return Err(Failure::new(Status::InvalidParam, text));
         }
-        let mut listening = listen(&settings)?;
-        let addresses = addresses(&settings)?;
         let cookie = random()?;
         let token = Token::new(cookie);
-        if settings.way != Way::Sockets {
-            let added = listening.add_unix(cookie);
-            added.map_err(|error| Failure::system("listening on a UNIX socket", error))?;
-        }
+        let network = open(&settings, cookie)?;
         let info = AgentInfo {
             cookie,
             boot: boot(),
-            token: match settings.way {
-                Way::Sockets => 0,
-                Way::Auto | Way::Unix => token.address(),
+            token: match settings.way.is_near() {
+                true => token.address(),
+                false => 0,
             },
-            port: listening.port(),
-            addresses,
+            port: network.port(),
+            addresses: addresses(&*network)?,
         };
         let name: Arc<str> = name.into();
         let identity = Identity {
@@ -128,19 +126,15 @@ impl Agent {
                 cookie: cookie.into(),
             },
         };
-        let inline_bytes = match settings.require {
-            Require::Any => MAX_INLINE_BYTES as u64,
-            // Bytes behind a record are copied once more.
-            Require::Direct | Require::Device => 0,
-        };
         Ok(Self {
             own: OwnTransfers::new(Arc::clone(&name)),
             name,
             info,
-            way: settings.way,
+            way: settings.way.clone(),
             _token: token,
-            inline_bytes,
-            connections: Connections::new(identity, settings, readiness, listening)?,
+            require: settings.require,
+            connections: Connections::new(identity, settings, Arc::clone(&network)),
+            network,
             regions: Regions::default(),
             remotes: HashMap::new(),
             peers: HashMap::new(),
@@ -164,17 +158,32 @@ impl Agent {
 
     /// Returns where peers may connect, for people.
     pub(crate) fn addresses(&self) -> String {
-        let all = self.info.targets(self.info.boot, self.way);
+        let all = self.info.targets(self.info.boot, &self.way);
         let all: Vec<_> = all.iter().map(ToString::to_string).collect();
         all.join(", ")
     }
 
-    pub(crate) fn way(&self) -> &'static str {
-        self.way.name()
+    pub(crate) fn way(&self) -> &Way {
+        &self.way
+    }
+
+    pub(crate) fn network(&self) -> &Arc<dyn Network> {
+        &self.network
     }
 
     pub(crate) fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// Returns why memory of a GPU is not taken, if it is not.
+    pub(crate) fn refuses_gpus(&self) -> Result<(), Failure> {
+        match self.require {
+            Require::Any => Ok(()),
+            Require::Direct | Require::Device => Err(Failure::new(
+                Status::NotSupported,
+                "require=direct, but memory of GPUs goes through host memory; use require=any",
+            )),
+        }
     }
 
     pub(crate) fn new_key(&self) -> Result<u64, Failure> {
@@ -197,6 +206,10 @@ impl Agent {
             key: region.key(),
             address,
             len,
+            kind: match region.gpu() {
+                None => MemoryKind::Host,
+                Some(_) => MemoryKind::Gpu,
+            },
         })
     }
 
@@ -258,6 +271,7 @@ impl Agent {
         let mut regions = Vec::new();
         let mut indices: HashMap<u64, usize> = HashMap::new();
         let mut spans = Vec::with_capacity(locals.len());
+        let mut kind = MemoryKind::Host;
         for (local, remote) in locals.iter().zip(remotes) {
             if local.len != remote.len {
                 let text = format!(
@@ -275,20 +289,23 @@ impl Agent {
                 }
             };
             let offset = local_offset(&regions[region], local)?;
-            let (key, remote_offset) = self.remote_offset(peer, remote)?;
+            let (there, remote_offset) = self.remote_offset(peer, remote)?;
+            if there.kind == MemoryKind::Gpu {
+                kind = MemoryKind::Gpu;
+            }
             spans.push(Span {
                 region,
                 offset,
                 len: local.len,
-                key,
+                key: there.key,
                 remote_offset,
                 remote_address: remote.address,
             });
         }
-        Transfer::new(op, peer.into(), regions, spans)
+        Transfer::new(op, peer.into(), regions, spans, kind)
     }
 
-    fn remote_offset(&self, peer: &str, range: &Range) -> Result<(u64, u64), Failure> {
+    fn remote_offset(&self, peer: &str, range: &Range) -> Result<(RegionInfo, u64), Failure> {
         let remote = self
             .remotes
             .get(&range.region)
@@ -302,7 +319,7 @@ impl Agent {
         })?;
         let offset = remote.info.offset_of(range.address, range.len);
         let refused = || outside("remote", range, remote.info.address, remote.info.len);
-        Ok((remote.info.key, offset.ok_or_else(refused)?))
+        Ok((remote.info, offset.ok_or_else(refused)?))
     }
 
     /// Posts a transfer, and sends what can be sent at once.
@@ -397,7 +414,12 @@ impl Agent {
             return Ok(());
         }
         let peer = self.peers.get(name).ok_or_else(|| unknown(name))?;
-        let dial = Dial::new(Arc::clone(&peer.name), &peer.info, self.info.boot, self.way);
+        let dial = Dial::new(
+            Arc::clone(&peer.name),
+            &peer.info,
+            self.info.boot,
+            &self.way,
+        );
         self.connections.call(dial);
         Ok(())
     }
@@ -421,21 +443,31 @@ impl Agent {
     }
 }
 
-fn listen(settings: &Settings) -> Result<Listening, Failure> {
-    Listening::new(settings).map_err(|error| {
-        let text = format!(
-            "cannot listen for other agents: {error}; check the parameters address (of this machine?) and port (in use?)"
-        );
+/// Opens what connections are made of, and listens there.
+fn open(settings: &Settings, cookie: u64) -> Result<Arc<dyn Network>, Failure> {
+    let failed = |what: String| {
+        let text = format!("cannot listen for other agents: {what}");
         Failure::new(Status::Backend, text)
-    })
+    };
+    if let Way::Nic(nic) = &settings.way {
+        let opened = Nics::listen(nic, settings.port, settings.timeout);
+        let opened = opened.map_err(|error| failed(format!("way={nic}: {}", one_line(&error))))?;
+        return Ok(Arc::new(opened));
+    }
+    let unix = settings.way.is_near().then_some(cookie);
+    let sockets = Sockets::listen(settings, unix).map_err(|error| {
+        failed(format!(
+            "{error}; check the parameters address (of this machine?) and port (in use?)"
+        ))
+    })?;
+    Ok(Arc::new(sockets))
 }
 
 /// Returns the addresses that peers are told.
-fn addresses(settings: &Settings) -> Result<Vec<IpAddr>, Failure> {
-    let addresses = match settings.addresses.is_empty() {
-        true => of_this_machine().map_err(|error| Failure::system("getifaddrs", error))?,
-        false => settings.addresses.clone(),
-    };
+fn addresses(network: &dyn Network) -> Result<Vec<IpAddr>, Failure> {
+    let addresses = network
+        .addresses()
+        .map_err(|error| Failure::system("asking for the addresses of this machine", error))?;
     if addresses.is_empty() {
         let text = "no interface of this machine is up and has an address; bring one up (ip link set lo up), or name one in the parameter address";
         return Err(Failure::new(Status::Backend, text));

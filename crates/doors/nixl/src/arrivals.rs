@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 use crate::broken::Broken;
+use crate::carriers::Carriers;
 use crate::control::Control;
 use crate::data::DataStream;
-use crate::ffi::process::can_read;
 use crate::near::NearMemory;
+use crate::raw::process::can_read;
 use crate::record::{Caller, Fault, Record, VERSION, Violation};
 use crate::settings::MAX_CONNECTIONS;
-use crate::socket::{Ready, Socket};
+use crate::wire::{Ready, Wire};
 use crate::wires::Wires;
 
 /// Time in which a connection must have said what it is, and all of a peer must be there.
@@ -40,9 +41,9 @@ pub(crate) enum Hello {
 }
 
 impl Arrival {
-    pub(crate) fn new(socket: Socket, now: Instant) -> Self {
+    pub(crate) fn new(wire: Box<dyn Wire>, now: Instant) -> Self {
         Self {
-            control: Control::new(socket),
+            control: Control::new(wire),
             until: now + PATIENCE,
         }
     }
@@ -98,7 +99,7 @@ impl Arrival {
 
     /// Returns the memory of the peer's process. Which process that is says the kernel: a peer must not choose whose memory is read.
     fn near(&self, caller: &Caller) -> Option<NearMemory> {
-        let process = self.control.socket.process()?;
+        let process = self.control.wire.process()?;
         let is_readable = can_read(process, caller.token.get(), caller.cookie.get());
         is_readable.then(|| NearMemory::new(process))
     }
@@ -114,7 +115,7 @@ impl Arrival {
             // A new connection takes 32 bytes; if not, the peer sees its end.
             let _ = self.control.flush();
         }
-        self.control.socket.end();
+        self.control.wire.end();
     }
 }
 
@@ -124,7 +125,7 @@ pub(crate) struct Gathering {
     pub(crate) peer: Arc<str>,
     pub(crate) session: u64,
     control: Control,
-    data: Vec<Option<Socket>>,
+    data: Vec<Option<Box<dyn Wire>>>,
     until: Instant,
     near: Option<NearMemory>,
 }
@@ -162,22 +163,22 @@ impl Gathering {
     }
 
     /// Adds a connection that is lacking.
-    pub(crate) fn add(&mut self, stream: u16, socket: Socket) {
+    pub(crate) fn add(&mut self, stream: u16, wire: Box<dyn Wire>) {
         if let Some(place) = usize::from(stream)
             .checked_sub(1)
             .and_then(|index| self.data.get_mut(index))
         {
-            *place = Some(socket);
+            *place = Some(wire);
         }
     }
 
     pub(crate) fn on_ready(&mut self, stream: usize, ready: Ready) {
-        let socket = match stream.checked_sub(1) {
-            None => Some(&mut self.control.socket),
+        let wire = match stream.checked_sub(1) {
+            None => Some(&mut self.control.wire),
             Some(index) => self.data.get_mut(index).and_then(Option::as_mut),
         };
-        if let Some(socket) = socket {
-            socket.on_ready(ready);
+        if let Some(wire) = wire {
+            wire.on_ready(ready);
         }
     }
 
@@ -196,15 +197,12 @@ impl Gathering {
     }
 
     pub(crate) fn into_wires(self) -> (Arc<str>, Wires) {
-        let data = self.data.into_iter().flatten().map(DataStream::new);
-        let data = data.collect();
-        (
-            self.peer,
-            Wires {
-                control: self.control,
-                data,
-                near: self.near,
-            },
-        )
+        let streams = self.data.into_iter().flatten().map(DataStream::new);
+        let carriers = Carriers {
+            streams: streams.collect(),
+            near: self.near,
+        };
+        let control = self.control;
+        (self.peer, Wires { control, carriers })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::raw::gpu::NotCopied;
 use crate::record::{Fault, Violation};
 use crate::status::Status;
 
@@ -18,8 +19,14 @@ pub(crate) enum Broken {
         "memory was deregistered or freed with a transfer going on; wait for transfers, or release them, before"
     )]
     Memory,
-    #[error("cannot copy from the memory of its process: {0}")]
-    Uncopied(io::Error),
+    #[error("cannot copy from the memory of its process: {error}")]
+    Uncopied {
+        /// The transfer whose piece it is.
+        transfer: u64,
+        error: io::Error,
+    },
+    #[error("{0}")]
+    Gpu(io::Error),
     #[error("it broke the protocol: {0}; use the same release on both sides")]
     Protocol(#[from] Violation),
     #[error("{}", told(.0))]
@@ -50,6 +57,7 @@ impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EFAULT) => Self::Memory,
+            None if error.get_ref().is_some_and(|it| it.is::<NotCopied>()) => Self::Gpu(error),
             _ => Self::Connection(error),
         }
     }
@@ -64,7 +72,8 @@ impl Broken {
             Self::Told(Fault::Version) => Status::Mismatch,
             Self::Told(Fault::Region) => Status::NotAllowed,
             Self::Memory
-            | Self::Uncopied(_)
+            | Self::Gpu(_)
+            | Self::Uncopied { .. }
             | Self::Protocol(_)
             | Self::Told(Fault::Protocol | Fault::Memory) => Status::Backend,
         }
@@ -74,7 +83,7 @@ impl Broken {
     pub(crate) fn fault(&self) -> Option<Fault> {
         match self {
             Self::Protocol(violation) => Some(violation.fault()),
-            Self::Uncopied(_) => Some(Fault::Memory),
+            Self::Uncopied { .. } => Some(Fault::Memory),
             _ => None,
         }
     }

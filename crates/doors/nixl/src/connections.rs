@@ -14,10 +14,10 @@ use crate::initiator::{Connected, Initiator, Job};
 use crate::log::{info, warn};
 use crate::record::{Caller, Record};
 use crate::settings::Settings;
-use crate::socket::{Listening, Readiness, Ready, Socket};
 use crate::status::{Failure, Status};
 use crate::target::Target;
 use crate::transfer::Transfer;
+use crate::wire::{LISTENERS, Network, Ready, Wire};
 use crate::wires::Context;
 
 /// Connections that have not said what they are, or whose peer is not complete.
@@ -26,12 +26,10 @@ const MAX_ARRIVALS: usize = 1024;
 /// Connections that are accepted in one turn.
 const TURN_ACCEPTS: usize = 16;
 
-/// Number of the listeners, for [`Readiness`]. That of a connection is [`number`].
-const LISTENERS: u64 = 0;
-
 /// Bits of the index of a connection among those of its slot.
 const STREAM_BITS: u32 = 16;
 
+/// Returns the number of the first connection of a slot. It is not [`LISTENERS`].
 fn number(slot: usize) -> u64 {
     (slot as u64 + 1) << STREAM_BITS
 }
@@ -69,8 +67,7 @@ pub(crate) struct Identity {
 pub(crate) struct Connections {
     identity: Identity,
     settings: Settings,
-    readiness: Arc<Readiness>,
-    listening: Listening,
+    network: Arc<dyn Network>,
     slots: Slab<Slot>,
     /// Where the peers are that this agent calls.
     called: HashMap<Arc<str>, usize>,
@@ -78,23 +75,15 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(
-        identity: Identity,
-        settings: Settings,
-        readiness: Arc<Readiness>,
-        listening: Listening,
-    ) -> Result<Self, Failure> {
-        let watched = listening.watch(&readiness, LISTENERS);
-        watched.map_err(|error| Failure::system("epoll_ctl", error))?;
-        Ok(Self {
+    pub(crate) fn new(identity: Identity, settings: Settings, network: Arc<dyn Network>) -> Self {
+        Self {
             identity,
             settings,
-            readiness,
-            listening,
+            network,
             slots: Slab::new(),
             called: HashMap::new(),
             ready: Vec::new(),
-        })
+        }
     }
 
     /// Returns whether a peer is connected, or is being connected.
@@ -192,8 +181,10 @@ impl Connections {
     /// Notes which sockets are ready, and accepts connections.
     fn collect(&mut self, now: Instant) {
         let mut all = std::mem::take(&mut self.ready);
-        if let Err(error) = self.readiness.collect(&mut all) {
-            warn(&format!("epoll_wait failed: {error}"));
+        if let Err(error) = self.network.collect(&mut all) {
+            warn(&format!(
+                "cannot find out which connections are ready: {error}"
+            ));
         }
         for ready in all.drain(..) {
             let stream = (ready.number & ((1 << STREAM_BITS) - 1)) as usize;
@@ -202,7 +193,7 @@ impl Connections {
             match slot {
                 None if ready.number == LISTENERS => self.accept(now),
                 None | Some(Slot::Changing) => {}
-                Some(Slot::Arrival(arrival)) => arrival.control.socket.on_ready(ready),
+                Some(Slot::Arrival(arrival)) => arrival.control.wire.on_ready(ready),
                 Some(Slot::Gathering(gathering)) => gathering.on_ready(stream, ready),
                 Some(Slot::Target(target)) => target.wires.on_ready(stream, ready),
                 Some(Slot::Dial(dial)) => dial.on_ready(stream, ready),
@@ -214,23 +205,17 @@ impl Connections {
 
     fn accept(&mut self, now: Instant) {
         for _ in 0..TURN_ACCEPTS {
-            let Some(socket) = self.listening.accept(self.settings.timeout) else {
+            let entry = self.slots.vacant_entry();
+            let Some(wire) = self.network.accept(number(entry.key())) else {
                 return;
             };
+            let key = entry.key();
+            entry.insert(Slot::Arrival(Arrival::new(wire, now)));
             let is_incomplete = |slot: &Slot| matches!(slot, Slot::Arrival(_) | Slot::Gathering(_));
-            if self
-                .slots
-                .iter()
-                .filter(|(_, slot)| is_incomplete(slot))
-                .count()
-                >= MAX_ARRIVALS
-            {
+            let slots = self.slots.iter();
+            if slots.filter(|(_, slot)| is_incomplete(slot)).count() > MAX_ARRIVALS {
                 // Strangers hold all places. They go after their time.
-                continue;
-            }
-            let entry = self.slots.vacant_entry();
-            if self.readiness.add(&socket, number(entry.key())).is_ok() {
-                entry.insert(Slot::Arrival(Arrival::new(socket, now)));
+                self.slots.remove(key);
             }
         }
     }
@@ -253,7 +238,7 @@ impl Connections {
             }),
             Slot::Dial(dial) => {
                 let with = Dialing {
-                    readiness: &self.readiness,
+                    network: &*self.network,
                     number: number(index),
                     settings: &self.settings,
                     agent: &self.identity.name,
@@ -302,24 +287,21 @@ impl Connections {
             (Hello::Peer { .. }, Err(_)) => drop(self.slots.remove(index)),
             (Hello::Data { session, stream }, _) => {
                 self.slots.remove(index);
-                self.add_data(session, stream, arrival.control.into_socket());
+                self.add_data(session, stream, arrival.control.into_wire());
             }
         }
     }
 
     /// Gives a connection for payload to the peer that has announced it. One that nobody has announced is closed.
-    fn add_data(&mut self, session: u64, stream: u16, socket: Socket) {
+    fn add_data(&mut self, session: u64, stream: u16, mut wire: Box<dyn Wire>) {
         let found = self.slots.iter_mut().find_map(|(index, slot)| match slot {
             Slot::Gathering(it) if it.session == session && it.lacks(stream) => Some((index, it)),
             _ => None,
         });
         if let Some((index, gathering)) = found
-            && self
-                .readiness
-                .renumber(&socket, number(index) + u64::from(stream))
-                .is_ok()
+            && wire.renumber(number(index) + u64::from(stream)).is_ok()
         {
-            gathering.add(stream, socket);
+            gathering.add(stream, wire);
         }
     }
 
@@ -334,22 +316,23 @@ impl Connections {
         let Slot::Dial(dial) = self.change(index) else {
             return;
         };
-        let way = match (&connected.wires.near, connected.is_near) {
+        let carriers = &connected.wires.carriers;
+        let way = match (&carriers.near, connected.is_near) {
             (Some(_), true) => {
-                "the way unix: each byte is copied once, by the process that needs it"
+                "unix: each byte is copied once, by the process that needs it".to_owned()
             }
-            (None, false) => {
-                "the way sockets: each side copies each byte once, short transfers twice"
-            }
+            (None, false) => self.network.describe(),
             (Some(_), false) => {
-                "the way unix for reads and the way sockets for writes: it cannot read the memory of this process"
+                "unix for reads and sockets for writes: it cannot read the memory of this process"
+                    .to_owned()
             }
             (None, true) => {
-                "the way unix for writes and the way sockets for reads: the memory of its process cannot be read"
+                "unix for writes and sockets for reads: the memory of its process cannot be read"
+                    .to_owned()
             }
         };
         let name = dial.peer.escape_debug();
-        info(&format!("connected to the agent {name} by {way}"));
+        info(&format!("connected to the agent {name} by the way {way}"));
         let mut initiator = Initiator::new(dial.peer, connected);
         for job in dial.jobs {
             if let Err(failure) = initiator.take(job) {

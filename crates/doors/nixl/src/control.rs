@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use crate::broken::Broken;
 use crate::record::{Entry, HEADER_BYTES, MAX_RECORD_BYTES, Record, Violation};
-use crate::socket::Socket;
+use crate::wire::Wire;
 
 /// First size of the input. It doubles when it is full, so that it never exceeds twice the bytes that have come.
 const FIRST_BYTES: usize = 4 << 10;
@@ -20,7 +20,7 @@ const FULL: usize = 256 << 10;
 /// A control connection.
 #[derive(Debug)]
 pub(crate) struct Control {
-    pub(crate) socket: Socket,
+    pub(crate) wire: Box<dyn Wire>,
     /// Bytes to send, from `sent` on.
     out: Vec<u8>,
     sent: usize,
@@ -29,9 +29,9 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn new(socket: Socket) -> Self {
+    pub(crate) fn new(wire: Box<dyn Wire>) -> Self {
         Self {
-            socket,
+            wire,
             out: Vec::new(),
             sent: 0,
             input: Vec::new(),
@@ -66,7 +66,7 @@ impl Control {
     pub(crate) fn flush(&mut self) -> Result<bool, Broken> {
         let before = self.sent;
         while self.sent < self.out.len() {
-            let Some(bytes) = self.socket.write(&self.out[self.sent..])? else {
+            let Some(bytes) = self.wire.write(&self.out[self.sent..])? else {
                 let worked = self.sent > before;
                 if self.sent >= FULL {
                     self.out.drain(..self.sent);
@@ -112,8 +112,8 @@ impl Control {
         !self.unread.is_empty()
     }
 
-    pub(crate) fn into_socket(self) -> Socket {
-        self.socket
+    pub(crate) fn into_wire(self) -> Box<dyn Wire> {
+        self.wire
     }
 
     /// Reads more. Returns whether there was something.
@@ -121,7 +121,7 @@ impl Control {
         self.make_room();
         let room = &mut self.input[self.unread.end..];
         let whole = room.len();
-        match self.socket.read(room)? {
+        match self.wire.read(room)? {
             None => Ok(false),
             Some(0) if self.has_unread() => Err(Violation::Record.into()),
             Some(0) => Err(Broken::Ended),

@@ -1,10 +1,13 @@
 //! A connection for payload, which carries nothing else. Records of the control connection say what the next bytes are, in either direction.
 
 use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
 
+use crate::awaited::{Awaited, Destination, Placed};
 use crate::broken::Broken;
-use crate::ffi::scatter::Scatter;
-use crate::socket::Socket;
+use crate::raw::scatter::Scatter;
+use crate::wire::Wire;
 
 /// Bytes of one system call.
 const CALL_BYTES: usize = 1 << 20;
@@ -12,47 +15,81 @@ const CALL_BYTES: usize = 1 << 20;
 /// Bytes that are read at once to be thrown away.
 const DISCARD_BYTES: usize = 64 << 10;
 
-/// Where bytes go.
-#[derive(Debug)]
-enum Destination {
-    Memory(Scatter),
-    /// That many bytes of a transfer that was cancelled.
-    Nowhere(u64),
-}
-
-/// Bytes that come next.
-#[derive(Debug)]
-struct Expected {
-    transfer: u64,
-    destination: Destination,
-}
-
-/// Bytes of a transfer that are in place.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed {
-    pub(crate) transfer: u64,
-    pub(crate) bytes: u64,
-}
+/// Bytes of memory of GPUs that are in host memory on their way to or from the connection.
+const STAGED_BYTES: usize = 256 << 10;
 
 /// A connection for payload.
 #[derive(Debug)]
 pub(crate) struct DataStream {
-    pub(crate) socket: Socket,
+    pub(crate) wire: Box<dyn Wire>,
     out: VecDeque<Scatter>,
     queued: u64,
-    expected: VecDeque<Expected>,
-    owed: u64,
+    awaited: Awaited<()>,
+    staged: Staged,
+}
+
+/// Host memory between a connection and memory of GPUs, which the kernel cannot read or write.
+#[derive(Debug, Default)]
+struct Staged {
+    /// Bytes to send. The buffers are made at their first use.
+    out: Vec<u8>,
+    unsent: Range<usize>,
+    input: Vec<u8>,
+    /// Bytes that have passed, both ways.
+    passed: u64,
+}
+
+impl Staged {
+    /// Sends what was taken from a memory before; then takes more, and sends that.
+    fn send(
+        &mut self,
+        from: &mut Scatter,
+        wire: &mut dyn Wire,
+        at_most: usize,
+    ) -> io::Result<Option<usize>> {
+        if self.unsent.is_empty() {
+            self.out.resize(STAGED_BYTES, 0);
+            let taken = from.take(&mut self.out[..at_most.min(STAGED_BYTES)])?;
+            self.unsent = 0..taken;
+            self.passed += taken as u64;
+        }
+        let sent = wire.write(&self.out[self.unsent.clone()])?;
+        self.unsent.start += sent.unwrap_or(0);
+        Ok(sent)
+    }
+
+    fn receive(
+        &mut self,
+        to: &mut Scatter,
+        wire: &mut dyn Wire,
+        at_most: usize,
+    ) -> io::Result<Option<usize>> {
+        let left = usize::try_from(to.left()).unwrap_or(usize::MAX);
+        self.input.resize(STAGED_BYTES, 0);
+        let room = &mut self.input[..STAGED_BYTES.min(at_most).min(left)];
+        let Some(received) = wire.read(room)? else {
+            return Ok(None);
+        };
+        to.fill(&room[..received])?;
+        self.passed += received as u64;
+        Ok(Some(received))
+    }
 }
 
 impl DataStream {
-    pub(crate) fn new(socket: Socket) -> Self {
+    pub(crate) fn new(wire: Box<dyn Wire>) -> Self {
         Self {
-            socket,
+            wire,
             out: VecDeque::new(),
             queued: 0,
-            expected: VecDeque::new(),
-            owed: 0,
+            awaited: Awaited::default(),
+            staged: Staged::default(),
         }
+    }
+
+    /// Returns how many bytes have passed through host memory on their way to or from GPUs since the last call.
+    pub(crate) fn take_staged(&mut self) -> u64 {
+        std::mem::take(&mut self.staged.passed)
     }
 
     pub(crate) fn send(&mut self, from: Scatter) {
@@ -61,11 +98,7 @@ impl DataStream {
     }
 
     pub(crate) fn expect(&mut self, transfer: u64, to: Scatter) {
-        self.owed += to.left();
-        self.expected.push_back(Expected {
-            transfer,
-            destination: Destination::Memory(to),
-        });
+        self.awaited.expect(transfer, to, ());
     }
 
     /// Bytes and pieces that are to be sent.
@@ -75,20 +108,17 @@ impl DataStream {
 
     /// Bytes and pieces that are to come.
     pub(crate) fn owed(&self) -> (u64, usize) {
-        (self.owed, self.expected.len())
+        self.awaited.owed()
     }
 
     /// From now on, bytes of a transfer go nowhere: its memory may be used otherwise.
     pub(crate) fn discard(&mut self, transfer: u64) {
-        for expected in self
-            .expected
-            .iter_mut()
-            .filter(|it| it.transfer == transfer)
-        {
-            if let Destination::Memory(scatter) = &expected.destination {
-                expected.destination = Destination::Nowhere(scatter.left());
-            }
-        }
+        self.awaited.discard(transfer);
+    }
+
+    /// Returns whether a turn would send something at once.
+    pub(crate) fn can_go_on(&self) -> bool {
+        !self.out.is_empty() && self.wire.can_write()
     }
 
     /// Sends what the connection takes, until the budget is used up. Returns whether that was something.
@@ -97,13 +127,18 @@ impl DataStream {
         while let Some(first) = self.out.front_mut()
             && *budget > 0
         {
-            let Some(bytes) = self.socket.send(first, CALL_BYTES.min(*budget))? else {
+            let at_most = CALL_BYTES.min(*budget);
+            let sent = match first.is_host() {
+                true => self.wire.send(first, at_most)?,
+                false => self.staged.send(first, &mut *self.wire, at_most)?,
+            };
+            let Some(bytes) = sent else {
                 break;
             };
             worked = true;
             *budget = budget.saturating_sub(bytes);
             self.queued = self.queued.saturating_sub(bytes as u64);
-            if first.left() == 0 {
+            if first.left() == 0 && self.staged.unsent.is_empty() {
                 self.out.pop_front();
             }
         }
@@ -117,41 +152,41 @@ impl DataStream {
         placed: &mut Vec<Placed>,
     ) -> Result<bool, Broken> {
         let mut worked = false;
-        while let Some(first) = self.expected.front_mut()
-            && *budget > 0
+        let (wire, staged) = (&mut self.wire, &mut self.staged);
+        while self
+            .awaited
+            .pull(budget, placed, |it, at_most| {
+                receive(&mut **wire, staged, &mut it.to, at_most)
+            })?
+            .is_some()
         {
-            let at_most = CALL_BYTES.min(*budget);
-            let (received, left) = match &mut first.destination {
-                Destination::Memory(scatter) => {
-                    (self.socket.receive(scatter, at_most)?, scatter.left())
-                }
-                Destination::Nowhere(left) => {
-                    let mut bytes = [0; DISCARD_BYTES];
-                    let wanted = usize::try_from(*left)
-                        .unwrap_or(usize::MAX)
-                        .min(DISCARD_BYTES);
-                    let received = self.socket.read(&mut bytes[..wanted])?;
-                    *left = left.saturating_sub(received.unwrap_or(0) as u64);
-                    (received, *left)
-                }
-            };
-            let Some(bytes) = received else {
-                break;
-            };
-            if bytes == 0 {
-                return Err(Broken::Ended);
-            }
             worked = true;
-            *budget = budget.saturating_sub(bytes);
-            self.owed = self.owed.saturating_sub(bytes as u64);
-            placed.push(Placed {
-                transfer: first.transfer,
-                bytes: bytes as u64,
-            });
-            if left == 0 {
-                self.expected.pop_front();
-            }
         }
         Ok(worked)
+    }
+}
+
+fn receive(
+    wire: &mut dyn Wire,
+    staged: &mut Staged,
+    to: &mut Destination,
+    at_most: usize,
+) -> Result<Option<usize>, Broken> {
+    let received = match to {
+        Destination::Memory(scatter) if scatter.is_host() => wire.receive(scatter, at_most)?,
+        Destination::Memory(scatter) => staged.receive(scatter, wire, at_most)?,
+        Destination::Nowhere(left) => {
+            let mut bytes = [0; DISCARD_BYTES];
+            let wanted = usize::try_from(*left)
+                .unwrap_or(usize::MAX)
+                .min(DISCARD_BYTES);
+            let received = wire.read(&mut bytes[..wanted])?;
+            *left = left.saturating_sub(received.unwrap_or(0) as u64);
+            received
+        }
+    };
+    match received {
+        Some(0) => Err(Broken::Ended),
+        received => Ok(received),
     }
 }

@@ -16,17 +16,18 @@ use zerocopy::IntoBytes;
 
 use crate::address::Address;
 use crate::broken::Broken;
+use crate::carriers::Carriers;
 use crate::control::Control;
 use crate::data::DataStream;
-use crate::ffi::process::can_read;
 use crate::info::AgentInfo;
 use crate::initiator::{Connected, Job};
 use crate::near::NearMemory;
+use crate::raw::process::can_read;
 use crate::record::{CALLER_BYTES, Caller, HEADER_BYTES, Record, VERSION, Violation};
 use crate::settings::{Settings, Way};
-use crate::socket::{Readiness, Ready, Socket};
 use crate::status::{Failure, Status};
 use crate::transfer::Transfer;
+use crate::wire::{Network, Ready, Wire};
 use crate::wires::Wires;
 
 /// Longest attempt at one address, unless the parameter `timeout` is less.
@@ -37,8 +38,8 @@ const MAX_JOBS: usize = 1 << 16;
 
 /// What an attempt needs of the agent.
 pub(crate) struct Dialing<'a> {
-    pub(crate) readiness: &'a Readiness,
-    /// Number of the first socket; those of the others follow.
+    pub(crate) network: &'a dyn Network,
+    /// Number of the first connection; those of the others follow.
     pub(crate) number: u64,
     pub(crate) settings: &'a Settings,
     /// Name of this agent.
@@ -75,12 +76,12 @@ struct Attempt {
 
 #[derive(Debug)]
 struct Introduced {
-    socket: Socket,
+    wire: Box<dyn Wire>,
     done: bool,
 }
 
 impl Dial {
-    pub(crate) fn new(peer: Arc<str>, info: &AgentInfo, boot: [u8; 16], way: Way) -> Self {
+    pub(crate) fn new(peer: Arc<str>, info: &AgentInfo, boot: [u8; 16], way: &Way) -> Self {
         Self {
             peer,
             cookie: info.cookie,
@@ -122,10 +123,10 @@ impl Dial {
             return;
         };
         match stream.checked_sub(1) {
-            None => attempt.control.socket.on_ready(ready),
+            None => attempt.control.wire.on_ready(ready),
             Some(index) => {
                 if let Some(data) = attempt.data.get_mut(index) {
-                    data.socket.on_ready(ready);
+                    data.wire.on_ready(ready);
                 }
             }
         }
@@ -145,7 +146,7 @@ impl Dial {
                 false => attempt.step(self.cookie, with),
             };
             match stepped {
-                Ok(true) => return self.connected(with.settings.way),
+                Ok(true) => return self.connected(&with.settings.way),
                 Ok(false) => return Ok(None),
                 Err(broken @ Broken::Told(_)) if self.targets.is_empty() => return Err(broken),
                 Err(broken) => {
@@ -157,19 +158,19 @@ impl Dial {
     }
 
     /// All connections are there: finds out whether the memory of each side can be read by the other one.
-    fn connected(&mut self, way: Way) -> Result<Option<Connected>, Broken> {
+    fn connected(&mut self, way: &Way) -> Result<Option<Connected>, Broken> {
         let Some(attempt) = self.attempt.take() else {
             return Ok(None);
         };
-        let process = attempt.control.socket.process();
+        let process = attempt.control.wire.process();
         let process = process.filter(|process| can_read(*process, self.token, self.cookie));
         let is_near = attempt.is_near;
-        if way == Way::Unix && (process.is_none() || !is_near) {
+        if *way == Way::Unix && (process.is_none() || !is_near) {
             let text = "way=unix, and the memory of its process, or of this one, cannot be read by the other: other user, container or Yama";
             return Err(Broken::Unreachable(text.to_owned()));
         }
         let mut wires = attempt.into_wires();
-        wires.near = process.map(NearMemory::new);
+        wires.carriers.near = process.map(NearMemory::new);
         Ok(Some(Connected { wires, is_near }))
     }
 
@@ -179,15 +180,12 @@ impl Dial {
             return Err(Broken::Unreachable(self.failures.join("; ")));
         };
         let timeout = with.settings.timeout;
-        let socket = Socket::connect(target, timeout);
-        let added =
-            socket.and_then(|socket| with.readiness.add(&socket, with.number).map(|()| socket));
-        match added {
-            Ok(socket) => {
+        match with.network.connect(target, with.number) {
+            Ok(wire) => {
                 self.attempt = Some(Attempt {
                     target,
                     until: with.now + timeout.min(LONGEST_ATTEMPT),
-                    control: Control::new(socket),
+                    control: Control::new(wire),
                     is_introduced: false,
                     is_near: false,
                     session: None,
@@ -213,7 +211,7 @@ impl Attempt {
     /// Returns whether all connections are there.
     fn step(&mut self, cookie: u64, with: &Dialing<'_>) -> Result<bool, Broken> {
         if !self.is_introduced {
-            if !self.control.socket.is_connected()? {
+            if !self.control.wire.is_connected()? {
                 return Ok(false);
             }
             self.introduce(cookie, with);
@@ -255,30 +253,28 @@ impl Attempt {
     fn connect_data(&mut self, session: u64, with: &Dialing<'_>) -> Result<(), Broken> {
         self.session = Some(session);
         for index in 1..=with.settings.connections {
-            let socket = Socket::connect(self.target, with.settings.timeout)?;
-            with.readiness
-                .add(&socket, with.number + u64::from(index))?;
-            self.data.push(Introduced {
-                socket,
-                done: false,
-            });
+            let number = with.number + u64::from(index);
+            let wire = with.network.connect(self.target, number)?;
+            self.data.push(Introduced { wire, done: false });
         }
         Ok(())
     }
 
     fn into_wires(self) -> Wires {
-        let data = self.data.into_iter().map(|it| DataStream::new(it.socket));
+        let streams = self.data.into_iter().map(|it| DataStream::new(it.wire));
         Wires {
             control: self.control,
-            data: data.collect(),
-            near: None,
+            carriers: Carriers {
+                streams: streams.collect(),
+                near: None,
+            },
         }
     }
 }
 
 impl Introduced {
     fn introduce(&mut self, session: u64, stream: u16) -> Result<(), Broken> {
-        if self.done || !self.socket.is_connected()? {
+        if self.done || !self.wire.is_connected()? {
             return Ok(());
         }
         let hello = Record::Hello {
@@ -288,7 +284,7 @@ impl Introduced {
             number: session,
             tail: 0,
         };
-        match self.socket.write(&hello.encode())? {
+        match self.wire.write(&hello.encode())? {
             // The first bytes of a connection fit.
             Some(HEADER_BYTES) => self.done = true,
             Some(_) => return Err(Violation::Record.into()),

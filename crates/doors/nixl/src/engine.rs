@@ -1,53 +1,45 @@
 //! What the C interface calls: an agent behind a lock, and the thread that makes progress while the program does something else.
 //!
-//! Calls that ask for something (`check`, `notifications`) make progress themselves. A program that does so in a loop keeps the lock and
-//! the caches to itself: the thread stays away for as long as such calls come, since two threads that wake each other for every packet are
-//! slower than one, and take the processor that the peer needs.
+//! Calls that ask for something (`check`, `notifications`) make progress themselves: each polls the network once, and returns. A program that
+//! does so in a loop keeps the lock and the caches to itself: the thread stays away for as long as such calls come, since two threads that
+//! wake each other for every packet are slower than one, and take the processor that the peer needs. Only while nobody calls, the thread
+//! waits for the network.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::time::Timespec;
-
 use crate::agent::Agent;
 use crate::inbox::Notification;
 use crate::settings::Settings;
-use crate::socket::Readiness;
 use crate::status::{Failure, Status};
 use crate::transfer::Transfer;
+use crate::wire::Network;
 
 /// For so long after a call that made progress, the thread leaves progress to calls.
 const CALLS_LAST: Duration = Duration::from_micros(200);
 
-/// For so long after the last byte the thread looks for more, before it sleeps: the answer to a short message comes in less time than a
-/// processor takes to wake up.
-const SPIN: Duration = Duration::from_micros(200);
+/// For so long after the last byte the thread looks for more, before it waits for the network: the answer to a short message comes in less
+/// time than a processor takes to wake up. No longer: on a busy machine, a thread that has used up its share of a processor waits for others.
+const SPIN: Duration = Duration::from_micros(50);
 
-/// After this part of it, the thread lets others use the processor in between.
-const POLITE: Duration = Duration::from_micros(50);
+/// While a transfer of at most so many bytes is awaited, calls only look: its end comes in less time than a sleep takes.
+const SHORT_BYTES: u64 = 64 << 10;
 
-/// Calls of `check` in a row that found nothing to do, each at once after the one before, from which on a call waits for a short time:
-/// the program does nothing else, and the processor is better used by the peer.
+/// Calls of `check` for a longer transfer in a row that found nothing to do, each at once after the one before, from which on a call waits
+/// for the network: the program does nothing else, and the processor is better used by the peer.
 const FRUITLESS: u32 = 16;
 const AT_ONCE: Duration = Duration::from_micros(10);
-const SHORT_SLEEP: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 50_000,
-};
+const PAUSE: Duration = Duration::from_micros(50);
 
-/// Longest sleep of the thread: bounds how late a peer that does not answer is noticed.
-const LONGEST_SLEEP: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 250_000_000,
-};
+/// Longest wait of the thread: bounds how late a peer that does not answer is noticed.
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
 /// How long closing waits until peers have been told what was promised to be told.
 const LINGER: Duration = Duration::from_secs(1);
+const LINGER_PAUSE: Duration = Duration::from_millis(10);
 
 /// All engines of the process, to show what they have moved.
 static ENGINES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
@@ -56,9 +48,7 @@ static ENGINES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 struct Shared {
     agent: Mutex<Agent>,
-    readiness: Arc<Readiness>,
-    /// Wakes the thread.
-    wake: OwnedFd,
+    network: Arc<dyn Network>,
     is_closing: AtomicBool,
     begun: Instant,
     /// When a call made progress last, in nanoseconds since `begun`.
@@ -88,15 +78,10 @@ impl Engine {
         settings: Settings,
         progress: Progress,
     ) -> Result<Self, Failure> {
-        let readiness =
-            Readiness::new().map_err(|error| Failure::system("epoll_create1", error))?;
-        let readiness = Arc::new(readiness);
-        let agent = Agent::new(name, settings, Arc::clone(&readiness))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let agent = Agent::new(name, settings)?;
         let shared = Arc::new(Shared {
+            network: Arc::clone(agent.network()),
             agent: Mutex::new(agent),
-            readiness,
-            wake: wake.map_err(|error| Failure::system("eventfd", error))?,
             is_closing: AtomicBool::new(false),
             begun: Instant::now(),
             called: AtomicU64::new(0),
@@ -180,21 +165,8 @@ impl Engine {
         };
         let worked = agent.turn();
         drop(agent);
-        let is_at_once = self.shared.since_call() < AT_ONCE;
-        self.shared.note_call();
-        match worked || !is_at_once {
-            true => self.shared.fruitless.store(0, Ordering::Relaxed),
-            false if self.shared.fruitless.fetch_add(1, Ordering::Relaxed) >= FRUITLESS => {
-                let mut watched = [PollFd::from_borrowed_fd(
-                    self.shared.readiness.as_fd(),
-                    PollFlags::IN,
-                )];
-                // An error (a signal) is a wake-up.
-                let _ = poll(&mut watched, Some(&SHORT_SLEEP));
-                self.shared.note_call();
-            }
-            false => {}
-        }
+        self.shared
+            .on_check(worked, transfer.bytes() <= SHORT_BYTES);
         Ok(transfer.status())
     }
 
@@ -210,7 +182,7 @@ impl Engine {
         let has_more = agent.can_go_on();
         drop(agent);
         if has_more && self.thread.is_some() {
-            self.shared.wake();
+            self.shared.network.wake();
         }
     }
 }
@@ -224,7 +196,7 @@ impl Drop for Engine {
             return;
         }
         self.shared.is_closing.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.network.wake();
         if let Some(thread) = self.thread.take() {
             // An error is a panic of the thread, which was printed.
             let _ = thread.join();
@@ -249,9 +221,16 @@ impl Shared {
         }
     }
 
-    fn wake(&self) {
-        // It fails only if the counter is at its end: then the thread is awake.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    /// Ends a call that waits for a transfer: lets others use the processor if such calls find nothing again and again.
+    fn on_check(&self, worked: bool, is_short: bool) {
+        let is_at_once = self.since_call() < AT_ONCE;
+        self.note_call();
+        if worked || is_short || !is_at_once {
+            self.fruitless.store(0, Ordering::Relaxed);
+        } else if self.fruitless.fetch_add(1, Ordering::Relaxed) >= FRUITLESS {
+            self.network.pause(PAUSE);
+            self.note_call();
+        }
     }
 
     fn note_call(&self) {
@@ -285,23 +264,8 @@ impl Shared {
             }
             let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
             if idle > SPIN {
-                self.sleep();
-            } else if idle > POLITE {
-                std::thread::yield_now();
+                self.network.wait(LONGEST_WAIT);
             }
-        }
-    }
-
-    /// Sleeps until a socket is ready, or somebody wakes the thread.
-    fn sleep(&self) {
-        let mut watched = [
-            PollFd::from_borrowed_fd(self.readiness.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
-        ];
-        // An error (a signal) is a wake-up.
-        let _ = poll(&mut watched, Some(&LONGEST_SLEEP));
-        if watched[1].revents().contains(PollFlags::IN) {
-            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
     }
 
@@ -311,17 +275,7 @@ impl Shared {
         let mut agent = self.agent();
         while agent.has_unsent() && Instant::now() < until {
             if !agent.turn() {
-                let mut watched = [PollFd::from_borrowed_fd(
-                    self.readiness.as_fd(),
-                    PollFlags::IN,
-                )];
-                let _ = poll(
-                    &mut watched,
-                    Some(&Timespec {
-                        tv_sec: 0,
-                        tv_nsec: 10_000_000,
-                    }),
-                );
+                self.network.pause(LINGER_PAUSE);
             }
         }
     }
@@ -335,14 +289,16 @@ pub(crate) fn paths() -> String {
         let agent = shared.agent();
         let counts = agent.counts();
         out.push_str(&format!(
-            "{{\"agent\":{},\"way\":\"{}\",\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{}}}\n",
+            "{{\"agent\":{},\"way\":{},\"copies\":{},\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{},\"staged_bytes\":{}}}\n",
             json_text(agent.name()),
-            agent.way(),
+            json_text(&agent.way().to_string()),
+            agent.network().copies(),
             counts.sent,
             counts.received,
             counts.inline,
             counts.near,
-            counts.own
+            counts.own,
+            counts.staged
         ));
     }
     out

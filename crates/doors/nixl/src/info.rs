@@ -30,6 +30,14 @@ pub(crate) struct AgentInfo {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
+/// Whose memory a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryKind {
+    /// The process's: others on its machine may be able to copy it.
+    Host,
+    Gpu,
+}
+
 /// What peers know of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionInfo {
@@ -37,6 +45,15 @@ pub(crate) struct RegionInfo {
     /// Address in the process of the region, from which descriptors count.
     pub(crate) address: u64,
     pub(crate) len: u64,
+    pub(crate) kind: MemoryKind,
+}
+
+/// What both begin with.
+#[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHead {
+    magic: [u8; 6],
+    version: U16,
 }
 
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
@@ -58,6 +75,7 @@ struct RawRegion {
     key: U64,
     address: U64,
     len: U64,
+    is_gpu: U64,
 }
 
 /// Returns a random number.
@@ -140,14 +158,15 @@ impl AgentInfo {
     }
 
     /// Returns where to connect, in order: on the same machine its UNIX socket first, then its loopback address; from another machine neither.
-    pub(crate) fn targets(&self, boot: [u8; 16], way: Way) -> Vec<Address> {
-        let is_near = self.boot == boot;
-        let unix = is_near && self.token != 0 && way != Way::Sockets;
+    pub(crate) fn targets(&self, boot: [u8; 16], way: &Way) -> Vec<Address> {
+        let is_here = self.boot == boot;
+        let unix = is_here && self.token != 0 && way.is_near();
         let unix = unix.then_some(Address::Unix(self.cookie));
-        let (near, far): (Vec<&IpAddr>, Vec<_>) =
+        let (loopback, others): (Vec<&IpAddr>, Vec<_>) =
             self.addresses.iter().partition(|ip| ip.is_loopback());
-        let near = near.into_iter().filter(|_| is_near);
-        let tcp = near.chain(far).filter(|_| way != Way::Unix);
+        let has_loopback = is_here && way.has_loopback();
+        let loopback = loopback.into_iter().filter(|_| has_loopback);
+        let tcp = loopback.chain(others).filter(|_| *way != Way::Unix);
         let tcp = tcp.map(|ip| Address::Tcp(SocketAddr::new(*ip, self.port)));
         unix.into_iter().chain(tcp).collect()
     }
@@ -161,18 +180,24 @@ impl RegionInfo {
             key: self.key.into(),
             address: self.address.into(),
             len: self.len.into(),
+            is_gpu: u64::from(self.kind == MemoryKind::Gpu).into(),
         };
         raw.as_bytes().to_vec()
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Failure> {
         const WHAT: &str = "public data of a region";
+        let (head, _) = RawHead::ref_from_prefix(bytes).map_err(|_| short(WHAT))?;
+        check(head.magic, REGION, head.version.get(), WHAT)?;
         let raw = RawRegion::ref_from_bytes(bytes).map_err(|_| short(WHAT))?;
-        check(raw.magic, REGION, raw.version.get(), WHAT)?;
         let it = Self {
             key: raw.key.get(),
             address: raw.address.get(),
             len: raw.len.get(),
+            kind: match raw.is_gpu.get() {
+                0 => MemoryKind::Host,
+                _ => MemoryKind::Gpu,
+            },
         };
         it.address
             .checked_add(it.len)
@@ -210,6 +235,7 @@ mod tests {
             key: u64::MAX,
             address: 4096,
             len: 1 << 40,
+            kind: MemoryKind::Gpu,
         };
         assert_eq!(RegionInfo::from_bytes(&region.to_bytes()).unwrap(), region);
     }
@@ -238,6 +264,7 @@ mod tests {
             key: 1,
             address: u64::MAX,
             len: 2,
+            kind: MemoryKind::Host,
         };
         assert!(RegionInfo::from_bytes(&wrapped.to_bytes()).is_err());
         assert!(AgentInfo::from_bytes(&agent(&[]).to_bytes()).is_err());
@@ -252,11 +279,11 @@ mod tests {
             tcp("127.0.0.1:4000"),
             tcp("10.0.0.1:4000"),
         ];
-        assert_eq!(it.targets([3; 16], Way::Auto), all);
-        assert_eq!(it.targets([3; 16], Way::Sockets), all[1..]);
-        assert_eq!(it.targets([3; 16], Way::Unix), all[..1]);
-        assert_eq!(it.targets([4; 16], Way::Auto), all[2..]);
-        assert_eq!(it.targets([4; 16], Way::Unix), []);
+        assert_eq!(it.targets([3; 16], &Way::Auto), all);
+        assert_eq!(it.targets([3; 16], &Way::Sockets), all[1..]);
+        assert_eq!(it.targets([3; 16], &Way::Unix), all[..1]);
+        assert_eq!(it.targets([4; 16], &Way::Auto), all[2..]);
+        assert_eq!(it.targets([4; 16], &Way::Unix), []);
     }
 
     #[test]
@@ -265,6 +292,7 @@ mod tests {
             key: 1,
             address: 100,
             len: 10,
+            kind: MemoryKind::Host,
         };
         assert_eq!(it.offset_of(104, 6), Some(4));
         for (address, len) in [(99, 1), (104, 7), (u64::MAX, 1), (105, u64::MAX)] {

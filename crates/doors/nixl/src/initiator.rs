@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::broken::Broken;
+use crate::carriers::Carrier;
 use crate::data::DataStream;
-use crate::ffi::scatter::Scatter;
-use crate::near::{NearMemory, Uncopied};
+use crate::raw::scatter::Scatter;
 use crate::record::{MAX_PIECE_BYTES, NEAR, Piece, Record, Violation};
 use crate::status::{Failure, Status};
 use crate::transfer::{Op, Posted, Transfer};
@@ -109,29 +109,20 @@ impl Initiator {
     /// Moves what can be moved. Returns whether that was something.
     pub(crate) fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
         let mut worked = self.read_records()?;
-        worked |= self.wires.pull(context)?;
-        self.on_all_placed(context);
-        worked |= self.pull_near(context)?;
+        worked |= self.pull(context)?;
         worked |= self.advance(context)?;
         Ok(worked)
     }
 
-    /// Copies from the memory of the peer's process.
-    fn pull_near(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
-        let active = &self.active;
-        let pulled = self
-            .wires
-            .pull_near(context, |transfer| active.contains_key(&transfer));
-        self.on_all_placed(context);
-        pulled.map_err(|Uncopied { error, .. }| Broken::Uncopied(error))
-    }
-
-    fn on_all_placed(&mut self, context: &mut Context<'_>) {
+    /// Receives payload.
+    fn pull(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let pulled = self.wires.pull(context);
         let mut all = std::mem::take(context.placed);
         for placed in all.drain(..) {
             self.on_placed(placed.transfer, placed.bytes);
         }
         *context.placed = all;
+        pulled
     }
 
     fn read_records(&mut self) -> Result<bool, Broken> {
@@ -151,7 +142,7 @@ impl Initiator {
 
     /// The peer has checked the ranges of a piece that is copied here.
     fn on_granted(&mut self, transfer: u64) -> Result<(), Broken> {
-        let near = self.wires.near.as_mut();
+        let near = self.wires.carriers.near.as_mut();
         match near.is_some_and(|near| near.grant(transfer)) {
             true => Ok(()),
             false => Err(Violation::Order.into()),
@@ -206,13 +197,7 @@ impl Initiator {
                 .control
                 .queue(Record::Cancel { transfer: number });
         }
-        self.wires
-            .data
-            .iter_mut()
-            .for_each(|data| data.discard(number));
-        if let Some(near) = &mut self.wires.near {
-            near.discard(number);
-        }
+        self.wires.carriers.discard(number);
         // Before the program frees the memory, which the peer may be about to read.
         let _ = self.wires.control.flush();
         self.finish(number, Status::Cancelled);
@@ -227,12 +212,12 @@ impl Initiator {
                 self.queue.pop_front();
                 continue;
             };
-            let op = posted.transfer.op;
+            let (op, is_host) = (posted.transfer.op, posted.transfer.is_host());
             let can_go_on = match op {
                 Op::Write => self.begin_write(number),
                 Op::Read => true,
             };
-            let Some(stream) = self.carrier(op).filter(|_| can_go_on) else {
+            let Some(stream) = self.carrier(op, is_host).filter(|_| can_go_on) else {
                 return Ok(());
             };
             let Some(posted) = self.active.get_mut(&number) else {
@@ -281,15 +266,15 @@ impl Initiator {
     }
 
     /// Returns what carries the next piece: the number of a connection, or `NEAR`. `None`: all have enough to do.
-    fn carrier(&self, op: Op) -> Option<u16> {
-        match (op, &self.wires.near) {
-            (Op::Read, Some(near)) => {
+    fn carrier(&self, op: Op, is_host: bool) -> Option<u16> {
+        match (op, &self.wires.carriers.near) {
+            (Op::Read, Some(near)) if is_host => {
                 let (bytes, pieces) = near.owed();
                 (bytes < FULL_WINDOW.0 && pieces < FULL_WINDOW.1).then_some(NEAR)
             }
-            (Op::Write, _) if self.is_near => Some(NEAR),
+            (Op::Write, _) if self.is_near && is_host => Some(NEAR),
             // At most `MAX_CONNECTIONS` of them.
-            _ => emptiest(&self.wires.data, op).map(|index| index as u16 + 1),
+            _ => emptiest(&self.wires.carriers.streams, op).map(|index| index as u16 + 1),
         }
     }
 
@@ -313,25 +298,25 @@ impl Initiator {
             Op::Write => Record::Put(piece),
         };
         let out = self.wires.control.queue_piece(record, context.entries);
-        let data = usize::from(carrier).checked_sub(1);
-        let data = data.and_then(|index| self.wires.data.get_mut(index));
-        match (op, &mut self.wires.near, data) {
-            (Op::Write, _, _) if is_inline => {
+        match (op, self.wires.carriers.get(piece.stream)?) {
+            (Op::Write, Carrier::Record) => {
                 scatter.append_to(out)?;
                 context.counts.inline += bytes;
             }
-            (Op::Write, _, Some(data)) => data.send(scatter),
-            (Op::Read, _, Some(data)) => data.expect(number, scatter),
-            (Op::Write, _, None) => {
+            (Op::Write, Carrier::Stream(stream)) => stream.send(scatter),
+            (Op::Write, Carrier::Memory(_)) => {
                 for address in scatter.addresses() {
                     out.extend_from_slice(&address.to_le_bytes());
                 }
             }
-            (Op::Read, Some(near), None) => {
+            (Op::Read, Carrier::Stream(stream)) => stream.expect(number, scatter),
+            (Op::Read, Carrier::Memory(Some(near))) => {
                 let sources = context.sources.iter().map(|source| source.get());
                 near.expect(number, scatter, sources.collect());
             }
-            (Op::Read, None, None) => return Err(Violation::Stream.into()),
+            (Op::Read, Carrier::Record | Carrier::Memory(None)) => {
+                return Err(Violation::Stream.into());
+            }
         }
         Ok(())
     }
@@ -341,12 +326,9 @@ impl Initiator {
         self.active.is_empty()
     }
 
-    /// Returns whether a turn would send something at once: the last one has used up its budget.
+    /// Returns whether a turn would move something without a report of the network.
     pub(crate) fn can_go_on(&self) -> bool {
-        let mut data = self.wires.data.iter();
-        let near = self.wires.near.as_ref();
-        near.is_some_and(NearMemory::can_go_on)
-            || data.any(|data| data.queued().1 > 0 && data.socket.can_write())
+        self.wires.carriers.can_go_on()
     }
 
     /// The connections are gone: takes out the transfers that were going on.

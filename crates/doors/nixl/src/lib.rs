@@ -4,7 +4,23 @@
 //! class and no more: each of its functions calls the C interface (`shim/devmem_nixl.h`, `ffi/`), which is the rest of this crate.
 //!
 //! Key types: `Agent` (memory, peers, transfers), `Connections` (with all peers; `Initiator` and `Target` are one peer, in one direction of
-//! calling), `Transfer` (what a program posts) and `Scatter` (ranges of registered memory, sent or received by one system call).
+//! calling), `Transfer` (what a program posts), `Scatter` (ranges of registered memory, sent or received by one system call), and `Network` and
+//! `Wire` (what connections are made of: the kernel's sockets, or a NIC of `devmem-tcp`).
+//!
+//! Modules stand on those below them, from the words up:
+//!
+//! ```text
+//!  ffi                                       the C interface
+//!  engine                                    the lock, the thread, waiting
+//!  agent                                     memory, peers, transfers; opens the network
+//!  connections                               a slot for each peer and direction
+//!  dial, arrivals   initiator, target   own  how peers meet; the two sides; copies within the process
+//!  wires: control, carriers: data, near      records; what carries payload
+//!  sockets, netdev                           the networks
+//!  transfer, regions, inbox                  what is moved, from where to where
+//!  wire, raw                                 traits of networks; memory by its address
+//!  record, info, settings, status, log       words
+//! ```
 //!
 //! # One write
 //!
@@ -15,7 +31,7 @@
 //!  Initiator::cut: pieces of at most 1 MiB and 1,024 ranges
 //!      Write{transfer, bytes, message}   -- control -->             Target::on_write
 //!      Put{stream, ranges, bytes}        -- control -->             Target::on_put: Regions::resolve checks each key and range
-//!      the bytes, sendmsg from memory    == payload ==>             recvmsg into memory (DataStream::pull)
+//!      the bytes, sendmsg from memory    == payload ==>             recvmsg into memory (Carriers::pull)
 //!                                                                   the last byte: the message goes to the inbox
 //!  checkXfer: Initiator::on_done         <-- control --  Done{transfer}
 //! ```
@@ -31,8 +47,9 @@
 //!
 //! # What it does not do
 //!
-//! Both ways copy by the CPU: `sockets` (TCP of the kernel) once on each side, `unix` (`NearMemory`: the memory of a process on the same
-//! machine) once. Memory of GPUs is not registered. See `DECISIONS.md`.
+//! No way is without a copy by the CPU. `sockets` (TCP of the kernel) and `kernel:` copy each byte once on each side, `unix` (`NearMemory`: the
+//! memory of a process on the same machine) once, a stack in user space (`packet:`, `macvtap:`, `tap:`) twice on its side. Memory of GPUs goes
+//! through host memory. See `DECISIONS.md`.
 #![allow(
     non_snake_case,
     reason = "NIXL makes the file's name of the backend's: libplugin_DEVMEM.so"
@@ -45,7 +62,9 @@ mod abi;
 mod address;
 mod agent;
 mod arrivals;
+mod awaited;
 mod broken;
+mod carriers;
 mod connections;
 mod control;
 mod data;
@@ -57,12 +76,15 @@ mod info;
 mod initiator;
 mod log;
 mod near;
+mod netdev;
 mod own;
+mod raw;
 mod record;
 mod regions;
 mod settings;
-mod socket;
+mod sockets;
 mod status;
 mod target;
 mod transfer;
+mod wire;
 mod wires;

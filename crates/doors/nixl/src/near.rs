@@ -2,131 +2,93 @@
 //!
 //! Nobody writes to the memory of another process: what is written is checked by the process that owns it.
 
-use std::collections::VecDeque;
-use std::io;
-use std::sync::Arc;
-
 use rustix::process::Pid;
 
-use crate::data::Placed;
-use crate::ffi::scatter::Scatter;
-
-/// Bytes of one system call.
-const CALL_BYTES: usize = 1 << 20;
-
-/// Bytes to copy.
-#[derive(Debug)]
-struct Copy {
-    transfer: u64,
-    to: Scatter,
-    sources: Vec<u64>,
-}
+use crate::awaited::{Awaited, Destination, Placed};
+use crate::broken::Broken;
+use crate::raw::scatter::Scatter;
 
 /// The memory of a peer's process, and what is to be copied from there.
 #[derive(Debug)]
 pub(crate) struct NearMemory {
     process: Pid,
-    queue: VecDeque<Copy>,
-    owed: u64,
-    /// Copies at the front that may begin.
+    /// With the address of each range in the other process.
+    awaited: Awaited<Vec<u64>>,
+    /// Pieces at the front that may be copied.
     granted: usize,
-}
-
-/// A copy that failed.
-#[derive(Debug)]
-pub(crate) struct Uncopied {
-    pub(crate) transfer: u64,
-    pub(crate) error: io::Error,
 }
 
 impl NearMemory {
     pub(crate) fn new(process: Pid) -> Self {
         Self {
             process,
-            queue: VecDeque::new(),
-            owed: 0,
+            awaited: Awaited::default(),
             granted: 0,
         }
     }
 
-    /// Takes a copy that may begin when it is [granted](Self::grant).
+    /// Takes a piece that may be copied when it is [granted](Self::grant).
     pub(crate) fn expect(&mut self, transfer: u64, to: Scatter, sources: Vec<u64>) {
-        self.owed += to.left();
-        self.queue.push_back(Copy {
-            transfer,
-            to,
-            sources,
-        });
+        self.awaited.expect(transfer, to, sources);
     }
 
-    /// Lets the next copy begin. Returns whether there is one, of this transfer.
+    /// Lets the next piece be copied. Returns whether there is one, of this transfer.
     pub(crate) fn grant(&mut self, transfer: u64) -> bool {
-        let next = self.queue.get(self.granted);
-        let is_there = next.is_some_and(|copy| copy.transfer == transfer);
+        let next = self.awaited.get(self.granted);
+        let is_there = next.is_some_and(|piece| piece.transfer == transfer);
         self.granted += usize::from(is_there);
         is_there
     }
 
-    /// Lets all copies begin.
+    /// Lets all pieces be copied.
     pub(crate) fn grant_all(&mut self) {
-        self.granted = self.queue.len();
+        self.granted = self.awaited.owed().1;
     }
 
     /// Bytes and pieces that are to be copied.
     pub(crate) fn owed(&self) -> (u64, usize) {
-        (self.owed, self.queue.len())
+        self.awaited.owed()
     }
 
     pub(crate) fn can_go_on(&self) -> bool {
         self.granted > 0
     }
 
+    /// The memory of a transfer is not written any more, and may be used otherwise.
+    pub(crate) fn discard(&mut self, transfer: u64) {
+        self.awaited.discard(transfer);
+    }
+
     /// Copies what may be copied, until the budget is used up.
     pub(crate) fn pull(
         &mut self,
         budget: &mut usize,
-        is_wanted: impl Fn(u64) -> bool,
         placed: &mut Vec<Placed>,
-    ) -> Result<bool, Uncopied> {
+    ) -> Result<bool, Broken> {
         let mut worked = false;
-        while self.granted > 0
-            && *budget > 0
-            && let Some(first) = self.queue.front_mut()
-        {
-            worked = true;
-            let transfer = first.transfer;
-            if is_wanted(transfer) {
-                let at_most = CALL_BYTES.min(*budget);
-                let copied = first.to.copy_from(self.process, &first.sources, at_most);
-                let bytes = copied.map_err(|error| Uncopied { transfer, error })?;
-                *budget = budget.saturating_sub(bytes);
-                self.owed = self.owed.saturating_sub(bytes as u64);
-                placed.push(Placed {
-                    transfer,
-                    bytes: bytes as u64,
-                });
-                if first.to.left() > 0 {
-                    continue;
-                }
+        while self.granted > 0 {
+            if let Some(Destination::Nowhere(_)) = self.awaited.get(0).map(|piece| &piece.to) {
+                self.awaited.drop_first();
+                self.granted -= 1;
+                continue;
             }
-            self.drop_front();
+            let process = self.process;
+            let pulled = self.awaited.pull(budget, placed, |piece, at_most| {
+                let Destination::Memory(to) = &mut piece.to else {
+                    return Ok(None);
+                };
+                let transfer = piece.transfer;
+                let copied = to.copy_from(process, &piece.at, at_most);
+                copied
+                    .map(Some)
+                    .map_err(|error| Broken::Uncopied { transfer, error })
+            });
+            let Some(whole) = pulled? else {
+                break;
+            };
+            self.granted -= whole;
+            worked = true;
         }
         Ok(worked)
-    }
-
-    /// The memory of a transfer is not written any more, and may be used otherwise.
-    pub(crate) fn discard(&mut self, transfer: u64) {
-        for copy in self.queue.iter_mut().filter(|it| it.transfer == transfer) {
-            self.owed = self.owed.saturating_sub(copy.to.left());
-            copy.to = Scatter::new(Arc::default(), 0);
-        }
-    }
-
-    /// Gives up the copy at the front.
-    pub(crate) fn drop_front(&mut self) {
-        if let Some(copy) = self.queue.pop_front() {
-            self.owed = self.owed.saturating_sub(copy.to.left());
-            self.granted = self.granted.saturating_sub(1);
-        }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::broken::Broken;
-use crate::ffi::scatter::Scatter;
 use crate::inbox::Inbox;
 use crate::log::warn;
+use crate::raw::scatter::Scatter;
 use crate::regions::Regions;
 use crate::status::{Failure, Status};
 use crate::transfer::{Op, Posted, Transfer};

@@ -7,7 +7,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the protocol. Another one is refused when the connection is made, and when metadata are loaded.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 pub(crate) const HEADER_BYTES: usize = size_of::<Raw>();
 pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
@@ -273,6 +273,12 @@ impl Raw {
     }
 }
 
+/// Reads the addresses of the ranges of a piece in the process of its sender: what follows the ranges if the reader copies the bytes.
+pub(crate) fn sources(bytes: &[u8]) -> Result<Vec<u64>, Violation> {
+    let sources = <[U64]>::ref_from_bytes(bytes).map_err(|_| Violation::Record)?;
+    Ok(sources.iter().map(|source| source.get()).collect())
+}
+
 impl Piece {
     fn entry_bytes(&self) -> usize {
         self.entries as usize * ENTRY_BYTES
@@ -282,17 +288,7 @@ impl Piece {
         self.entries as usize * size_of::<U64>()
     }
 
-    /// Splits what follows the record of a piece that the reader copies: ranges of both sides, equally long.
-    pub(crate) fn split_near<'a>(
-        &self,
-        behind: &'a [u8],
-    ) -> Result<(&'a [Entry], &'a [U64]), Violation> {
-        let (entries, sources) = self.split(behind)?;
-        let sources = <[U64]>::ref_from_bytes(sources).map_err(|_| Violation::Record)?;
-        Ok((entries, sources))
-    }
-
-    /// Splits what follows the record into ranges and payload.
+    /// Splits what follows the record into ranges and the rest: payload, or addresses ([`sources`]).
     pub(crate) fn split<'a>(&self, behind: &'a [u8]) -> Result<(&'a [Entry], &'a [u8]), Violation> {
         let (entries, payload) = behind
             .split_at_checked(self.entry_bytes())

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::ffi::region::Region;
-use crate::ffi::scatter::{Scatter, Uses};
 use crate::info::random;
+use crate::raw::region::Region;
+use crate::raw::scatter::{Scatter, Uses};
 use crate::record::{Entry, Piece, Violation};
 use crate::status::{Failure, Status};
 use crate::transfer::Span;
@@ -104,7 +104,7 @@ impl Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::region::tests::leaked;
+    use crate::raw::region::tests::leaked;
 
     fn piece(entries: &[Entry], bytes: u64) -> Piece {
         Piece {

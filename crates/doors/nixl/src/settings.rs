@@ -1,12 +1,19 @@
 //! The backend's parameters (`create_backend(name, params)`).
 
+mod given;
+mod nic;
+
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::status::{Failure, Status};
+pub use given::PARAMETERS;
+use given::{Given, bad};
+pub(crate) use nic::Nic;
 
 /// How bytes travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// `Unix` with peers on the same machine that allow it, else `Sockets`.
     Auto,
@@ -14,14 +21,29 @@ pub(crate) enum Way {
     Sockets,
     /// Copies from the memory of the other process. Peers that cannot be reached by it are not connected.
     Unix,
+    /// TCP of a NIC of the library.
+    Nic(Nic),
 }
 
 impl Way {
-    pub(crate) fn name(self) -> &'static str {
+    /// Returns whether agents of the same machine may copy from each other's memory.
+    pub(crate) fn is_near(&self) -> bool {
+        matches!(self, Self::Auto | Self::Unix)
+    }
+
+    /// Returns whether addresses of the loopback interface lead to this machine: a stack in user space does not reach that interface.
+    pub(crate) fn has_loopback(&self) -> bool {
+        !matches!(self, Self::Nic(Nic::User(_)))
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Auto => "auto",
-            Self::Sockets => "sockets",
-            Self::Unix => "unix",
+            Self::Auto => f.write_str("auto"),
+            Self::Sockets => f.write_str("sockets"),
+            Self::Unix => f.write_str("unix"),
+            Self::Nic(nic) => nic.fmt(f),
         }
     }
 }
@@ -44,23 +66,13 @@ pub(crate) struct Settings {
     pub(crate) require: Require,
     /// Connections for payload, per peer and direction of calling.
     pub(crate) connections: u16,
-    /// The only addresses to listen on and to tell peers; empty: all of the machine.
+    /// Without a NIC of the library: the only addresses to listen on and to tell peers; empty: all of the machine.
     pub(crate) addresses: Vec<IpAddr>,
     /// 0: any.
     pub(crate) port: u16,
     /// After this time without an answer a peer is gone.
     pub(crate) timeout: Duration,
 }
-
-/// Names, defaults and meaning of the parameters, as NIXL shows them.
-pub const PARAMETERS: &[(&str, &str)] = &[
-    ("way", "auto"),
-    ("require", "any"),
-    ("connections", "2"),
-    ("address", ""),
-    ("port", "0"),
-    ("timeout", "30"),
-];
 
 /// Most connections for payload to one peer.
 pub(crate) const MAX_CONNECTIONS: u16 = 64;
@@ -79,63 +91,63 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads parameters. An unknown one is refused: it may be a misspelled `require`.
+    /// Reads parameters.
     pub(crate) fn parse<'a>(
         given: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, Failure> {
-        let mut settings = Self::default();
-        for (key, value) in given {
-            settings.set(key, value.trim())?;
-        }
-        match settings.require {
-            Require::Device => Err(Failure::new(
-                Status::NotSupported,
-                "require=device, but the ways sockets and unix copy payload by the CPU; use require=direct or require=any",
-            )),
-            Require::Direct | Require::Any => Ok(settings),
-        }
+        let given = Given::new(given)?;
+        let defaults = Self::default();
+        let way = given.get("way").map(|value| way(value, &given));
+        let way = way.transpose()?.unwrap_or(defaults.way);
+        let addresses = match &way {
+            Way::Nic(_) => Vec::new(),
+            Way::Auto | Way::Sockets | Way::Unix => {
+                let text = "only a stack in user space has it, such as way=packet:eth1";
+                given.refuse(&["gateway", "impair"], text)?;
+                addresses(&given)?
+            }
+        };
+        let number = |key, range| given.get(key).map(|value| number(key, value, range));
+        let connections = number("connections", 1..=u64::from(MAX_CONNECTIONS)).transpose()?;
+        let port = number("port", 0..=u64::from(u16::MAX)).transpose()?;
+        let timeout = number("timeout", 1..=3600).transpose()?;
+        let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
+        let require = given.get("require").map(require).transpose()?;
+        let settings = Self {
+            require: require.unwrap_or(defaults.require),
+            way,
+            connections: connections.unwrap_or(defaults.connections),
+            addresses,
+            port: port.unwrap_or(defaults.port),
+            timeout: timeout.unwrap_or(defaults.timeout),
+        };
+        settings.check_requirement()?;
+        Ok(settings)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Failure> {
-        match key {
-            "way" => self.way = way(value)?,
-            "require" => self.require = require(value)?,
-            "connections" => {
-                self.connections = number(key, value, 1..=u64::from(MAX_CONNECTIONS))?;
-            }
-            "address" => self.addresses = addresses(value)?,
-            "port" => self.port = number(key, value, 0..=u64::from(u16::MAX))?,
-            "timeout" => {
-                self.timeout = Duration::from_secs(u64::from(number(key, value, 1..=3600)?));
-            }
-            _ => {
-                let known: Vec<_> = PARAMETERS.iter().map(|(name, _)| *name).collect();
-                return Err(bad(key, value, &format!("known are {}", known.join(", "))));
-            }
-        }
-        Ok(())
+    /// Refuses a way that does less than what is required.
+    fn check_requirement(&self) -> Result<(), Failure> {
+        let refused = match (self.require, &self.way) {
+            (Require::Any, _) => return Ok(()),
+            (Require::Direct, Way::Nic(nic)) if nic.copies() > 1 => format!(
+                "require=direct, but the stack of way={nic} copies payload between its own memory and registered memory; use way=sockets or \
+                 require=any"
+            ),
+            (Require::Direct, _) => return Ok(()),
+            (Require::Device, way) => format!(
+                "require=device, but way={way} copies payload by the CPU; use require=direct or require=any"
+            ),
+        };
+        Err(Failure::new(Status::NotSupported, refused))
     }
 }
 
-fn bad(key: &str, value: &str, remedy: &str) -> Failure {
-    let what = format!(
-        "parameter {}={}: {remedy}",
-        key.escape_debug(),
-        value.escape_debug()
-    );
-    Failure::new(Status::InvalidParam, what)
-}
-
-fn way(value: &str) -> Result<Way, Failure> {
+fn way(value: &str, given: &Given<'_>) -> Result<Way, Failure> {
     match value {
         "auto" => Ok(Way::Auto),
         "sockets" => Ok(Way::Sockets),
         "unix" => Ok(Way::Unix),
-        _ => Err(bad(
-            "way",
-            value,
-            "this release has the ways auto, sockets and unix",
-        )),
+        _ => Ok(Way::Nic(Nic::parse(value, given)?)),
     }
 }
 
@@ -155,12 +167,8 @@ fn number(key: &str, value: &str, range: std::ops::RangeInclusive<u64>) -> Resul
     parsed.ok_or_else(|| bad(key, value, &remedy()))
 }
 
-fn addresses(value: &str) -> Result<Vec<IpAddr>, Failure> {
-    let parts = value
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
-    let parsed = parts.map(|part| {
+fn addresses(given: &Given<'_>) -> Result<Vec<IpAddr>, Failure> {
+    let parsed = given.list("address").map(|part| {
         let refused = |_| {
             bad(
                 "address",
@@ -203,6 +211,49 @@ mod tests {
             (settings.port, settings.timeout),
             (4000, Duration::from_secs(5))
         );
+    }
+
+    #[test]
+    fn the_nic_of_a_way_has_its_own_parameters() {
+        let given = [
+            ("way", "packet:eth1,mac=02:00:00:00:00:02"),
+            ("address", "10.0.0.2/24, fd00::2/64"),
+            ("gateway", "10.0.0.1"),
+            ("impair", "loss=1%,seed=7"),
+        ];
+        let settings = Settings::parse(given).unwrap();
+        assert_eq!(settings.way.to_string(), given[0].1);
+        let Way::Nic(Nic::User(nic)) = settings.way else {
+            panic!("a stack in user space");
+        };
+        assert_eq!(nic.addresses, ["10.0.0.2/24", "fd00::2/64"]);
+        assert_eq!(nic.gateway, Some("10.0.0.1".parse().unwrap()));
+        assert_ne!(nic.impairment, devmem_tcp::Impairment::NONE);
+        let kernel = Settings::parse([("way", "kernel:eth1"), ("require", "direct")]).unwrap();
+        assert_eq!(kernel.way, Way::Nic(Nic::Kernel("eth1".to_owned())));
+    }
+
+    #[test]
+    fn parameters_that_a_way_does_not_have_are_refused() {
+        let tap = [("way", "tap:dm0"), ("address", "10.0.0.2/24")];
+        for (more, remedy) in [
+            (&[("way", "tap:dm0")][..], "address=10.0.0.2/24"),
+            (&[tap[0], tap[1], ("require", "direct")], "way=sockets"),
+            (&[tap[0], tap[1], ("require", "device")], "require=direct"),
+            (&[tap[0], tap[1], ("gateway", "router")], "a router"),
+            (&[tap[0], tap[1], ("impair", "loss=lots")], "loss"),
+            (
+                &[("way", "kernel:eth1"), ("address", "10.0.0.2")],
+                "leave it out",
+            ),
+            (
+                &[("way", "sockets"), ("gateway", "10.0.0.1")],
+                "leave it out",
+            ),
+        ] {
+            let refused = Settings::parse(more.iter().copied()).unwrap_err();
+            assert!(refused.to_string().contains(remedy), "{more:?}: {refused}");
+        }
     }
 
     #[test]

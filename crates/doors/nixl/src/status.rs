@@ -84,6 +84,13 @@ impl Failure {
     }
 }
 
+/// Returns an error with its remedy, which may be on lines below it, as one line.
+pub(crate) fn one_line(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    lines.join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

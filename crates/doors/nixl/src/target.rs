@@ -5,9 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::broken::Broken;
-use crate::data::DataStream;
-use crate::near::Uncopied;
-use crate::record::{NEAR, Piece, Record, Violation};
+use crate::carriers::Carrier;
+use crate::record::{Piece, Record, Violation, sources};
 use crate::wires::{Context, TURN_RECORDS, Wires};
 
 /// Writes that were announced and are not done, and bytes of their messages. An initiator begins fewer.
@@ -62,53 +61,39 @@ impl Target {
 
     fn try_turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
         let mut worked = self.read_records(context)?;
-        worked |= self.wires.pull(context)?;
-        let mut all = std::mem::take(context.placed);
-        for placed in all.drain(..) {
-            self.on_placed(placed.transfer, placed.bytes, context);
-        }
-        *context.placed = all;
-        worked |= self.pull_near(context)?;
+        worked |= self.pull(context)?;
         worked |= self.wires.control.flush()?;
         worked |= self.wires.push(context)?;
         Ok(worked)
     }
 
-    /// Copies from the memory of the peer's process.
-    fn pull_near(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
-        let writes = &self.writes;
-        let pulled = self
-            .wires
-            .pull_near(context, |transfer| writes.contains_key(&transfer));
+    /// Receives payload.
+    fn pull(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let pulled = self.wires.pull(context);
         let mut all = std::mem::take(context.placed);
         for placed in all.drain(..) {
             self.on_placed(placed.transfer, placed.bytes, context);
         }
         *context.placed = all;
-        let Err(Uncopied { transfer, error }) = pulled else {
-            return Ok(pulled.unwrap_or(false));
+        let Err(Broken::Uncopied { transfer, .. }) = pulled else {
+            return pulled;
         };
         // The peer may have cancelled the transfer, and freed its memory.
         self.read_records(context)?;
         match self.writes.contains_key(&transfer) {
-            true => Err(Broken::Uncopied(error)),
+            true => pulled,
             false => Ok(true),
         }
     }
 
-    fn reads_records(&self, context: &Context<'_>) -> bool {
-        let pieces = |data: &DataStream| data.owed().1 + data.queued().1;
-        let near = self.wires.near.as_ref().map_or(0, |near| near.owed().1);
-        let pieces = self.wires.data.iter().map(pieces).sum::<usize>() + near;
-        context.inbox.has_room() && pieces < MAX_PIECES
-    }
-
     fn read_records(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
         for count in 0..TURN_RECORDS {
-            if !self.reads_records(context) {
-                return Ok(count > 0);
-            }
-            let Some((record, behind)) = self.wires.control.next()? else {
+            let has_room = context.inbox.has_room() && self.wires.carriers.pieces() < MAX_PIECES;
+            let next = match has_room {
+                true => self.wires.control.next()?,
+                false => None,
+            };
+            let Some((record, behind)) = next else {
                 return Ok(count > 0);
             };
             self.on_record(record, behind, context)?;
@@ -131,7 +116,6 @@ impl Target {
                 let message = self.wires.control.behind(behind).to_vec();
                 self.on_write(transfer, bytes, notification.map(|_| message), context)
             }
-            Record::Put(piece) if piece.stream == NEAR => self.on_near_put(piece, behind, context),
             Record::Put(piece) => self.on_put(piece, behind, context),
             Record::Get(piece) => self.on_get(piece, behind, context),
             Record::Notify { .. } => {
@@ -142,6 +126,7 @@ impl Target {
             }
             Record::Cancel { transfer } => {
                 self.forget(transfer);
+                self.wires.carriers.discard(transfer);
                 Ok(())
             }
             Record::Failed(fault) => Err(Broken::Told(fault)),
@@ -183,35 +168,24 @@ impl Target {
         context: &mut Context<'_>,
     ) -> Result<(), Broken> {
         self.announce(&piece)?;
-        let (entries, payload) = piece.split(self.wires.control.behind(behind))?;
+        let Wires { control, carriers } = &mut self.wires;
+        let (entries, rest) = piece.split(control.behind(behind))?;
         let mut scatter = context.regions.resolve(&piece, entries)?;
-        match piece.stream.checked_sub(1) {
-            None => {
-                scatter.fill(payload)?;
+        match carriers.get(piece.stream)? {
+            Carrier::Record => {
+                scatter.fill(rest)?;
                 // Its regions may be deregistered as soon as the program learns of it.
                 drop(scatter);
                 context.counts.inline += piece.bytes;
                 self.on_placed(piece.transfer, piece.bytes, context);
             }
-            Some(index) => self.stream(index)?.expect(piece.transfer, scatter),
+            Carrier::Stream(stream) => stream.expect(piece.transfer, scatter),
+            Carrier::Memory(near) => {
+                let near = near.ok_or(Violation::Stream)?;
+                near.expect(piece.transfer, scatter, sources(rest)?);
+                near.grant_all();
+            }
         }
-        Ok(())
-    }
-
-    /// As [`on_put`](Self::on_put), of bytes that this side copies from the memory of the peer's process.
-    fn on_near_put(
-        &mut self,
-        piece: Piece,
-        behind: Range<usize>,
-        context: &mut Context<'_>,
-    ) -> Result<(), Broken> {
-        self.announce(&piece)?;
-        let (entries, sources) = piece.split_near(self.wires.control.behind(behind))?;
-        let scatter = context.regions.resolve(&piece, entries)?;
-        let sources = sources.iter().map(|source| source.get()).collect();
-        let near = self.wires.near.as_mut().ok_or(Violation::Stream)?;
-        near.expect(piece.transfer, scatter, sources);
-        near.grant_all();
         Ok(())
     }
 
@@ -230,22 +204,19 @@ impl Target {
         behind: Range<usize>,
         context: &mut Context<'_>,
     ) -> Result<(), Broken> {
-        let (entries, _) = piece.split(self.wires.control.behind(behind))?;
+        let Wires { control, carriers } = &mut self.wires;
+        let (entries, _) = piece.split(control.behind(behind))?;
         let scatter = context.regions.resolve(&piece, entries)?;
-        if piece.stream == NEAR {
+        match carriers.get(piece.stream)? {
+            Carrier::Record => return Err(Violation::Stream.into()),
+            Carrier::Stream(stream) => stream.send(scatter),
             // The peer copies the bytes itself. Each range was checked all the same.
-            let transfer = piece.transfer;
-            self.wires.control.queue(Record::Granted { transfer });
-            return Ok(());
+            Carrier::Memory(_) => {
+                let transfer = piece.transfer;
+                control.queue(Record::Granted { transfer });
+            }
         }
-        let index = piece.stream.checked_sub(1).ok_or(Violation::Stream)?;
-        self.stream(index)?.send(scatter);
         Ok(())
-    }
-
-    fn stream(&mut self, index: u16) -> Result<&mut DataStream, Broken> {
-        let stream = self.wires.data.get_mut(usize::from(index));
-        stream.ok_or(Violation::Stream.into())
     }
 
     /// Bytes of a write are in place: if these were the last ones, the program gets the message, and the peer is told.

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use zerocopy::byteorder::little_endian::U64;
 
-use crate::ffi::region::Region;
-use crate::ffi::scatter::{Scatter, Uses};
+use crate::info::MemoryKind;
+use crate::raw::region::Region;
+use crate::raw::scatter::{Scatter, Uses};
 use crate::record::{Entry, MAX_ENTRIES, MAX_PIECE_BYTES};
 use crate::status::{Failure, Status};
 
@@ -41,6 +42,8 @@ pub(crate) struct Transfer {
     regions: Vec<Arc<Region>>,
     spans: Vec<Span>,
     bytes: u64,
+    /// All memory is of processes, so that one of them may copy from the other.
+    is_host: bool,
     status: AtomicI32,
     /// The number of its last posting.
     posting: AtomicU64,
@@ -52,6 +55,7 @@ impl Transfer {
         peer: Arc<str>,
         regions: Vec<Arc<Region>>,
         spans: Vec<Span>,
+        remote: MemoryKind,
     ) -> Result<Arc<Self>, Failure> {
         let sum = spans
             .iter()
@@ -62,7 +66,9 @@ impl Transfer {
                 "the transfer has more than 2^64 bytes",
             )
         })?;
+        let is_host = regions.iter().all(|region| region.gpu().is_none());
         Ok(Arc::new(Self {
+            is_host: is_host && remote == MemoryKind::Host,
             op,
             peer,
             regions,
@@ -84,6 +90,11 @@ impl Transfer {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Returns whether no memory of a GPU takes part, on either side.
+    pub(crate) fn is_host(&self) -> bool {
+        self.is_host
     }
 
     pub(crate) fn posting(&self) -> u64 {
@@ -193,7 +204,7 @@ impl Posted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::region::tests::leaked;
+    use crate::raw::region::tests::leaked;
 
     fn transfer(lens: &[u64]) -> Arc<Transfer> {
         let region = leaked(vec![0; 4 << 20], 1);
@@ -210,7 +221,14 @@ mod tests {
             }
         });
         let spans = spans.collect();
-        Transfer::new(Op::Write, "peer".into(), vec![region], spans).unwrap()
+        Transfer::new(
+            Op::Write,
+            "peer".into(),
+            vec![region],
+            spans,
+            MemoryKind::Host,
+        )
+        .unwrap()
     }
 
     #[test]

@@ -51,7 +51,7 @@ def environment(tmp_path: pathlib.Path) -> dict[str, str]:
         "paths_are_told",
     ],
 )
-@pytest.mark.parametrize("way", ["sockets", "unix"])
+@pytest.mark.parametrize("way", ["sockets", "unix", "kernel:lo"])
 def test_two_agents(case: str, way: str, environment: dict[str, str]) -> None:
     environment["DEVMEM_NIXL_WAY"] = way
     run = subprocess.run(

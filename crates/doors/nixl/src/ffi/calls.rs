@@ -1,6 +1,6 @@
 // UNSAFETY: functions that C calls, with its pointers to read and write.
 
-//! Engines, memory and peers. `shim/devmem_nixl.h` says what each function does.
+//! Engines and peers. `shim/devmem_nixl.h` says what each function does.
 //!
 //! # Safety
 //! Of every function: an engine is one of `devmem_nixl_open` that was not closed; texts, lists and out-parameters are as
@@ -14,11 +14,10 @@ use std::ffi::{OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::region::Region;
 use super::text::{Put, Text, done, list, write};
 use crate::abi;
 use crate::engine::{self, Engine, Progress};
-use crate::info::{AgentInfo, RegionInfo};
+use crate::info::AgentInfo;
 use crate::log::info;
 use crate::settings::{PARAMETERS, Settings};
 use crate::status::{Failure, Status};
@@ -100,59 +99,6 @@ unsafe extern "C" fn devmem_nixl_close(engine: *mut Engine) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn devmem_nixl_register(
-    it: *const Engine,
-    address: u64,
-    len: u64,
-    region: *mut u64,
-) -> c_int {
-    done(|| {
-        // SAFETY: an engine of the caller.
-        let engine = unsafe { engine(it)? };
-        let bad = || {
-            Failure::new(
-                Status::InvalidParam,
-                format!("{len} bytes at {address:#x} are no memory of a process"),
-            )
-        };
-        let (start, size) = usize::try_from(address)
-            .ok()
-            .zip(usize::try_from(len).ok())
-            .ok_or_else(bad)?;
-        let number = engine.with(|agent| {
-            let key = agent.new_key()?;
-            // SAFETY: the caller's memory, until it is deregistered: the contract of the function.
-            let region = unsafe { Region::new(start, size, key) };
-            Ok(agent.register(region.ok_or_else(bad)?))
-        })?;
-        // SAFETY: room for a number.
-        unsafe { write(region, number) }
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn devmem_nixl_deregister(it: *const Engine, region: u64) -> c_int {
-    // SAFETY: an engine of the caller.
-    done(|| unsafe { engine(it)? }.with(|agent| agent.deregister(region)))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn devmem_nixl_describe(
-    it: *const Engine,
-    region: u64,
-    put: Put,
-    to: *mut c_void,
-) -> c_int {
-    done(|| {
-        // SAFETY: an engine of the caller.
-        let described = unsafe { engine(it)? }.with(|agent| agent.describe(region))?;
-        // SAFETY: the caller's function, with the caller's pointer.
-        unsafe { put(to, Text::of(&described.to_bytes())) };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn devmem_nixl_info(it: *const Engine, put: Put, to: *mut c_void) -> c_int {
     done(|| {
         // SAFETY: an engine of the caller.
@@ -173,54 +119,6 @@ unsafe extern "C" fn devmem_nixl_load_agent(it: *const Engine, name: Text, bytes
         // SAFETY: a text of the caller.
         let loaded = AgentInfo::from_bytes(unsafe { bytes.bytes() })?;
         engine.with(|agent| agent.load_agent(name, loaded))
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn devmem_nixl_load_region(
-    it: *const Engine,
-    peer: Text,
-    bytes: Text,
-    region: *mut u64,
-) -> c_int {
-    done(|| {
-        // SAFETY: an engine of the caller.
-        let engine = unsafe { engine(it)? };
-        // SAFETY: a text of the caller.
-        let peer = unsafe { peer.name()? };
-        // SAFETY: a text of the caller.
-        let loaded = RegionInfo::from_bytes(unsafe { bytes.bytes() })?;
-        let number = engine.with(|agent| Ok(agent.load_region(peer, loaded)))?;
-        // SAFETY: room for a number.
-        unsafe { write(region, number) }
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn devmem_nixl_load_own(
-    it: *const Engine,
-    region: u64,
-    remote: *mut u64,
-) -> c_int {
-    done(|| {
-        // SAFETY: an engine of the caller.
-        let number = unsafe { engine(it)? }.with(|agent| {
-            let (name, described) = (agent.name().to_owned(), agent.describe(region)?);
-            Ok(agent.load_region(&name, described))
-        })?;
-        // SAFETY: room for a number.
-        unsafe { write(remote, number) }
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn devmem_nixl_unload_region(it: *const Engine, region: u64) -> c_int {
-    done(|| {
-        // SAFETY: an engine of the caller.
-        unsafe { engine(it)? }.with(|agent| {
-            agent.unload_region(region);
-            Ok(())
-        })
     })
 }
 

@@ -6,17 +6,20 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
-use super::region::Region;
+use crate::carriers::{Carriers, Counts};
 use crate::control::Control;
 use crate::data::DataStream;
 use crate::inbox::Inbox;
 use crate::near::NearMemory;
+use crate::raw::region::Region;
 use crate::record::MAX_INLINE_BYTES;
 use crate::regions::Regions;
-use crate::socket::Socket;
+use crate::sockets::{Readiness, Socket};
 use crate::target::Target;
-use crate::wires::{Context, Counts, Wires};
+use crate::wire::{Ready, Wire};
+use crate::wires::{Context, Wires};
 
 /// Bytes of the memory; the second quarter of it is registered.
 pub const BYTES: usize = 32 << 10;
@@ -40,11 +43,12 @@ pub struct Scene {
 }
 
 /// Returns both ends of a connection: one of the target, and one of the peer.
-fn pair() -> (Socket, UnixStream) {
+fn pair(readiness: &Arc<Readiness>) -> (Box<dyn Wire>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     ours.set_nonblocking(true).expect("a socket");
     theirs.set_nonblocking(true).expect("a socket");
-    (Socket::ready(TcpStream::from(OwnedFd::from(ours))), theirs)
+    let ours = TcpStream::from(OwnedFd::from(ours));
+    (Box::new(Socket::new(ours, readiness)), theirs)
 }
 
 impl Default for Scene {
@@ -55,12 +59,14 @@ impl Default for Scene {
         let region = unsafe { Region::new(start, BYTES / 4, KEY) };
         let mut regions = Regions::default();
         regions.add(region.expect("an address of this process"));
-        let ((ours, control), (first, a), (second, b)) = (pair(), pair(), pair());
-        let data = [first, second].map(DataStream::new).into();
+        let readiness = Arc::new(Readiness::new().expect("an epoll descriptor"));
+        let [(ours, control), (first, a), (second, b)] = [(); 3].map(|()| pair(&readiness));
         let wires = Wires {
             control: Control::new(ours),
-            data,
-            near: Some(NearMemory::new(rustix::process::getpid())),
+            carriers: Carriers {
+                streams: [first, second].map(DataStream::new).into(),
+                near: Some(NearMemory::new(rustix::process::getpid())),
+            },
         };
         Self {
             target: Target::new("fuzz".into(), wires),
@@ -100,9 +106,13 @@ impl Scene {
             entries: &mut Vec::new(),
             placed: &mut Vec::new(),
         };
-        self.target.wires.control.socket.assume_ready();
-        for data in &mut self.target.wires.data {
-            data.socket.assume_ready();
+        for number in 0..3 {
+            let ready = Ready {
+                number,
+                to_read: true,
+                to_write: true,
+            };
+            self.target.wires.on_ready(number as usize, ready);
         }
         self.has_ended = self.target.turn(&mut context).is_err();
     }

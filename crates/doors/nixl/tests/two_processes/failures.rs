@@ -3,12 +3,28 @@
 use crate::far::{Far, pattern, until};
 use crate::loaded::{
     Agent, BACKEND, IN_PROGRESS, INVALID_PARAM, MISMATCH, Memory, NOT_ALLOWED, NOT_FOUND,
-    NOT_POSTED, REMOTE_DISCONNECT, REPOST_ACTIVE, Range, SUCCESS,
+    NOT_POSTED, REMOTE_DISCONNECT, REPOST_ACTIVE, Range, SUCCESS, Transfer,
 };
-use crate::near::{NAME, Near, done, end_of};
+use crate::near::{Both, NAME, Near, done, end_of};
 
 /// A transfer that a peer without a thread does not serve, so that it goes on until the test says otherwise.
 const LEN: usize = 16 << 20;
+
+/// A peer without a thread, which serves only while it is asked for notifications; connected, and with memory of both sides.
+fn idle_peer() -> (Far, Near, Both) {
+    let mut far = Far::start("far", false);
+    let near = Near::meet(&mut far, true, &[]);
+    wake(&near, &mut far);
+    let both = near.memories(&mut far, LEN, 1);
+    (far, near, both)
+}
+
+/// Lets such a peer serve until a transfer with a notification has succeeded. Returns the notification.
+fn serve(far: &mut Far, transfer: &Transfer<'_>) -> String {
+    far.begin("notifications 1");
+    assert_eq!(end_of(transfer), SUCCESS);
+    far.answer()
+}
 
 /// Lets a peer without a thread serve, until it has a notification of this process, which has a thread.
 fn wake(near: &Near, far: &mut Far) {
@@ -17,26 +33,18 @@ fn wake(near: &Near, far: &mut Far) {
 }
 
 pub fn a_transfer_that_goes_on_is_not_posted_again() {
-    let mut far = Far::start("far", false);
-    let near = Near::meet(&mut far, true, &[]);
-    let both = near.memories(&mut far, LEN, 1);
+    let (mut far, near, both) = idle_peer();
     let write = near.transfer(true, &[both.pair(0, 0, LEN)]);
     assert_eq!(write.check(), NOT_POSTED);
     assert_eq!(write.post(Some(b"there")), IN_PROGRESS);
     assert_eq!(write.post(None), REPOST_ACTIVE);
-    far.begin("notifications 1");
-    assert_eq!(end_of(&write), SUCCESS);
-    far.answer();
-    far.begin("notifications 1");
-    assert_eq!(done(&write, Some(b"again")), SUCCESS);
-    far.answer();
+    serve(&mut far, &write);
+    write.post(Some(b"again"));
+    serve(&mut far, &write);
 }
 
 pub fn a_cancelled_read_leaves_the_memory_alone() {
-    let mut far = Far::start("far", false);
-    let near = Near::meet(&mut far, true, &[]);
-    wake(&near, &mut far);
-    let both = near.memories(&mut far, LEN, 1);
+    let (mut far, near, both) = idle_peer();
     let read = near.transfer(false, &[both.pair(0, 0, LEN)]);
     assert_eq!(read.post(None), IN_PROGRESS);
     drop(read);
@@ -49,25 +57,18 @@ pub fn a_cancelled_read_leaves_the_memory_alone() {
     here.region = region;
     let read = near.transfer(false, &[(here, there)]);
     read.post(Some(b"read"));
-    far.begin("notifications 1");
-    assert_eq!(end_of(&read), SUCCESS);
-    far.answer();
+    serve(&mut far, &read);
     assert!(both.near.read(0, 100_000) == pattern(1, 100_000));
 }
 
 pub fn a_cancelled_write_gives_no_notification() {
-    let mut far = Far::start("far", false);
-    let near = Near::meet(&mut far, true, &[]);
-    wake(&near, &mut far);
-    let both = near.memories(&mut far, LEN, 1);
+    let (mut far, near, both) = idle_peer();
     let write = near.transfer(true, &[both.pair(0, 0, LEN)]);
     assert_eq!(write.post(Some(b"never")), IN_PROGRESS);
     drop(write);
     let next = near.transfer(true, &[both.pair(0, 0, 1000)]);
     next.post(Some(b"next"));
-    far.begin("notifications 1");
-    assert_eq!(end_of(&next), SUCCESS);
-    let word = far.answer();
+    let word = serve(&mut far, &next);
     assert!(word.ends_with(&crate::far::hex(b"next")), "{word}");
 }
 
@@ -165,10 +166,7 @@ pub fn a_peer_is_disconnected_and_connected_again() {
 }
 
 pub fn deregistered_memory_is_touched_no_more() {
-    let mut far = Far::start("far", false);
-    let near = Near::meet(&mut far, true, &[]);
-    wake(&near, &mut far);
-    let both = near.memories(&mut far, LEN, 1);
+    let (mut far, near, both) = idle_peer();
     let read = near.transfer(false, &[both.pair(0, 0, LEN)]);
     assert_eq!(read.post(None), IN_PROGRESS);
     // The result is an error: the core of NIXL ignores it, so nothing may be written from here on.

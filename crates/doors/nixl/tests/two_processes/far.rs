@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::loaded::{Agent, IN_PROGRESS, Memory, Range, SUCCESS, fork_and_check, way};
+use crate::gpu::GpuSide;
+use crate::loaded::{Agent, IN_PROGRESS, Memory, Range, SUCCESS, fork_and_check};
+use crate::setup::{Setup, setup, use_setup};
 
 /// Far longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -13,8 +15,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Set in the other process: the name of its agent.
 pub const ROLE: &str = "DEVMEM_NIXL_TEST_AGENT";
 
-/// And the way that it uses.
-const WAY: &str = "DEVMEM_NIXL_TEST_WAY";
+/// And its parameters, one a line.
+const PARAMETERS: &str = "DEVMEM_NIXL_TEST_PARAMETERS";
 
 /// Repeats `attempt` until it has a result.
 pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
@@ -75,9 +77,13 @@ impl Far {
     pub fn start(name: &str, has_thread: bool) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut command = Command::new(program);
+        let parameters = setup().far.into_iter();
+        let parameters: Vec<_> = parameters
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         command
             .env(ROLE, name)
-            .env(WAY, way())
+            .env(PARAMETERS, parameters.join("\n"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = command.spawn().expect("this program can be started");
@@ -115,7 +121,11 @@ impl Far {
 
     /// Registers memory with the pattern of a seed.
     pub fn memory(&mut self, len: usize, seed: u64) -> FarMemory {
-        let answer = self.tell(&format!("memory {len} {seed}"));
+        self.registered(&format!("memory {len} {seed}"))
+    }
+
+    fn registered(&mut self, line: &str) -> FarMemory {
+        let answer = self.tell(line);
         let words: Vec<_> = answer.split(' ').collect();
         let [number, address, data] = words[..] else {
             panic!("{answer}");
@@ -126,6 +136,11 @@ impl Far {
             address: value(address),
             data: unhex(data),
         }
+    }
+
+    /// Registers memory of a GPU with the pattern of a seed.
+    pub fn gpu(&mut self, len: usize, seed: u64) -> FarMemory {
+        self.registered(&format!("gpu {len} {seed}"))
     }
 
     /// Returns bytes of its memory.
@@ -163,19 +178,32 @@ impl Drop for Far {
     }
 }
 
+/// Agents of this process have the parameters that the test has given.
+fn take_setup() {
+    let parameters = std::env::var(PARAMETERS).expect("parameters");
+    let pair = |line: &str| {
+        let (key, value) = line.split_once('=').expect("a parameter");
+        (key.to_owned(), value.to_owned())
+    };
+    use_setup(Setup {
+        near: parameters.lines().map(pair).collect(),
+        far: Vec::new(),
+    });
+}
+
 /// What the other process is.
 pub fn play(name: &str) {
+    take_setup();
     let mut far: Option<Agent> = None;
     let mut memories = HashMap::new();
+    let mut gpus = HashMap::new();
     for line in std::io::stdin().lines() {
         let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let answer = match (words[0], &far) {
             ("open", _) => {
-                let way = std::env::var(WAY).expect("a way");
-                let given = [("way", way.as_str())];
-                let agent = Agent::open(name, number(1) == 1, &given).expect("an agent");
+                let agent = Agent::open(name, number(1) == 1, &[]).expect("an agent");
                 let info = hex(&agent.info());
                 far = Some(agent);
                 info
@@ -196,6 +224,15 @@ pub fn play(name: &str) {
                 );
                 memories.insert(region, memory);
                 answer
+            }
+            ("gpu", Some(agent)) => {
+                let memory = GpuSide::new(agent, number(1) as usize, number(2));
+                let (region, address) = (memory.region, memory.address());
+                gpus.insert(region, memory);
+                format!("{region} {address} {}", hex(&agent.describe(region)))
+            }
+            ("bytes", Some(_)) if gpus.contains_key(&number(1)) => {
+                hex(&gpus[&number(1)].read(number(2) as usize, number(3) as usize))
             }
             ("deregister", Some(agent)) => agent.deregister(number(1)).to_string(),
             ("bytes", Some(_)) => {

@@ -82,7 +82,7 @@ impl Scene {
     fn introduce(&self) -> (TcpStream, TcpStream) {
         let mut control = self.connect();
         control
-            .write_all(&record(1, 0, 1, self.cookie, 1, 20))
+            .write_all(&record(1, 0, 1, self.cookie, VERSION, 20))
             .expect("a socket");
         control
             .write_all(b"0123456789abcdefevil")
@@ -91,7 +91,7 @@ impl Scene {
         control.read_exact(&mut welcome).expect("a welcome");
         let mut data = self.connect();
         let session = welcome[8..16].try_into().expect("8 bytes");
-        data.write_all(&record(1, 1, 0, session, 1, 0))
+        data.write_all(&record(1, 1, 0, session, VERSION, 0))
             .expect("a socket");
         let mut ready = [0; 32];
         control.read_exact(&mut ready).expect("all are there");
@@ -99,6 +99,9 @@ impl Scene {
         (control, data)
     }
 }
+
+/// The version of the protocol.
+const VERSION: u64 = 2;
 
 /// A header, in the layout of the protocol.
 fn record(kind: u16, stream: u16, entries: u32, id: [u8; 8], bytes: u64, tail: u32) -> Vec<u8> {
@@ -139,7 +142,7 @@ pub fn strangers_are_sent_away() {
     let scene = Scene::new();
     let mut wrong = scene.connect();
     wrong
-        .write_all(&record(1, 0, 1, [7; 8], 1, 0))
+        .write_all(&record(1, 0, 1, [7; 8], VERSION, 0))
         .expect("a socket");
     let said = until_ended(wrong);
     // Failed, with the reason that another agent is meant.
@@ -152,12 +155,12 @@ pub fn strangers_are_sent_away() {
     assert_eq!((said[0], said[8]), (10, 2));
     let mut session = scene.connect();
     session
-        .write_all(&record(1, 1, 0, [9; 8], 1, 0))
+        .write_all(&record(1, 1, 0, [9; 8], VERSION, 0))
         .expect("a socket");
     until_ended(session);
     for streams in [0, 65, u32::MAX] {
         let mut many = scene.connect();
-        many.write_all(&record(1, 0, streams, scene.cookie, 1, 0))
+        many.write_all(&record(1, 0, streams, scene.cookie, VERSION, 0))
             .expect("a socket");
         until_ended(many);
     }
@@ -235,7 +238,10 @@ fn other_lies(scene: &Scene) -> Vec<Lie> {
         ("an unknown record", record(99, 0, 0, ONE, 0, 0)),
         ("a record of the other side", record(8, 0, 0, ONE, 0, 0)),
         ("a permission", record(11, 0, 0, ONE, 0, 0)),
-        ("a second introduction", record(1, 0, 1, scene.cookie, 1, 0)),
+        (
+            "a second introduction",
+            record(1, 0, 1, scene.cookie, VERSION, 0),
+        ),
         ("an inline read", get(0, 0)),
         ("a read outside", get(1, LEN as u64)),
         ("no ranges", record(6, 1, 0, ONE, 5, 0)),

@@ -3,10 +3,13 @@
 
 mod failures;
 mod far;
+mod gpu;
 mod hostile;
 mod loaded;
 mod near;
+mod setup;
 mod transfers;
+mod ways;
 
 use std::process::ExitCode;
 
@@ -16,7 +19,17 @@ use libtest_mimic::{Arguments, Trial};
 macro_rules! trials {
     ($way:expr, $($test:path),* $(,)?) => {
         [$(Trial::test(format!("{}::{}", $way, stringify!($test)), || {
-            loaded::use_way($way);
+            setup::use_way($way);
+            $test();
+            Ok(())
+        })),*]
+    };
+}
+
+/// As [`trials`], of tests that have a set-up of their own.
+macro_rules! trials_of_ways {
+    ($($test:path),* $(,)?) => {
+        [$(Trial::test(stringify!($test), || {
             $test();
             Ok(())
         })),*]
@@ -63,5 +76,19 @@ fn main() -> ExitCode {
             hostile::records_that_lie_end_connections_and_nothing_else,
         ]);
     }
+    tests.extend(trials_of_ways![
+        ways::over_a_tap,
+        ways::over_packet_sockets,
+        ways::over_packet_sockets_that_lose_and_reorder,
+        ways::over_a_wire,
+        ways::over_a_wire_with_loss_and_reordering,
+        ways::a_way_that_cannot_be_had_is_refused_with_its_reason,
+        ways::the_kernels_interface_is_a_way,
+        gpu::memory_of_gpus_is_read_and_written_from_either_side,
+        gpu::an_agent_copies_between_its_own_memories,
+        gpu::bytes_that_go_through_host_memory_are_counted,
+        gpu::deregistered_memory_of_a_gpu_is_used_no_more,
+        gpu::what_is_no_memory_of_a_gpu_is_refused,
+    ]);
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -1,8 +1,9 @@
 //! What works: every byte is compared.
 
 use crate::far::{Far, hex, pattern};
-use crate::loaded::{Agent, INVALID_PARAM, Memory, Range, SUCCESS, paths, way};
+use crate::loaded::{Agent, INVALID_PARAM, Memory, Range, SUCCESS, paths};
 use crate::near::{NAME, Near, done, end_of};
+use crate::setup::way;
 
 /// Around the limits of what follows a record, and of a piece.
 const SIZES: [usize; 10] = [
@@ -386,7 +387,7 @@ pub fn what_was_moved_is_told() {
         .lines()
         .find(|line| line.contains(name))
         .expect("a line of this agent");
-    let moved = match way() {
+    let moved = match &*way() {
         "unix" => "\"unix_bytes\":100000,",
         _ => "\"received_bytes\":100000,",
     };

@@ -76,9 +76,10 @@ def _loaded() -> set[str]:
 def paths() -> list[dict[str, Any]]:
     """Returns one entry for each agent with this backend in the process.
 
-    `agent` is its name, `way` the parameter, `sent_bytes` and `received_bytes` what went from and into registered memory by the kernel's
-    sockets, `unix_bytes` what was copied from the memory of another process, `inline_bytes` what was short and copied once more on each side,
-    and `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
+    `agent` is its name, `way` the parameter, `copies` how often the CPU copies each byte of a connection on this side, `sent_bytes` and
+    `received_bytes` what went from and into registered memory by connections, `unix_bytes` what was copied from the memory of another process,
+    `inline_bytes` what was short and copied once more on each side, `staged_bytes` what went through host memory from or to a GPU, and
+    `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
     """
     out = bytearray()
 

@@ -5,7 +5,6 @@
 
 mod memory;
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
@@ -13,6 +12,7 @@ use std::sync::OnceLock;
 use devmem_linux::test_util::built_library;
 use libloading::Library;
 
+use crate::setup::setup;
 pub use memory::Memory;
 
 /// Numbers of NIXL.
@@ -74,19 +74,6 @@ pub struct Range {
     pub region: u64,
 }
 
-thread_local! {
-    static WAY: Cell<&'static str> = const { Cell::new("auto") };
-}
-
-/// The way of agents that this thread opens, unless they are given another one.
-pub fn use_way(way: &'static str) {
-    WAY.set(way);
-}
-
-pub fn way() -> &'static str {
-    WAY.get()
-}
-
 /// Calls a function of the library by its name.
 macro_rules! call {
     ($name:literal, ($($type:ty),*) $(-> $result:ty)?, ($($arg:expr),*)) => {{
@@ -141,11 +128,11 @@ impl Agent {
             key: Text::of(key.as_bytes()),
             value: Text::of(value.as_bytes()),
         };
-        let pairs: Vec<_> = [("way", way())]
-            .iter()
-            .chain(parameters)
-            .map(pair)
-            .collect();
+        let setup = setup();
+        let of_setup = setup.near.iter();
+        let of_setup = of_setup.map(|(key, value)| (key.as_str(), value.as_str()));
+        let all: Vec<_> = of_setup.chain(parameters.iter().copied()).collect();
+        let pairs: Vec<_> = all.iter().map(pair).collect();
         let mut engine = null_mut();
         let status = call!(
             b"devmem_nixl_open", (Text, *const Pair, usize, c_int, *mut *mut c_void) -> c_int,
@@ -161,6 +148,16 @@ impl Agent {
             (self.0, memory.address(), memory.len() as u64, &raw mut number)
         );
         judged(status, number).expect("memory is registered")
+    }
+
+    /// Registers memory of the first GPU.
+    pub fn register_gpu(&self, address: u64, len: usize) -> Result<u64, i32> {
+        let mut number = 0;
+        let status = call!(
+            b"devmem_nixl_register_gpu", (*mut c_void, u64, u64, u64, *mut u64) -> c_int,
+            (self.0, address, len as u64, 0, &raw mut number)
+        );
+        judged(status, number)
     }
 
     pub fn deregister(&self, region: u64) -> i32 {

@@ -5,12 +5,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::gpu::GpuMemory;
+
 /// Of [`Region::uses`]: the region was deregistered.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// Memory that NIXL has registered.
 ///
-/// Invariant: until `uses` has `CLOSED`, the `len` bytes at `address` are memory of this process that may be read and written.
+/// Invariant: until `uses` has `CLOSED`, the `len` bytes at `address` are memory of this process that may be read and written; or, with `gpu`,
+/// memory of a GPU.
 #[derive(Debug)]
 pub(crate) struct Region {
     address: usize,
@@ -20,6 +23,8 @@ pub(crate) struct Region {
     /// Uses by transfers, of this agent and of peers; and `CLOSED`. Who touches the memory holds the lock of the agent, and so does who
     /// sets `CLOSED`.
     uses: AtomicUsize,
+    /// The bytes are memory of a GPU, which only its driver copies.
+    gpu: Option<GpuMemory>,
 }
 
 impl Region {
@@ -28,12 +33,36 @@ impl Region {
     /// the memory belongs to programs in other languages. That is NIXL's contract of `registerMem`.
     pub(crate) unsafe fn new(address: usize, len: usize, key: u64) -> Option<Arc<Self>> {
         address.checked_add(len)?;
-        Some(Arc::new(Self {
+        if address == 0 && len > 0 {
+            return None;
+        }
+        Some(Arc::new(Self::with(address, len, key, None)))
+    }
+
+    /// Takes memory of a GPU.
+    pub(crate) fn of_gpu(
+        address: usize,
+        len: usize,
+        key: u64,
+        gpu: GpuMemory,
+    ) -> Option<Arc<Self>> {
+        address.checked_add(len)?;
+        Some(Arc::new(Self::with(address, len, key, Some(gpu))))
+    }
+
+    fn with(address: usize, len: usize, key: u64, gpu: Option<GpuMemory>) -> Self {
+        Self {
             address,
             len,
             key,
             uses: AtomicUsize::new(0),
-        }))
+            gpu,
+        }
+    }
+
+    /// Returns the memory of a GPU that the region is, if it is one.
+    pub(crate) fn gpu(&self) -> Option<&GpuMemory> {
+        self.gpu.as_ref()
     }
 
     pub(crate) fn address(&self) -> usize {
@@ -65,6 +94,9 @@ impl Region {
 
     /// Deregisters the region: nothing touches the memory any more. `Err`: that many uses were going on, and fail.
     pub(crate) fn close(&self) -> Result<(), usize> {
+        if let Some(gpu) = &self.gpu {
+            gpu.revoke();
+        }
         match self.uses.fetch_or(CLOSED, Ordering::Relaxed) & !CLOSED {
             0 => Ok(()),
             uses => Err(uses),
@@ -86,12 +118,16 @@ impl Use {
         self.0.uses.load(Ordering::Relaxed) & CLOSED == 0
     }
 
-    /// Returns the address of a range, if it is in the region.
+    /// Returns where a range is, and its length, if it is in the region: its address; or of a GPU's memory, its offset.
     pub(super) fn place(&self, offset: u64, len: u64) -> Option<(usize, usize)> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
         let end = offset.checked_add(len)?;
-        // No overflow: `new` has checked the end of the region.
-        (end <= self.0.len).then(|| (self.0.address + offset, len))
+        let start = match self.0.gpu {
+            // No overflow: `new` has checked the end of the region.
+            None => self.0.address + offset,
+            Some(_) => offset,
+        };
+        (end <= self.0.len).then_some((start, len))
     }
 }
 
@@ -144,5 +180,7 @@ pub(crate) mod tests {
     fn a_range_that_wraps_around_is_no_region() {
         // SAFETY: nothing is made.
         assert!(unsafe { Region::new(usize::MAX, 2, 1) }.is_none());
+        // SAFETY: as above.
+        assert!(unsafe { Region::new(0, 2, 1) }.is_none());
     }
 }

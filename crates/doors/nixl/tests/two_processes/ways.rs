@@ -1,0 +1,161 @@
+//! The ways of the library: what works over the kernel's sockets works over a stack in user space, and between both.
+
+use devmem_linux::netif::Interface;
+use devmem_linux::tap::TapOptions;
+use devmem_linux::test_util::in_netns;
+
+use crate::loaded::{Agent, paths};
+use crate::setup::{Setup, use_setup};
+use crate::{failures, transfers};
+
+/// What works over each of them. In the other tests, agents know addresses of this machine, or have several in one process.
+const TESTS: &[fn()] = &[
+    transfers::reads_and_writes_of_all_sizes_arrive_with_their_notifications,
+    transfers::without_threads_calls_make_progress,
+    transfers::many_descriptors_are_scattered_and_gathered,
+    transfers::a_hundred_thousand_descriptors_of_many_regions_arrive,
+    transfers::notifications_of_all_sizes_keep_their_order,
+    transfers::a_transfer_is_posted_again_and_again,
+    transfers::several_threads_post_and_check_at_a_time,
+    transfers::both_sides_write_at_a_time,
+    failures::a_transfer_that_goes_on_is_not_posted_again,
+    failures::a_cancelled_read_leaves_the_memory_alone,
+    failures::a_cancelled_write_gives_no_notification,
+    failures::a_peer_is_disconnected_and_connected_again,
+    failures::deregistered_memory_is_touched_no_more,
+    failures::ranges_that_are_not_registered_are_refused,
+    failures::memory_that_the_peer_deregistered_is_refused_by_it,
+    failures::a_child_of_fork_has_no_agent,
+];
+
+/// The same, and a peer that is killed.
+fn run_all(setup: &Setup) {
+    run(setup);
+    failures::a_peer_that_is_killed_is_a_disconnect_and_may_come_back();
+}
+
+fn run(setup: &Setup) {
+    use_setup(setup.clone());
+    for test in TESTS {
+        test();
+    }
+}
+
+fn parameters(given: &[(&str, &str)]) -> Vec<(String, String)> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    given.iter().map(owned).collect()
+}
+
+/// Two NICs on a wire between two processes.
+fn wire(impairment: &str) -> (tempfile::TempDir, Setup) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("wire").display().to_string();
+    let end = |kind: &str, address| {
+        let way = format!("{kind}:{path}");
+        parameters(&[("way", &way), ("address", address), ("impair", impairment)])
+    };
+    let setup = Setup {
+        near: end("unix", "10.77.0.1/24"),
+        far: end("unix-listen", "10.77.0.2/24"),
+    };
+    (folder, setup)
+}
+
+pub fn over_a_wire() {
+    let (_folder, setup) = wire("none");
+    run(&setup);
+}
+
+pub fn over_a_wire_with_loss_and_reordering() {
+    let (_folder, setup) = wire("loss=1%,reorder=2%,seed=7");
+    run(&setup);
+}
+
+pub fn over_a_tap() {
+    in_netns("ways::over_a_tap", || {
+        let tap = TapOptions::new("nixl0".to_owned()).open().expect("a TAP");
+        let address = [10, 99, 0, 1].into();
+        // Nothing is restored of an interface that was just made.
+        drop(
+            tap.set_up_interface(1500, &[(address, 24)])
+                .expect("the kernel's end"),
+        );
+        tap.set_persistent(true)
+            .expect("it outlives its descriptor");
+        drop(tap);
+        let user = parameters(&[
+            ("way", "tap:nixl0"),
+            ("address", "10.99.0.2/24"),
+            ("timeout", "3"),
+        ]);
+        let kernel = parameters(&[
+            ("way", "sockets"),
+            ("address", "10.99.0.1"),
+            ("timeout", "3"),
+        ]);
+        run_all(&Setup {
+            near: user.clone(),
+            far: kernel.clone(),
+        });
+        run_all(&Setup {
+            near: kernel,
+            far: user,
+        });
+    });
+}
+
+/// Makes a veth pair, and returns the set-up of two stacks on it.
+fn veth() -> Setup {
+    let (first, second) = Interface::create_veth_pair("nixl1", "nixl2").expect("a veth pair");
+    for mut end in [first, second] {
+        end.set_up().expect("an end of it");
+    }
+    let end = |way, address| parameters(&[("way", way), ("address", address), ("timeout", "3")]);
+    Setup {
+        near: end("packet:nixl1", "10.98.0.1/24"),
+        far: end("packet:nixl2", "10.98.0.2/24"),
+    }
+}
+
+pub fn over_packet_sockets() {
+    in_netns("ways::over_packet_sockets", || run_all(&veth()));
+}
+
+pub fn over_packet_sockets_that_lose_and_reorder() {
+    in_netns("ways::over_packet_sockets_that_lose_and_reorder", || {
+        let mut setup = veth();
+        for end in [&mut setup.near, &mut setup.far] {
+            end.extend(parameters(&[("impair", "loss=1%,reorder=2%,seed=9")]));
+        }
+        run(&setup);
+    });
+}
+
+pub fn a_way_that_cannot_be_had_is_refused_with_its_reason() {
+    for (way, address) in [
+        ("packet:nixl-none", "10.98.0.1/24"),
+        ("kernel:nixl-none", ""),
+        ("unix:/nonexistent/wire", "10.98.0.1/24"),
+        ("packet:lo", ""),
+    ] {
+        let given = [("way", way), ("address", address)];
+        assert!(Agent::open("near", true, &given).is_err(), "{way}");
+    }
+}
+
+pub fn the_kernels_interface_is_a_way() {
+    let lo = parameters(&[("way", "kernel:lo")]);
+    run_all(&Setup {
+        near: lo.clone(),
+        far: lo,
+    });
+    let agent = Agent::open("with a way", true, &[]).expect("an agent");
+    let all = paths();
+    let line = all.lines().find(|line| line.contains("with a way"));
+    let line = line.expect("a line of this agent");
+    assert!(
+        line.contains("\"way\":\"kernel:lo\",\"copies\":1,"),
+        "{line}"
+    );
+    drop(agent);
+}

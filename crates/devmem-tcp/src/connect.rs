@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::congestion::Congestion;
 use crate::syn_data::EarlyCookie;
 
 /// Options of [`Netdev::connect_with`](crate::Netdev::connect_with).
@@ -26,6 +27,7 @@ pub struct ConnectOptions {
     pub(crate) source: Option<SocketAddr>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) cookie: EarlyCookie,
+    pub(crate) congestion: Option<Congestion>,
 }
 
 impl ConnectOptions {
@@ -37,6 +39,16 @@ impl ConnectOptions {
     /// Connects from this address of the NIC; port 0 selects a free port.
     pub fn source(mut self, address: SocketAddr) -> Self {
         self.source = Some(address);
+        self
+    }
+
+    /// Sets the congestion control of the connection, before its SYN leaves: DCTCP negotiates ECN with it. By default it is that of the
+    /// NIC, or of the kernel.
+    ///
+    /// A NIC of the kernel fails to connect if the kernel does not have it.
+    #[doc(alias = "TCP_CONGESTION")]
+    pub fn congestion(mut self, congestion: Congestion) -> Self {
+        self.congestion = Some(congestion);
         self
     }
 

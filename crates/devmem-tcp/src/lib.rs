@@ -198,6 +198,7 @@ pub mod capture;
 pub mod choice;
 mod completions;
 mod conflicts;
+mod congestion;
 mod connect;
 mod connecting;
 #[cfg(feature = "cuda")]

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use crate::backend::Listening;
+use crate::congestion::Congestion;
 use crate::driver::WaitLimit;
 use crate::error::Error;
 use crate::limit::CallLimit;
@@ -89,6 +90,15 @@ impl Listener {
     #[doc(alias = "TCP_FASTOPEN_NO_COOKIE")]
     pub fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
         self.socket.set_early_cookie(cookie)
+    }
+
+    /// Sets the congestion control of the connections that are accepted from now on. By default it is that of the NIC, or of the kernel.
+    ///
+    /// # Errors
+    /// The kernel of a kernel NIC does not have it, or permits it to root only; the NIC belongs to another process.
+    #[doc(alias = "TCP_CONGESTION")]
+    pub fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        self.socket.set_congestion(congestion)
     }
 
     /// Makes [`accept`](Self::accept) return `WouldBlock` instead of waiting. Overrides an earlier

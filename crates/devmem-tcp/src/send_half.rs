@@ -11,6 +11,7 @@ use devmem_uapi::Errno;
 use crate::backend::Socket;
 use crate::bound_tx::BoundTx;
 use crate::completions::Completions;
+use crate::congestion::Congestion;
 use crate::driver::WaitLimit;
 use crate::error::{Error, ErrorKind};
 use crate::limit::CallLimit;
@@ -149,6 +150,15 @@ impl SendHalf {
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.socket.set_nodelay(nodelay)
+    }
+
+    /// Changes the congestion control, as [`Stream::set_congestion`](crate::Stream::set_congestion).
+    ///
+    /// # Errors
+    /// As [`Stream::set_congestion`](crate::Stream::set_congestion).
+    #[doc(alias = "TCP_CONGESTION")]
+    pub fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        self.socket.set_congestion(congestion)
     }
 
     /// Returns the address of the peer.

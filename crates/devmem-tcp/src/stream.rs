@@ -14,6 +14,7 @@ use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
 use crate::completions::Completions;
+use crate::congestion::Congestion;
 use crate::error::{Error, HeldMemory, RecvError};
 use crate::recv_half::{RecvHalf, StreamStats};
 use crate::recv_request::Placement;
@@ -216,6 +217,16 @@ impl Stream {
     /// The NIC belongs to another process.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.socket().nodelay()
+    }
+
+    /// Changes the congestion control; the congestion window stays. What a handshake has to negotiate is not: see
+    /// [`ConnectOptions::congestion`](crate::ConnectOptions::congestion).
+    ///
+    /// # Errors
+    /// The kernel of a kernel NIC does not have it, or permits it to root only; the NIC belongs to another process.
+    #[doc(alias = "TCP_CONGESTION")]
+    pub fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        self.socket().set_congestion(congestion)
     }
 
     /// Probes the peer when it is silent (SO_KEEPALIVE); `None`, the default, never.

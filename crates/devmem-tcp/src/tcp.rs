@@ -1,4 +1,5 @@
 //! Options of TCP, and what it measures.
 
+pub use crate::congestion::Congestion;
 pub use crate::tcp_info::{TcpInfo, TcpState};
-pub use crate::tcp_options::{Congestion, Ecn, Keepalive, TcpOptions};
+pub use crate::tcp_options::{Ecn, Keepalive, TcpOptions};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::congestion::Congestion;
 use crate::error::{Error, ErrorKind};
 
 /// When to probe a silent peer (RFC 9293 3.8.4). The defaults are those of Linux: 2 hours, 75 seconds, 9 probes.
@@ -16,20 +17,6 @@ pub struct Keepalive {
     /// Probes without an answer after which the connection ends, at least one.
     #[doc(alias = "TCP_KEEPCNT")]
     pub probes: u8,
-}
-
-/// Congestion control of a sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Congestion {
-    /// CUBIC (RFC 9438), the default, as in Linux.
-    #[default]
-    Cubic,
-    /// NewReno (RFC 5681, RFC 6582).
-    Reno,
-    /// BBR, version 3 (draft-ietf-ccwg-bbr): for paths that lose packets without being full, and for short queues. Its packets are
-    /// paced.
-    Bbr,
 }
 
 /// Explicit congestion notification: whether routers may mark packets instead of dropping them. The values are those of Linux'
@@ -213,17 +200,6 @@ impl From<Keepalive> for tcp::Keepalive {
             idle,
             interval,
             count: probes,
-        }
-    }
-}
-
-#[doc(hidden)]
-impl From<Congestion> for tcp::CongestionKind {
-    fn from(ours: Congestion) -> Self {
-        match ours {
-            Congestion::Cubic => Self::Cubic,
-            Congestion::Reno => Self::NewReno,
-            Congestion::Bbr => Self::Bbr,
         }
     }
 }

@@ -41,6 +41,14 @@ const CABLES: &[&str] = &[
     "loss=1%,delay=20ms",
     "loss=5%,delay=20ms",
     "loss=1%,reorder=1%,dup=1%,delay=20ms,jitter=1ms,ordered",
+    "loss=0.1%,delay=20ms",
+    "loss=1%,delay=500us",
+    "loss=1%,delay=50ms",
+    // A bottleneck with 170 frames on their way, and a queue of 50, then of 670.
+    "rate=200mbit,delay=10ms,limit=220",
+    "rate=200mbit,delay=10ms,limit=840",
+    // Marks instead of losses, for DCTCP.
+    "ce=1%,delay=1ms",
 ];
 
 /// Bytes per send call.
@@ -81,6 +89,7 @@ enum Congestion {
     Cubic,
     Reno,
     Bbr,
+    Dctcp,
 }
 
 /// Runs the benchmark and prints its report.
@@ -168,6 +177,7 @@ impl Bench {
                 Congestion::Cubic => "cubic",
                 Congestion::Reno => "reno",
                 Congestion::Bbr => "bbr",
+                Congestion::Dctcp => "dctcp",
             },
             write_bytes: WRITE_BYTES,
             source_bytes: WRITE_BYTES,
@@ -205,6 +215,7 @@ impl Bench {
             Congestion::Cubic => devmem_tcp::tcp::Congestion::Cubic,
             Congestion::Reno => devmem_tcp::tcp::Congestion::Reno,
             Congestion::Bbr => devmem_tcp::tcp::Congestion::Bbr,
+            Congestion::Dctcp => devmem_tcp::tcp::Congestion::Dctcp,
         };
         let nic = cable.our_nic(self.mtu)?.tcp(tcp).open()?;
         let tx = nic.bind_tx(&self.memory)?;

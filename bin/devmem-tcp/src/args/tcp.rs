@@ -38,4 +38,6 @@ pub enum CongestionChoice {
     Reno,
     /// BBR, version 3: for paths that lose packets without being full
     Bbr,
+    /// DCTCP (RFC 8257), at both ends: for networks whose switches mark packets from a short queue on
+    Dctcp,
 }

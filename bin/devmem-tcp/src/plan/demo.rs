@@ -139,10 +139,11 @@ fn our_tcp(
     tcp.congestion = match (direction, congestion) {
         (_, "reno") => Congestion::Reno,
         (Direction::Tx | Direction::Loopback, "bbr") => Congestion::Bbr,
+        (Direction::Tx | Direction::Loopback, "dctcp") => Congestion::Dctcp,
         (_, "cubic") | (Direction::Rx | Direction::Both, _) => Congestion::Cubic,
         (Direction::Tx | Direction::Loopback, name) => {
             return Err(Failure::usage(format!(
-                "--congestion {name}: our stack, which sends in this direction, has cubic, reno and bbr"
+                "--congestion {name}: our stack, which sends in this direction, has cubic, reno, bbr and dctcp"
             )));
         }
     };

@@ -21,6 +21,7 @@ pub(super) fn tcp_options(args: &TcpArgs) -> Result<TcpOptions, Failure> {
     tcp.congestion = match args.congestion {
         Some(CongestionChoice::Reno) => Congestion::Reno,
         Some(CongestionChoice::Bbr) => Congestion::Bbr,
+        Some(CongestionChoice::Dctcp) => Congestion::Dctcp,
         Some(CongestionChoice::Cubic) | None => Congestion::Cubic,
     };
     Ok(tcp)

@@ -50,7 +50,7 @@ const WRONG_USAGE: &[(&str, &str)] = &[
     ),
     (
         "demo --direction tx --congestion vegas",
-        "--congestion vegas: our stack, which sends in this direction, has cubic, reno and bbr",
+        "--congestion vegas: our stack, which sends in this direction, has cubic, reno, bbr and dctcp",
     ),
     (
         "load --backend kernel --if lo --pacing http://10.77.0.1/x",

@@ -139,6 +139,18 @@ pub trait Link: Send {
         false
     }
 
+    /// Prepares for a sleep on the descriptors. Returns false if something has arrived that they do not show: poll instead of
+    /// sleeping. [`end_sleep`](Self::end_sleep) has to follow in both cases.
+    ///
+    /// A link whose other end is in another process need not make a system call for each frame to a thread that looks for frames
+    /// by itself. Before the first of these calls it does.
+    fn prepare_sleep(&mut self) -> bool {
+        true
+    }
+
+    /// The thread has slept, or will not, and looks for frames by itself.
+    fn end_sleep(&mut self) {}
+
     /// Returns when the link has work without an event on its descriptor: a delayed frame is due.
     fn next_due(&self) -> Option<Instant> {
         None
@@ -202,6 +214,14 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn tells_of_room(&self) -> bool {
         (**self).tells_of_room()
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        (**self).prepare_sleep()
+    }
+
+    fn end_sleep(&mut self) {
+        (**self).end_sleep();
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -37,3 +37,18 @@ pub(crate) fn poll_stacks(stacks: &mut [Stack], mut now: impl FnMut() -> Instant
         .map(|polled| polled.received.max(1) as u64)
         .sum()
 }
+
+/// Prepares the links for a sleep on their descriptors. Returns false if one of them has something to receive: [`end_sleep`] follows in
+/// any case.
+pub(crate) fn prepare_sleep(stacks: &mut [Stack]) -> bool {
+    stacks
+        .iter_mut()
+        .all(|stack| stack.nic_mut().prepare_sleep())
+}
+
+/// Tells the links that nobody sleeps on their descriptors.
+pub(crate) fn end_sleep(stacks: &mut [Stack]) {
+    for stack in stacks {
+        stack.nic_mut().end_sleep();
+    }
+}

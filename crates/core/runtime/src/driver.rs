@@ -31,7 +31,7 @@ use wire::Instant;
 use crate::background_rest::BackgroundRest;
 use crate::calls::{Calls, Leader, StackIndex};
 use crate::clock::Clock;
-use crate::driven::{Driven, next_deadline, poll_stacks};
+use crate::driven::{Driven, end_sleep, next_deadline, poll_stacks, prepare_sleep};
 use crate::fds::{set, sleep_on};
 use crate::handover::HandoverMutex;
 use crate::limit::LONGEST_SLEEP;
@@ -70,6 +70,8 @@ pub(crate) struct Core<D> {
     pub(crate) calls: Calls,
     /// When the leader's sleep times out; `None` if it is awake or has been woken.
     sleeps_until: Option<Instant>,
+    /// Threads that sleep on the links: the background thread may still do so when a thread of the program has taken the lead.
+    sleepers: usize,
     /// When a call last polled after which the program is likely to call again: one that may wait, or any call of a
     /// program that waits for no fd. `None` if it left polling to the background thread.
     pub(crate) last_foreground: Option<Instant>,
@@ -144,13 +146,15 @@ impl<D: Driven> Driver<D> {
     ///
     /// # Errors
     /// The eventfds cannot be made.
-    pub fn new(driven: D, clock: Clock, links: Vec<OwnedFd>) -> rustix::io::Result<Arc<Self>> {
+    pub fn new(mut driven: D, clock: Clock, links: Vec<OwnedFd>) -> rustix::io::Result<Arc<Self>> {
+        end_sleep(driven.stacks_mut());
         let new_eventfd = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
         Ok(Arc::new(Self {
             core: HandoverMutex::new(Core {
                 driven,
                 calls: Calls::default(),
                 sleeps_until: None,
+                sleepers: 0,
                 last_foreground: None,
                 background_sleeps: false,
                 leftovers: Leftovers::default(),
@@ -282,7 +286,8 @@ impl<D: Driven> Driver<D> {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Releases the lock and sleeps until a link or `wake` is readable, for at most `at_most` or until the next deadline.
+    /// Releases the lock and sleeps until a link or `wake` is readable, for at most `at_most` or until the next deadline. Does not sleep if
+    /// a link has something that its descriptor does not show.
     fn sleep_on_links<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core<D>>,
@@ -294,11 +299,18 @@ impl<D: Driven> Driver<D> {
             .next_deadline()
             .map_or(LONGEST_SLEEP, |deadline| deadline.saturating_since(now));
         let timeout = until_deadline.min(at_most).min(LONGEST_SLEEP);
-        core.sleeps_until = Some(now + timeout);
-        drop(core);
-        sleep_on(wake, &self.links, timeout);
-        let mut core = self.core.lock();
-        core.sleeps_until = None;
+        if prepare_sleep(core.driven.stacks_mut()) {
+            core.sleeps_until = Some(now + timeout);
+            core.sleepers += 1;
+            drop(core);
+            sleep_on(wake, &self.links, timeout);
+            core = self.core.lock();
+            core.sleepers -= 1;
+            core.sleeps_until = None;
+        }
+        if core.sleepers == 0 {
+            end_sleep(core.driven.stacks_mut());
+        }
         core
     }
 }

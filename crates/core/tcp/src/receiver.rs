@@ -4,9 +4,8 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 
 use crate::ack_policy::{AckPolicy, Arrival};
-use crate::config::EcnMode;
 use crate::context::Context;
-use crate::ecn::echo::Echo;
+use crate::ecn::echo::{EarlierAck, Echo};
 use crate::options::{Negotiated, TsRecent};
 use crate::reassembly::{Reassembly, SeqRange};
 use crate::recv_queue::RecvQueue;
@@ -145,7 +144,7 @@ impl<P: Payload> Receiver<P> {
             sack: negotiated.sack,
             ts_recent,
             ack: AckPolicy::new(cx),
-            echo: Echo::new(negotiated.ecn == EcnMode::Classic),
+            echo: Echo::new(negotiated.ecn),
         }
     }
 
@@ -165,6 +164,12 @@ impl<P: Payload> Receiver<P> {
     /// Returns the state of ECN's echo.
     pub(crate) fn echo(&self) -> Echo {
         self.echo
+    }
+
+    /// Returns the ACK that has to leave before the next one, and its window field.
+    pub(crate) fn take_earlier_ack(&mut self) -> Option<(EarlierAck, u16)> {
+        let earlier = self.echo.take_earlier()?;
+        Some((earlier, self.window.field(earlier.ack)))
     }
 
     pub(crate) fn dsacks_out(&self) -> u64 {
@@ -390,6 +395,9 @@ impl<P: Payload> Receiver<P> {
             };
             self.ack.request();
             return Accepted::dropped(drop);
+        }
+        if self.rcv_nxt != self.last_ack_sent {
+            self.echo.before_data(segment.ecn, self.rcv_nxt);
         }
         if segment.seq != self.rcv_nxt {
             return self.accept_out_of_order(segment, now);

@@ -76,7 +76,7 @@ pub struct DataSegment<P> {
     pub push: bool,
     /// A window probe or tail loss probe.
     pub probe: bool,
-    /// The ECN field of its packets; [`Ecn::NotEct`] for retransmissions and packets without payload (RFC 3168 6.1.4,
+    /// The ECN field of its packets; with RFC 3168, [`Ecn::NotEct`] for retransmissions and packets without payload (6.1.4,
     /// 6.1.5).
     pub ecn: Ecn,
     /// CWR: the window was reduced since the last new data (RFC 3168 6.1.2).

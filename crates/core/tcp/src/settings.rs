@@ -25,14 +25,18 @@ pub enum CongestionKind {
     Cubic,
     /// BBR, version 3 (draft-ietf-ccwg-bbr). It is paced in any case.
     Bbr,
+    /// DCTCP (RFC 8257), for networks whose switches mark from a short queue on. Its connections request ECN whatever the stack's
+    /// configuration says, and accept it; without it they behave as [`NewReno`](CongestionKind::NewReno).
+    Dctcp,
 }
 
 impl CongestionKind {
     /// All of them.
-    pub const ALL: [CongestionKind; 3] = [
+    pub const ALL: [CongestionKind; 4] = [
         CongestionKind::NewReno,
         CongestionKind::Cubic,
         CongestionKind::Bbr,
+        CongestionKind::Dctcp,
     ];
 
     /// Returns whether the connection is paced, whatever the stack's configuration says.

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::socket::Socket;
+use crate::congestion::Congestion;
 use crate::driver::WaitLimit;
 use crate::error::{Error, Forked};
 use crate::syn_data::EarlyCookie;
@@ -55,6 +56,10 @@ impl Listening {
 
     pub(crate) fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
         each!(self.here()?, listening => listening.set_early_cookie(cookie))
+    }
+
+    pub(crate) fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        each!(self.here()?, listening => listening.set_congestion(congestion))
     }
 
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {

@@ -14,6 +14,7 @@ use stack::PlaceInUse;
 use steer::RxQueueId;
 
 use super::binding::{Target, Tx, kernel_places_nothing};
+use crate::congestion::Congestion;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{Error, Forked, HeldMemory, RecvError};
@@ -314,6 +315,10 @@ impl Socket {
 
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
         each!(self.here()?, socket => socket.nodelay())
+    }
+
+    pub(crate) fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        each!(self.here()?, socket => socket.set_congestion(congestion))
     }
 
     pub(crate) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {

@@ -18,6 +18,7 @@ use rustix::net::{
 use super::nic::Nic;
 use super::socket::{Socket, end_of_connection, refused};
 use super::wait::Deadline;
+use crate::congestion::Congestion;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{Error, ErrorKind, Forked};
@@ -159,6 +160,11 @@ impl Listening {
             .map_err(|errno| refused(&self.nic, "TCP_FASTOPEN", Operation::Socket, errno).into())
     }
 
+    /// Sets the congestion control of accepted connections.
+    pub(crate) fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        Ok(set_congestion(&self.nic, self.fd.as_fd(), congestion)?)
+    }
+
     /// Sets whether payload of a SYN needs a cookie.
     pub(crate) fn set_early_cookie(&self, cookie: EarlyCookie) -> io::Result<()> {
         Ok(set_early_cookie(&self.nic, self.fd.as_fd(), cookie)?)
@@ -258,10 +264,20 @@ fn unconnected(nic: &Nic, address: SocketAddr, options: &ConnectOptions) -> Resu
             return Err(refused);
         }
     }
+    if let Some(congestion) = options.congestion {
+        set_congestion(nic, fd.as_fd(), congestion)?;
+    }
     if let Some(source) = options.source {
         bind(&fd, &source).map_err(ended)?;
     }
     Ok(fd)
+}
+
+fn set_congestion(nic: &Nic, fd: BorrowedFd<'_>, congestion: Congestion) -> Result<(), Error> {
+    sockopt::set_tcp_congestion(fd, congestion.name()).map_err(|errno| {
+        let errno = Errno(errno.raw_os_error());
+        refused(nic, "TCP_CONGESTION", Operation::Socket, errno)
+    })
 }
 
 fn connect_error(nic: &Nic, errno: RawErrno) -> Error {

@@ -19,6 +19,7 @@ use tcp::TcpError;
 use super::ledger::{Leaving, Ledger};
 use super::nic::Nic;
 use super::wait::Deadline;
+use crate::congestion::Congestion;
 use crate::driver::WaitLimit;
 use crate::error::{Error, Forked, NotReady};
 use crate::frags::Frags;
@@ -196,6 +197,13 @@ impl Socket {
 
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
         Ok(sockopt::tcp_nodelay(&self.ledger.fd)?)
+    }
+
+    pub(crate) fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        Ok(sockopt::set_tcp_congestion(
+            &self.ledger.fd,
+            congestion.name(),
+        )?)
     }
 
     pub(crate) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {

@@ -7,6 +7,7 @@ use ::tokio::sync::Notify;
 
 use super::Stream;
 use super::signal::{Signal, Try};
+use crate::congestion::Congestion;
 use crate::error::{Error, ErrorKind};
 use crate::syn_data::EarlyCookie;
 
@@ -66,6 +67,14 @@ impl Listener {
     /// The kernel's setting `net.ipv4.tcp_fastopen` forbids it; the NIC belongs to another process.
     pub fn set_fast_open(&self, pending: u16) -> io::Result<()> {
         self.listener.set_fast_open(pending)
+    }
+
+    /// Sets the congestion control of accepted connections: see [`Listener::set_congestion`](crate::Listener::set_congestion).
+    ///
+    /// # Errors
+    /// As [`Listener::set_congestion`](crate::Listener::set_congestion).
+    pub fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        self.listener.set_congestion(congestion)
     }
 
     /// Sets whether payload of a SYN needs a cookie: see [`Listener::set_early_cookie`](crate::Listener::set_early_cookie).

@@ -16,6 +16,7 @@ use crate::backend::Socket;
 use crate::batch::RxBatch;
 use crate::bound_target::BoundTarget;
 use crate::bound_tx::BoundTx;
+use crate::congestion::Congestion;
 use crate::connect::ConnectOptions;
 use crate::early::EarlyData;
 use crate::error::{Error, RecvError};
@@ -276,6 +277,14 @@ impl Stream {
     /// The NIC belongs to another process.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.socket().nodelay()
+    }
+
+    /// Changes the congestion control: see [`Stream::set_congestion`](crate::Stream::set_congestion).
+    ///
+    /// # Errors
+    /// As [`Stream::set_congestion`](crate::Stream::set_congestion).
+    pub fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        self.socket().set_congestion(congestion)
     }
 
     /// Probes the peer when it is silent: see [`Stream::set_keepalive`](crate::Stream::set_keepalive).

@@ -15,6 +15,7 @@ use super::nic::Nic;
 use super::send::device_control;
 use super::shard::Shard;
 use super::socket::Socket;
+use crate::congestion::Congestion;
 use crate::connect::ConnectOptions;
 use crate::driver::WaitLimit;
 use crate::error::{Error, ErrorKind, Forked, NotReady};
@@ -70,7 +71,7 @@ impl Nic {
     ) -> Result<Arc<Socket>, Error> {
         let shard = self.shard_for(address, options);
         let id = shard.with(|stack, now| {
-            let tcp = stack.tcp_config().settings;
+            let tcp = tcp_settings(stack, options);
             let id = stack.connect_from(options.source, address, &tcp, now)?;
             Ok::<_, stack::ConnectError>(merging_frags(stack, id))
         })?;
@@ -90,7 +91,7 @@ impl Nic {
             EarlyCookie::NotNeeded => stack::EarlyCookie::NotNeeded,
         };
         let (id, taken) = shard.with(|stack, now| {
-            let tcp = stack.tcp_config().settings;
+            let tcp = tcp_settings(stack, options);
             let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
             let id = merging_frags(stack, id);
             // Before the SYN leaves, at the end of this call.
@@ -107,6 +108,17 @@ impl Nic {
             socket.note_early_send(taken);
         }
         Ok((socket, taken))
+    }
+}
+
+/// Returns what a connection begins with: the settings of the NIC, as far as the options have no others.
+fn tcp_settings(stack: &Stack, options: &ConnectOptions) -> tcp::Settings {
+    let settings = stack.tcp_config().settings;
+    tcp::Settings {
+        congestion: options
+            .congestion
+            .map_or(settings.congestion, tcp::CongestionKind::from),
+        ..settings
     }
 }
 
@@ -215,6 +227,14 @@ impl Listening {
         self.change(|stack, id| {
             stack.change_fast_open(id, |listener| listener.no_cookie = no_cookie)
         })
+    }
+
+    /// Sets the congestion control of accepted connections.
+    pub(crate) fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        for socket in &self.sockets {
+            socket.set_congestion(congestion)?;
+        }
+        Ok(())
     }
 
     /// Changes the listening socket of each shard.

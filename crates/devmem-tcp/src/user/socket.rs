@@ -14,6 +14,7 @@ use steer::RxQueueId;
 
 use super::sends::Sends;
 use super::shard::Shard;
+use crate::congestion::Congestion;
 use crate::driver::{Idling, Wait, WaitLimit};
 use crate::error::{Error, Forked, HeldMemory, NotReady, Remedy};
 use crate::signals::TaskSignal;
@@ -151,6 +152,10 @@ impl Socket {
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
         let option = self.with(|stack, id| stack.option(id, OptionName::NoDelay));
         Ok(option.map_err(Error::from)? == SocketOption::NoDelay(true))
+    }
+
+    pub(crate) fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {
+        self.set_option(SocketOption::Congestion(congestion.into()))
     }
 
     pub(crate) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {

@@ -5,10 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 
 use devmem_linux::socket::TcpInfo;
-use devmem_linux::test_util::in_netns;
+use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
     Dmabuf, Netdev, RxBatch,
-    tcp::{Ecn, TcpOptions},
+    tcp::{Congestion, Ecn, TcpOptions},
 };
 
 use crate::peer::{Host, PATIENCE, V4, V6, check_all};
@@ -116,4 +116,64 @@ fn asked_by_kernel(netdev: &Netdev) -> bool {
     let info = ours.tcp_info().expect("open");
     assert_eq!((info.ecn, info.ecn_seen), (theirs, theirs));
     theirs
+}
+
+fn dctcp() -> TcpOptions {
+    let mut options = TcpOptions::default();
+    options.congestion = Congestion::Dctcp;
+    options
+}
+
+#[test]
+fn dctcp_and_linux_dctcp_agree_and_answer_marks_by_their_share() {
+    const TEST: &str = "ecn::dctcp_and_linux_dctcp_agree_and_answer_marks_by_their_share";
+    const BYTES: usize = 3_000_000;
+    in_netns(TEST, || {
+        let chosen = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "dctcp");
+        if let Err(error) = chosen {
+            return skip(TEST, "dctcp", &format!("the kernel's DCTCP: {error}"));
+        }
+        let impairment = "ce=2%,delay=1ms,seed=3".parse().expect("an impairment");
+        let (host, nic) = Host::with_nic(V4, |builder| builder.impair(impairment).tcp(dctcp()));
+        let mut ours = host.connect(&nic);
+        let theirs = host.accept();
+        let mut back = theirs.try_clone().expect("a second handle");
+        let kernel = std::thread::spawn(move || {
+            back.write_all(&expected(0, BYTES)).expect("all is read");
+            back.shutdown(Shutdown::Write).expect("open");
+            back
+        });
+        let memory = Dmabuf::anonymous(4096).expect("memory");
+        assert_eq!(receive_all(&mut ours, &memory), BYTES);
+        let back = kernel.join().expect("the peer");
+        let kernels = TcpInfo::of(back.as_fd()).expect("a TCP socket");
+        assert!(kernels.delivered_ce() > 0, "{kernels:?}");
+        let receiving = std::thread::spawn(move || check_all(theirs));
+        nic.send(&mut ours, BYTES, 30_000);
+        let info = ours.tcp_info().expect("open");
+        assert!(info.ecn && info.ecn_reductions > 0, "{info:?}");
+        // The echo ends with the mark, and not with CWR: of a hundred packets, a few are reported.
+        let sent = info.delivered.max(1);
+        assert!(info.delivered_ce * 5 < sent, "{info:?}");
+        ours.shutdown_write().expect("open");
+        assert_eq!(receiving.join().expect("the receiver"), BYTES);
+    });
+}
+
+#[test]
+fn dctcp_is_reno_where_the_kernel_has_another() {
+    in_netns("ecn::dctcp_is_reno_where_the_kernel_has_another", || {
+        std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno").expect("our network");
+        set_kernel("1");
+        let (host, nic) = Host::with_nic(V4, |builder| builder.tcp(dctcp()));
+        let mut ours = host.connect(&nic);
+        let theirs = host.accept();
+        assert!(!ours.tcp_info().expect("open").ecn);
+        let receiving = std::thread::spawn(move || check_all(theirs));
+        nic.send(&mut ours, 300_000, 30_000);
+        ours.shutdown_write().expect("open");
+        assert_eq!(receiving.join().expect("the receiver"), 300_000);
+        // A request by RFC 3168 is accepted.
+        assert!(asked_by_kernel(&nic.netdev));
+    });
 }

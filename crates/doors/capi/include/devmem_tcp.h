@@ -106,7 +106,8 @@ int dmt_version(void);
  * also those that are never sent, which saves a copy.
  * SETTINGS is a list of name=value, separated by commas: address=10.0.0.2/24 (required, may be repeated; "auto" on packet and macvtap
  * links: one that a DHCP server lends, until the stack is closed, and one in a prefix that a router advertises),
- * peer=10.0.0.1/24 (address of the kernel's end of a TAP), gateway=IP, mtu=BYTES (576 to 65535), rx_queues=N.
+ * peer=10.0.0.1/24 (address of the kernel's end of a TAP), gateway=IP, mtu=BYTES (576 to 65535), rx_queues=N, congestion=NAME
+ * (cubic, the default, reno, bbr or dctcp: of sockets that do not set TCP_CONGESTION; dctcp, RFC 8257, has to be set before the handshake).
  *
  * Returns NULL on failure: EFAULT (LINK is NULL), EINVAL (invalid LINK or SETTINGS), EBUSY (another process uses the TAP, or
  * two stacks use the wire), ENOMEM, or the system's error for the TAP: EPERM without CAP_NET_ADMIN, EACCES if the user may not

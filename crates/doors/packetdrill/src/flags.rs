@@ -25,7 +25,7 @@ use crate::sysctls::{Setting, Sysctls};
 /// | `tcp_sack`, `tcp_timestamps`, `tcp_window_scaling` | 1 | offered or not |
 /// | `tcp_rmem`, `tcp_wmem` | `4096 131072 6291456`, `4096 16384 4194304` | sizes of buffers, three numbers with spaces; the largest receive buffer gives the window scale |
 /// | `tcp_notsent_lowat` | 4294967295 | unsent bytes at which a socket without TCP_NOTSENT_LOWAT takes no more |
-/// | `tcp_congestion_control` | cubic | or reno |
+/// | `tcp_congestion_control` | cubic | or reno, bbr, dctcp |
 /// | `tcp_syn_retries`, `tcp_synack_retries`, `tcp_retries2` | 6, 5, 15 | repetitions |
 /// | `tcp_syn_linear_timeouts` | 4 | repetitions of a SYN before those, one each second |
 /// | `tcp_fin_timeout` | 60 | seconds in FIN-WAIT-2 |

@@ -43,7 +43,7 @@ pub(crate) const SETTINGS: &[Setting] = settings! {
     }).is_some();
     "tcp_wmem", "three sizes in bytes", |c, v| sizes(v).map(|[_, _, most]| c.settings.snd_buf_max = most as usize).is_some();
     "tcp_notsent_lowat", "0 to 4294967295", |c, v| put(&mut c.notsent_lowat, number(v, 0, u32::MAX).map(Some));
-    "tcp_congestion_control", "cubic or reno", |c, v| put(&mut c.settings.congestion, congestion(v));
+    "tcp_congestion_control", "cubic, reno, bbr or dctcp", |c, v| put(&mut c.settings.congestion, congestion(v));
     "tcp_syn_retries", "1 to 255", |c, v| put(&mut c.settings.syn_retries, number(v, 1, 255));
     "tcp_syn_linear_timeouts", "0 to 127", |c, v| put(&mut c.timers.syn_linear_timeouts, number(v, 0, 127));
     "tcp_synack_retries", "1 to 255", |c, v| put(&mut c.timers.syn_ack_retries, number(v, 1, 255));
@@ -197,6 +197,7 @@ fn congestion(value: &str) -> Option<CongestionKind> {
         "cubic" => Some(CongestionKind::Cubic),
         "reno" => Some(CongestionKind::NewReno),
         "bbr" => Some(CongestionKind::Bbr),
+        "dctcp" => Some(CongestionKind::Dctcp),
         _ => None,
     }
 }

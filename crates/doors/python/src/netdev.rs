@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use devmem_tcp::tcp::Congestion;
 use devmem_tcp::{ConnectOptions, Connecting, LinkState, SendSignal};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -206,26 +207,42 @@ impl Netdev {
         Ok(Open(BoundTx::bind(self, memory)?))
     }
 
-    /// Listens for connections; port 0 selects a free one.
-    fn listen(&self, py: Python<'_>, address: Address) -> PyResult<Open<Listener>> {
+    /// Listens for connections; port 0 selects a free one. `congestion`: the congestion control of those that are accepted, "cubic",
+    /// "reno", "bbr" or "dctcp"; None: that of the NIC.
+    #[pyo3(signature = (address, congestion=None))]
+    fn listen(
+        &self,
+        py: Python<'_>,
+        address: Address,
+        congestion: Option<&str>,
+    ) -> PyResult<Open<Listener>> {
         let address = address.resolve(py)?;
+        let congestion: Option<Congestion> = congestion
+            .map(str::parse)
+            .transpose()
+            .map_err(Error::from)?;
         let nic = self.get(py)?;
         let listener = released(py, || nic.listen(address).map_err(Error::from))?;
+        if let Some(congestion) = congestion {
+            let set = listener.set_congestion(congestion);
+            set.map_err(Error::from)?;
+        }
         Ok(Open(Listener::new(listener, self.time)))
     }
 
-    /// Connects; gives up after `timeout` seconds. `source`: the local address.
-    #[pyo3(signature = (address, timeout=None, source=None))]
+    /// Connects; gives up after `timeout` seconds. `source`: the local address. `congestion`: the congestion control, as in `listen`.
+    #[pyo3(signature = (address, timeout=None, source=None, congestion=None))]
     fn connect(
         &self,
         py: Python<'_>,
         address: Address,
         timeout: Option<f64>,
         source: Option<Address>,
+        congestion: Option<&str>,
     ) -> PyResult<Open<Stream>> {
         let mut patience = Patience::new(Timeout::new(timeout)?, Time::Real);
         let mut is_over = patience.is_over();
-        let connecting = self.begin_connect(py, address, source)?;
+        let connecting = self.begin_connect(py, address, source, congestion)?;
         let edges = match self.time {
             Time::Real => Some(connecting.edges(py)?),
             // Each attempt advances the clock.
@@ -250,17 +267,21 @@ impl Netdev {
     }
 
     /// Begins to connect, without waiting.
-    #[pyo3(signature = (address, source=None))]
+    #[pyo3(signature = (address, source=None, congestion=None))]
     fn begin_connect(
         &self,
         py: Python<'_>,
         address: Address,
         source: Option<Address>,
+        congestion: Option<&str>,
     ) -> PyResult<Attempt> {
         let address = address.resolve(py)?;
         let mut options = ConnectOptions::new();
         if let Some(source) = source {
             options = options.source(source.resolve(py)?);
+        }
+        if let Some(name) = congestion {
+            options = options.congestion(name.parse().map_err(Error::from)?);
         }
         let nic = self.get(py)?;
         let begun = released(py, || {

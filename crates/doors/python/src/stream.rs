@@ -390,6 +390,13 @@ impl Stream {
         Ok(set.map_err(Error::from)?)
     }
 
+    /// Changes the congestion control: "cubic", "reno", "bbr" or "dctcp".
+    fn set_congestion(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let congestion = name.parse().map_err(Error::from)?;
+        let set = self.send.with(py, |half| half.set_congestion(congestion))?;
+        Ok(set.map_err(Error::from)?)
+    }
+
     /// The address of the peer: host and port.
     fn getpeername(&self, py: Python<'_>) -> PyResult<(String, u16)> {
         let address = self.recv.with(py, |half| half.peer_addr())?;

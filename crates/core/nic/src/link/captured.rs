@@ -134,6 +134,14 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         self.inner.tells_of_room()
     }
 
+    fn prepare_sleep(&mut self) -> bool {
+        self.inner.prepare_sleep()
+    }
+
+    fn end_sleep(&mut self) {
+        self.inner.end_sleep();
+    }
+
     fn next_due(&self) -> Option<Instant> {
         self.inner.next_due()
     }

@@ -28,7 +28,7 @@ pub struct WireHello {
     /// drops larger packets.
     pub mtu: u16,
     /// The sender of the hello maps memory of the other end, and lets it map its own. Payload crosses a wire between two such
-    /// ends by reference.
+    /// ends by reference, and their packets are in memory.
     pub shares_memory: bool,
     /// The sender of the hello refuses another end without offloads: it has told TCP that it carries super-packets.
     pub needs_offloads: bool,
@@ -67,8 +67,9 @@ impl WireHello {
     /// Version of the protocol of a UNIX wire.
     const VERSION: u16 = 1;
     const OFFLOADS: u16 = 1;
-    const SHARES_MEMORY: u16 = 2;
     const NEEDS_OFFLOADS: u16 = 4;
+    /// 2 was that of ends whose packets are all in the socket.
+    const SHARES_MEMORY: u16 = 8;
 
     /// Returns the packet: magic, version, flags, MTU and two zero bytes, all little-endian.
     pub fn emit(self) -> [u8; Self::LEN] {

@@ -233,6 +233,14 @@ impl<L: Link> Link for Impaired<L> {
         false
     }
 
+    fn prepare_sleep(&mut self) -> bool {
+        self.inner.prepare_sleep()
+    }
+
+    fn end_sleep(&mut self) {
+        self.inner.end_sleep();
+    }
+
     fn next_due(&self) -> Option<Instant> {
         // If the inner link does not report room, the delayed frame has to be retried.
         let late = (self.waiting && !self.inner.tells_of_room()).then_some(Instant::ZERO);

@@ -6,42 +6,48 @@
 //! the program chose. So no prediction is needed, and no byte is ever misplaced.
 //!
 //! The sender holds the memory of a frame until the receiver has let go of it ([`outgoing`]), as a NIC holds it until its
-//! DMA is done; the receiver tells so in memory that the sender has mapped ([`incoming`]). TCP holds it in addition until it is
-//! acknowledged. All other payload is copied to memory of this link first. Short frames are sent as on any
-//! UNIX wire.
+//! DMA is done; the receiver tells so in memory that the sender has mapped ([`notes`]). TCP holds it in addition until it is
+//! acknowledged. All other payload is copied to memory of this link first. Short frames are sent whole.
+//!
+//! Records and short frames cross in memory, too, in one [`ring`] for each direction: while both ends look for packets by themselves, nothing on
+//! the way is a system call. The socket remains for files, for long frames whose payload cannot be named, for waking an end that sleeps
+//! ([`arrivals`]), and to show that the other end has left.
 //!
 //! What a peer can do: it may change bytes while they are copied, which changes the received bytes and nothing else (`mapped`
 //! copies each byte once); name ranges or files that do not exist, which drops the frame; send files that may get shorter, or
 //! anything else that is no record, which ends the wire; not let go of memory, which keeps at most [`outgoing::SLOTS`] frames
-//! in use until the wire ends. Descriptors that come with a packet are closed in another thread unless they are memory files, because
+//! in use until the wire ends; write nonsense into its ring, which ends the wire, or change it while it is read, which changes what it has sent
+//! and nothing else, because each packet is copied before it is parsed. Descriptors that come with a packet are closed in another thread unless they are memory files, because
 //! closing may wait, and one call takes a few records of files only.
 
+mod arrivals;
+mod departures;
 mod incoming;
+mod notes;
 mod outgoing;
 mod own_memory;
 mod record;
+mod ring;
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ::wire::{EthernetHeader, Instant, VnetHeader};
 use netmem::{FragList, HostProvider, Payload};
-use peer_socket::{PeerFds, PeerSocket, ReceivedPacket, receive};
+use peer_socket::{PeerFds, PeerSocket};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::vnet_fd::FrameWriter;
-use super::{
-    BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame, VnetFd, VnetHeaderLen,
-};
+use super::{BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
 use crate::drops::DropReason;
+use arrivals::Arrivals;
+use departures::{Departures, Full};
 use incoming::Incoming;
+use notes::{OwnNotes, PeerNotes};
 use outgoing::{Found, Outgoing};
-use record::{FileRecord, FrameRecord, MAX_RECORD, Packet};
+use record::{FileRecord, FrameRecord, Packet};
 
-/// Payload of fewer bytes is sent inline: a copy through the socket is cheaper than a reference.
+/// Payload of fewer bytes is sent inline: a copy through the ring is cheaper than a reference.
 const MIN_REFERENCE: usize = 2048;
 
 /// Bytes of the longest super-packet of such a wire. A send of 512 KiB fits, with headers and whatever the length of its segments.
@@ -50,24 +56,19 @@ pub(super) const SHARED_PACKET_LEN: usize = BIG_PACKET_LEN + (16 << 10);
 /// Bytes of the longest frame of such a wire.
 const LONGEST_FRAME: usize = SHARED_PACKET_LEN + EthernetHeader::TAGGED_LEN;
 
-/// Bytes of the longest packet on the socket: an inline frame with its virtio-net header. One more, to detect longer ones.
-const PACKET_BYTES: usize = VnetHeader::LEN + MAX_FRAME_LEN + 1;
-
 /// Records about files that one call receives: each of them may map memory, which takes some tens of microseconds.
 const RX_FILES: usize = 8;
-
-/// Descriptors of one packet.
-const PACKET_FDS: usize = 1;
 
 /// One end of a wire with shared memory.
 #[derive(Debug)]
 pub(super) struct SharedWire {
-    socket: VnetFd,
-    writer: FrameWriter,
+    arrivals: Arrivals,
+    departures: Departures,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// The packet that is being received.
-    packet: Box<[u8]>,
+    notes: OwnNotes,
+    /// The notes of the other end, which sends them first of all.
+    peer: Option<PeerNotes>,
     /// The packet that is being sent.
     record: Vec<u8>,
 }
@@ -78,13 +79,14 @@ impl SharedWire {
     /// # Errors
     /// There is no memory for what both ends map.
     pub(super) fn new(socket: Arc<PeerSocket>) -> io::Result<Self> {
-        const { assert!(MAX_RECORD <= PACKET_BYTES) };
+        let notes = OwnNotes::new()?;
         Ok(Self {
-            socket: VnetFd::of_socket(socket, VnetHeaderLen::Ten),
-            writer: FrameWriter::default(),
+            arrivals: Arrivals::new(Arc::clone(&socket), &notes),
+            departures: Departures::new(socket)?,
             outgoing: Outgoing::new()?,
-            incoming: Incoming::new()?,
-            packet: vec![0; PACKET_BYTES].into_boxed_slice(),
+            incoming: Incoming::new(),
+            notes,
+            peer: None,
             record: Vec::new(),
         })
     }
@@ -107,12 +109,13 @@ impl SharedWire {
     /// # Errors
     /// As sendmsg(2).
     pub(super) fn send(&mut self, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
-        self.incoming.let_go();
-        self.outgoing.collect();
+        self.incoming.let_go(&self.notes);
+        self.outgoing.collect(self.peer.as_ref());
         if !self.announce()? {
             return Ok(LinkSent::Busy);
         }
-        if frame.payload.len() < MIN_REFERENCE || !self.outgoing.is_ready() {
+        // By reference only if the other end can say when it has let go.
+        if frame.payload.len() < MIN_REFERENCE || self.peer.is_none() {
             return self.send_inline(frame);
         }
         if !self.outgoing.has_slot() {
@@ -129,10 +132,21 @@ impl SharedWire {
     }
 
     fn send_inline(&mut self, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
-        match frame.frame_len() {
-            ..=MAX_FRAME_LEN => self.writer.send(&self.socket, frame),
-            _ => Ok(LinkSent::TooLong),
+        if frame.frame_len() > MAX_FRAME_LEN {
+            return Ok(LinkSent::TooLong);
         }
+        self.record.clear();
+        self.record.resize(VnetHeader::LEN, 0);
+        VnetHeader::new(frame.offload(), frame.head).emit(&mut self.record);
+        self.record.extend_from_slice(frame.head);
+        frame.copy_payload_to(&mut self.record);
+        let sent = self
+            .departures
+            .send(&self.record, None, self.peer.as_ref())?;
+        Ok(match sent {
+            true => LinkSent::Done,
+            false => LinkSent::Busy,
+        })
     }
 
     /// Sends the headers of a frame, and where the other end finds `payload`.
@@ -141,13 +155,14 @@ impl SharedWire {
         frame: &TxFrame<'_>,
         mut payload: FragList,
     ) -> io::Result<LinkSent> {
-        let socket = self.socket.as_fd();
         let mut is_copy = false;
         loop {
             match self.outgoing.find(&payload, frame.port) {
                 Found::Yes => break,
                 Found::New(offer) => {
-                    if !send_packet(socket, &offer.record.emit(), Some(offer.file.as_fd()))? {
+                    let (record, file) = (offer.record.emit(), offer.file.as_fd());
+                    let peer = self.peer.as_ref();
+                    if !self.departures.send(&record, Some(file), peer)? {
                         return Ok(LinkSent::Busy);
                     }
                     self.outgoing.offered(offer);
@@ -163,7 +178,7 @@ impl SharedWire {
         let Some(held) = self.outgoing.emit(frame, payload, &mut self.record) else {
             return self.send_inline(frame);
         };
-        let sent = send_packet(socket, &self.record, None);
+        let sent = self.departures.send(&self.record, None, self.peer.as_ref());
         match sent {
             Ok(true) => {
                 self.outgoing.sent(held);
@@ -180,11 +195,27 @@ impl SharedWire {
     pub(super) fn end(&mut self) {
         self.outgoing.end();
         self.incoming.end();
+        self.peer = None;
     }
 
     /// Returns whether the last [`LinkSent::Busy`] was for lack of room in the socket, which becomes writable then.
     pub(super) fn is_socket_full(&self) -> bool {
-        !self.outgoing.is_full()
+        self.departures.full() == Full::Socket && !self.outgoing.is_full()
+    }
+
+    /// Returns whether it was for lack of room in the ring: the other end then sends a wake-up.
+    pub(super) fn is_ring_full(&self) -> bool {
+        self.departures.full() == Full::Ring && !self.outgoing.is_full()
+    }
+
+    /// Prepares for a sleep on the descriptor of the socket. Returns false if there is something to receive.
+    pub(super) fn prepare_sleep(&mut self) -> bool {
+        self.arrivals.prepare_sleep(&self.notes)
+    }
+
+    /// A thread has slept on the descriptor.
+    pub(super) fn end_sleep(&mut self) {
+        self.arrivals.end_sleep(&self.notes);
     }
 
     /// Returns when the peer's memory is to be looked at without an event.
@@ -192,16 +223,14 @@ impl SharedWire {
         self.outgoing.next_due(last)
     }
 
-    /// Sends what the other end has to know before the next frame. Returns false if the socket is full.
+    /// Sends what the other end has to know before the next frame. Returns false if there is no room for it.
     fn announce(&mut self) -> io::Result<bool> {
-        if let Some((file, record)) = self.incoming.unannounced() {
-            if !send_packet(self.socket.as_fd(), &record.emit(), Some(file))? {
-                return Ok(false);
-            }
-            self.incoming.announced();
+        let peer = self.peer.as_ref();
+        if !self.departures.announce(&self.notes, peer)? {
+            return Ok(false);
         }
         while let Some(record) = self.outgoing.revocation() {
-            if !send_packet(self.socket.as_fd(), &record.emit(), None)? {
+            if !self.departures.send(&record.emit(), None, peer)? {
                 return Ok(false);
             }
             self.outgoing.revoked(record);
@@ -212,27 +241,19 @@ impl SharedWire {
     /// Receives one frame.
     ///
     /// # Errors
-    /// As recvmsg(2). `ENETDOWN` at the end of file, and after a packet that no such wire sends.
+    /// As recvmsg(2). `ENETDOWN` when the other end has left, and after a packet that no such wire sends.
     pub(super) fn receive(&mut self, posted: &mut Posted<'_>) -> io::Result<LinkReceived> {
-        self.incoming.let_go();
-        self.outgoing.collect();
-        // A full socket delays what is to be announced to the next call. An end that has left need not know it, and what it has
+        self.incoming.let_go(&self.notes);
+        self.outgoing.collect(self.peer.as_ref());
+        // A lack of room delays what is to be announced to the next call. An end that has left need not know it, and what it has
         // sent before is received.
         let _ = self.announce();
-        // What is left in the socket then makes it readable, so that the caller comes back after its other work.
+        // What is left then makes the caller come back after its other work.
         for _ in 0..RX_FILES {
-            let mut parts = [IoSliceMut::new(&mut self.packet)];
-            let ReceivedPacket {
-                bytes: len, fds, ..
-            } = match receive(&self.socket, &mut parts) {
-                Ok(received) => received,
-                Err(Errno::AGAIN) => return Ok(LinkReceived::None),
-                Err(error) => return Err(error.into()),
+            let Some((len, fds)) = self.arrivals.next(&self.notes)? else {
+                return Ok(LinkReceived::None);
             };
-            let bytes = self.packet.get(..len).unwrap_or_default();
-            if bytes.is_empty() {
-                return Err(Errno::NETDOWN.into());
-            }
+            let bytes = self.arrivals.packet(len);
             match Packet::parse(bytes) {
                 Packet::Inline { header, frame } => {
                     posted.frame.clear();
@@ -266,8 +287,14 @@ impl SharedWire {
                 self.incoming.map(region, file, size, posted.port)
             }
             (FileRecord::Revoked { region }, _) => self.incoming.unmap(region),
-            (FileRecord::Releases, Some(file)) => self.outgoing.map_releases(file),
-            (FileRecord::Memory { .. } | FileRecord::Releases, None) => None,
+            (FileRecord::Notes, Some(file)) if self.peer.is_none() => {
+                self.peer = PeerNotes::map(file);
+                self.peer.as_ref().map(|_| ())
+            }
+            (FileRecord::Ring, Some(file)) => self.arrivals.open_ring(file),
+            (FileRecord::Wake, _) => Some(()),
+            (FileRecord::Notes, Some(_))
+            | (FileRecord::Memory { .. } | FileRecord::Notes | FileRecord::Ring, None) => None,
         };
         accepted.ok_or_else(|| Errno::NETDOWN.into())
     }
@@ -287,30 +314,6 @@ fn land(record: &FrameRecord<'_>, posted: &mut Posted<'_>) -> Option<LinkReceive
         meta: record.header.offload().into(),
         until: record.until,
     })
-}
-
-/// Sends one packet. Returns false if the socket is full.
-fn send_packet(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    file: Option<BorrowedFd<'_>>,
-) -> io::Result<bool> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if let Some(file) = &file
-        && !control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(file)))
-    {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    loop {
-        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
-            Ok(_) => return Ok(true),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -261,18 +261,12 @@ impl Link for UnixLink {
             self.sends = false;
         }
         if let Ok(sent) = &sent {
-            let is_about_socket = match &self.inner {
-                Inner::Frames(_) => true,
-                Inner::Shared { wire, .. } => wire.is_socket_full(),
-            };
             // The socket becomes writable for one of the reasons to be busy only.
-            self.ready.on_sent(
-                &self.socket,
-                match is_about_socket {
-                    true => *sent,
-                    false => LinkSent::Done,
-                },
-            );
+            let of_socket = match &self.inner {
+                Inner::Shared { wire, .. } if !wire.is_socket_full() => LinkSent::Done,
+                Inner::Frames(_) | Inner::Shared { .. } => *sent,
+            };
+            self.ready.on_sent(&self.socket, of_socket);
         }
         sent
     }
@@ -292,7 +286,24 @@ impl Link for UnixLink {
     }
 
     fn tells_of_room(&self) -> bool {
-        self.ready.awaits_room()
+        let is_ring_full = match &self.inner {
+            Inner::Frames(_) => false,
+            Inner::Shared { wire, .. } => wire.is_ring_full(),
+        };
+        is_ring_full || self.ready.awaits_room()
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        match &mut self.inner {
+            Inner::Shared { wire, .. } if self.receives => wire.prepare_sleep(),
+            Inner::Frames(_) | Inner::Shared { .. } => true,
+        }
+    }
+
+    fn end_sleep(&mut self) {
+        if let Inner::Shared { wire, .. } = &mut self.inner {
+            wire.end_sleep();
+        }
     }
 
     fn send_memory(&self) -> Option<&Arc<HostProvider>> {

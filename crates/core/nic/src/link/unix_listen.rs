@@ -45,6 +45,8 @@ pub struct UnixListenLink {
     /// When to look for hellos.
     look_at: Instant,
     shares_send_memory: bool,
+    /// No thread sleeps on the descriptor without [`Link::prepare_sleep`].
+    is_watched: bool,
     _file: SocketFile,
 }
 
@@ -73,6 +75,7 @@ impl UnixListenLink {
             refuse_at: Instant::ZERO,
             look_at: Instant::ZERO,
             shares_send_memory: false,
+            is_watched: false,
             _file: file,
         };
         link.watch(link.listener.as_fd())?;
@@ -122,6 +125,9 @@ impl UnixListenLink {
         }
         // Readable as long as another end waits: it would wake the driver again and again.
         epoll::delete(&self.ready, &self.listener)?;
+        if self.is_watched {
+            peer.end_sleep();
+        }
         self.refuse_at = now + REFUSE_AFTER;
         self.peer = Some(peer);
         Ok(())
@@ -173,6 +179,17 @@ impl Link for UnixListenLink {
 
     fn tells_of_room(&self) -> bool {
         self.peer.as_ref().is_some_and(UnixLink::tells_of_room)
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        self.peer.as_mut().is_none_or(Link::prepare_sleep)
+    }
+
+    fn end_sleep(&mut self) {
+        self.is_watched = true;
+        if let Some(peer) = &mut self.peer {
+            peer.end_sleep();
+        }
     }
 
     fn send_memory(&self) -> Option<&Arc<HostProvider>> {

@@ -107,6 +107,7 @@ impl<D: Driven> Driver<D> {
             let pause = core.pause(&self.clock, wait, idle, left, &mut rest);
             core.pauses.note(pause);
             core = match pause {
+                Pause::Look => self.look_again(core, std::hint::spin_loop),
                 // The peer, or a process that forwards its frames, may share this processor.
                 Pause::Yield => self.look_again(core, std::thread::yield_now),
                 Pause::Nap(nap) => self.look_again(core, || std::thread::sleep(nap)),

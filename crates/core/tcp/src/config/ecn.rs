@@ -29,6 +29,9 @@ pub enum EcnMode {
     Classic,
     /// AccECN, RFC 9768: every marked packet is reported.
     Accurate,
+    /// RFC 8257 (DCTCP), negotiated as RFC 3168: an ACK echoes a mark if and only if the packets that it acknowledges have one, and
+    /// all packets are ECN-capable.
+    Dctcp,
 }
 
 impl EcnPolicy {

@@ -278,9 +278,11 @@ impl Bbr {
         }
         let probes = matches!(self.phase, Phase::Startup | Phase::Refill | Phase::Up);
         if self.losses.events > 0 && !probes {
-            let latest = self.losses.latest;
+            let mut carried = self.losses.latest.with_tolerated(sample);
+            // A sender at the bound sends so much less.
+            carried.rate /= PACING_MARGIN;
             self.bounds
-                .on_lossy_round(self.bandwidth.get(), self.cwnd, &latest);
+                .on_lossy_round(self.bandwidth.get(), self.cwnd, &carried);
         }
         if self.phase != Phase::Startup {
             self.losses.events = 0;
@@ -341,7 +343,11 @@ impl Bbr {
     fn adapt_long_term(&mut self, sample: &DeliverySample, ack: &PathAck) {
         if self.rounds.begins {
             match self.ack_phase {
-                AckPhase::Starting => self.ack_phase = AckPhase::Feedback,
+                // What was lost before left before the probe.
+                AckPhase::Starting => {
+                    self.ack_phase = AckPhase::Feedback;
+                    self.probes = true;
+                }
                 AckPhase::Stopping => {
                     self.ack_phase = AckPhase::Other;
                     self.probes = false;
@@ -413,7 +419,6 @@ impl Bbr {
     }
 
     fn start_up(&mut self, sample: &DeliverySample, ack: &PathAck) {
-        self.probes = true;
         self.phase = Phase::Up;
         self.ack_phase = AckPhase::Starting;
         self.growth = Growth::begin(self.cwnd, ack.mss.into());

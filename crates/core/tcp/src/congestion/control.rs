@@ -1,4 +1,4 @@
-//! The congestion control of one connection: by losses ([`Congestion`]: NewReno, CUBIC), or by the path ([`Bbr`]).
+//! The congestion control of one connection: by losses and marks ([`Congestion`]: NewReno, CUBIC, DCTCP), or by the path ([`Bbr`]).
 
 use core::time::Duration;
 
@@ -180,7 +180,30 @@ impl Control {
         });
     }
 
-    /// Answers congestion; returns what [`Control::undo`] goes back to.
+    /// Takes how much of what an ACK delivered was marked.
+    pub(crate) fn note_marks(&mut self, acked: &Acked, marked: u64) {
+        if let Control::ByLoss(congestion) = self {
+            congestion.note_marks(acked, marked);
+        }
+    }
+
+    /// Returns whether a loss reduces the window although a mark has done so before, in the same window.
+    pub(crate) fn answers_marks_by_less(&self) -> bool {
+        match self {
+            Control::ByLoss(congestion) => congestion.answers_marks_by_less(),
+            Control::ByPath(_) => false,
+        }
+    }
+
+    /// Answers a mark; returns what [`Control::undo`] goes back to.
+    pub(crate) fn on_mark(&mut self, mss: u16) -> Prior {
+        match self {
+            Control::ByLoss(congestion) => Prior::ByLoss(congestion.on_mark(mss)),
+            Control::ByPath(path) => Prior::ByPath(path.bbr.on_losses()),
+        }
+    }
+
+    /// Answers a loss; returns what [`Control::undo`] goes back to.
     pub(crate) fn on_loss(&mut self, mss: u16) -> Prior {
         match self {
             Control::ByLoss(congestion) => Prior::ByLoss(congestion.on_loss(mss)),
@@ -234,6 +257,7 @@ fn loss_based_kind(kind: CongestionKind) -> Option<LossBased> {
     match kind {
         CongestionKind::NewReno => Some(LossBased::NewReno),
         CongestionKind::Cubic => Some(LossBased::Cubic),
+        CongestionKind::Dctcp => Some(LossBased::Dctcp),
         CongestionKind::Bbr => None,
     }
 }

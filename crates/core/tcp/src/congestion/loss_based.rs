@@ -1,10 +1,11 @@
-//! Congestion control by losses: cwnd and ssthresh (RFC 5681), with NewReno or CUBIC.
+//! Congestion control by losses and marks: cwnd and ssthresh (RFC 5681), with NewReno, CUBIC or DCTCP.
 
 use core::time::Duration;
 
 use wire::Instant;
 
 use super::cubic::Cubic;
+use super::dctcp::Dctcp;
 use super::hystart::{HyStart, SlowStartPace};
 use super::newreno::NewReno;
 use super::{Acked, FlightLimit, Growth, MAX_CWND};
@@ -20,6 +21,7 @@ const MIN_SSTHRESH_SEGMENTS: u64 = 2;
 pub(crate) enum LossBased {
     NewReno,
     Cubic,
+    Dctcp,
 }
 
 /// The congestion avoidance in use.
@@ -27,6 +29,8 @@ pub(crate) enum LossBased {
 enum Avoidance {
     NewReno(NewReno),
     Cubic(Cubic),
+    /// Boxed, so that the connections of others have no room for it.
+    Dctcp(Box<Dctcp>),
 }
 
 /// How much of the window was used in the current round trip (linux `tcp_cwnd_validate`).
@@ -66,6 +70,7 @@ impl Congestion {
         let (avoidance, hystart) = match kind {
             LossBased::NewReno => (Avoidance::NewReno(NewReno::default()), None),
             LossBased::Cubic => (Avoidance::Cubic(Cubic::default()), Some(HyStart::new(0))),
+            LossBased::Dctcp => (Avoidance::Dctcp(Box::default()), None),
         };
         Congestion {
             cwnd: 0,
@@ -90,6 +95,7 @@ impl Congestion {
         match self.avoidance {
             Avoidance::NewReno(_) => LossBased::NewReno,
             Avoidance::Cubic(_) => LossBased::Cubic,
+            Avoidance::Dctcp(_) => LossBased::Dctcp,
         }
     }
 
@@ -163,6 +169,7 @@ impl Congestion {
         let grown = match &mut self.avoidance {
             Avoidance::NewReno(reno) => reno.on_ack(self.cwnd.into(), &growth),
             Avoidance::Cubic(cubic) => cubic.on_ack(self.cwnd.into(), &growth),
+            Avoidance::Dctcp(dctcp) => dctcp.on_ack(self.cwnd.into(), &growth),
         };
         self.set_cwnd(u64::from(self.cwnd) + grown);
     }
@@ -189,33 +196,67 @@ impl Congestion {
         }
     }
 
-    /// Reacts to a congestion event: sets ssthresh, and returns the state for [`Congestion::undo`].
+    /// Takes how much of what an ACK delivered was marked.
+    pub(crate) fn note_marks(&mut self, acked: &Acked, marked: u64) {
+        if let Avoidance::Dctcp(dctcp) = &mut self.avoidance {
+            dctcp.note_marks(acked, marked);
+        }
+    }
+
+    /// Returns whether a mark reduces the window by less than a loss, so that a loss in the same window counts in addition.
+    pub(crate) fn answers_marks_by_less(&self) -> bool {
+        self.kind() == LossBased::Dctcp
+    }
+
+    /// Reacts to a loss: sets ssthresh, and returns the state for [`Congestion::undo`].
     ///
     /// PRR or the timeout sets the window.
     pub(crate) fn on_loss(&mut self, mss: u16) -> Prior {
-        let prior = Prior {
-            cwnd: self.cwnd,
-            ssthresh: self.ssthresh,
-            avoidance: self.avoidance.clone(),
-        };
+        let prior = self.prior();
         let reduced = match &mut self.avoidance {
             Avoidance::NewReno(reno) => reno.on_loss(self.cwnd.into()),
             Avoidance::Cubic(cubic) => cubic.on_loss(self.cwnd.into(), mss),
+            Avoidance::Dctcp(dctcp) => dctcp.on_loss(self.cwnd.into()),
         };
+        self.set_ssthresh(reduced, mss);
+        prior
+    }
+
+    /// Reacts to a mark, as [`Congestion::on_loss`].
+    pub(crate) fn on_mark(&mut self, mss: u16) -> Prior {
+        let prior = self.prior();
+        let reduced = match &mut self.avoidance {
+            Avoidance::NewReno(reno) => reno.on_loss(self.cwnd.into()),
+            Avoidance::Cubic(cubic) => cubic.on_loss(self.cwnd.into(), mss),
+            Avoidance::Dctcp(dctcp) => dctcp.on_mark(self.cwnd.into()),
+        };
+        self.set_ssthresh(reduced, mss);
+        prior
+    }
+
+    fn prior(&self) -> Prior {
+        Prior {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
+            avoidance: self.avoidance.clone(),
+        }
+    }
+
+    fn set_ssthresh(&mut self, reduced: u64, mss: u16) {
         self.ssthresh = reduced
             .max(MIN_SSTHRESH_SEGMENTS * u64::from(mss))
             .min(MAX_CWND) as u32;
-        prior
     }
 
     /// Returns to the state before [`Congestion::on_loss`]: there was no loss (RFC 9438 4.9).
     pub(crate) fn undo(&mut self, prior: Prior) {
         self.cwnd = self.cwnd.max(prior.cwnd);
         self.ssthresh = prior.ssthresh;
-        // The program may have changed the congestion avoidance since.
-        let same = core::mem::discriminant(&self.avoidance);
-        if core::mem::discriminant(&prior.avoidance) == same {
-            self.avoidance = prior.avoidance;
+        match (&self.avoidance, prior.avoidance) {
+            (Avoidance::NewReno(_), before @ Avoidance::NewReno(_))
+            | (Avoidance::Cubic(_), before @ Avoidance::Cubic(_)) => self.avoidance = before,
+            // The share of marked bytes is what it is; or the program has changed the congestion avoidance since.
+            (Avoidance::NewReno(_) | Avoidance::Cubic(_) | Avoidance::Dctcp(_), _) => {}
         }
     }
 

@@ -3,6 +3,7 @@
 mod bbr;
 mod control;
 mod cubic;
+mod dctcp;
 mod delivery;
 mod hystart;
 mod loss_based;

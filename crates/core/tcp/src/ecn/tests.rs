@@ -2,7 +2,7 @@
 
 use wire::Ecn;
 
-use super::echo::{CwrAnswer, Echo, Haste};
+use super::echo::{CwrAnswer, EarlierAck, Echo, Haste};
 use super::*;
 use crate::config::EcnPolicy;
 use crate::seqnum::SeqNum;
@@ -35,7 +35,7 @@ fn ecn_is_accepted_for_an_unmarked_syn_with_both_flags() {
     ] {
         let syn = syn(ece, cwr, None);
         assert_eq!(
-            super::granted(&config(policy), &syn).mode == EcnMode::Classic,
+            super::granted(&config(policy), CongestionKind::Cubic, &syn).mode == EcnMode::Classic,
             granted,
             "{policy:?} {syn:?}"
         );
@@ -45,7 +45,7 @@ fn ecn_is_accepted_for_an_unmarked_syn_with_both_flags() {
         ..syn(true, true, None)
     };
     assert_eq!(
-        granted(&config(EcnPolicy::Request), &mangled).mode,
+        granted(&config(EcnPolicy::Request), CongestionKind::Cubic, &mangled).mode,
         EcnMode::Off
     );
 }
@@ -64,7 +64,7 @@ fn ecn_holds_if_we_asked_and_the_syn_ack_echoes() {
     ] {
         let answer = syn(ece, cwr, ack);
         assert_eq!(
-            answered(&config(policy), &answer).mode == EcnMode::Classic,
+            answered(&config(policy), CongestionKind::Cubic, &answer).mode == EcnMode::Classic,
             accepted,
             "{policy:?} {answer:?}"
         );
@@ -78,7 +78,7 @@ fn a_repeated_syn_does_not_request_ecn_unless_configured() {
             fallback,
             ..config(policy)
         };
-        [0, 1, 2].map(|retries| asks(&config, retries))
+        [0, 1, 2].map(|retries| asks(&config, CongestionKind::Cubic, retries))
     };
     use EcnMode::{Accurate, Classic, Off};
     assert_eq!(asked(EcnPolicy::Accept, true), [Off, Off, Off]);
@@ -93,7 +93,7 @@ fn a_repeated_syn_does_not_request_ecn_unless_configured() {
 
 #[test]
 fn a_mark_is_echoed_until_cwr() {
-    let mut echo = Echo::new(true);
+    let mut echo = Echo::new(EcnMode::Classic);
     assert_eq!(echo.on_data(Ecn::NotEct), Haste::No);
     assert_eq!(echo.on_data(Ecn::Ect0), Haste::No);
     assert!(!echo.is_due() && echo.seen());
@@ -104,6 +104,59 @@ fn a_mark_is_echoed_until_cwr() {
     echo.on_cwr();
     assert!(!echo.is_due());
     assert_eq!(echo.ce_received(), 2);
+}
+
+#[test]
+fn dctcp_echoes_what_each_ack_is_about_whatever_cwr_says() {
+    let mut echo = Echo::new(EcnMode::Dctcp);
+    for (ecn, haste, ece) in [
+        (Ecn::Ect0, Haste::No, false),
+        (Ecn::Ce, Haste::Marked, true),
+        (Ecn::Ce, Haste::No, true),
+        (Ecn::Ect0, Haste::Marked, false),
+        (Ecn::NotEct, Haste::No, false),
+    ] {
+        assert_eq!((echo.on_data(ecn), echo.is_due()), (haste, ece), "{ecn:?}");
+        echo.on_cwr();
+        assert_eq!(echo.is_due(), ece);
+    }
+    assert_eq!((echo.seen(), echo.ce_received()), (true, 2));
+    let at = SeqNum(100);
+    echo.before_data(Ecn::Ect0, at);
+    assert_eq!(echo.take_earlier(), None, "no change");
+    echo.before_data(Ecn::Ce, at);
+    assert_eq!(echo.on_data(Ecn::Ce), Haste::Marked);
+    let earlier = EarlierAck {
+        ack: at,
+        ece: false,
+    };
+    assert_eq!(echo.take_earlier(), Some(earlier));
+    assert_eq!(echo.take_earlier(), None);
+}
+
+#[test]
+fn dctcp_asks_and_accepts_whatever_the_policy_says_and_other_ends_refuse_it() {
+    let dctcp = CongestionKind::Dctcp;
+    for policy in [EcnPolicy::Off, EcnPolicy::Accept, EcnPolicy::Accurate] {
+        let config = config(policy);
+        let mut asked = syn(false, false, None);
+        ask(&mut asked, asks(&config, dctcp, 0));
+        assert_eq!((asked.ace(), asked.ecn), (0b011, Ecn::Ect0));
+        let agreed = granted(&config, dctcp, &asked);
+        assert_eq!(agreed.mode, EcnMode::Dctcp);
+        let refused = granted(&config, CongestionKind::Cubic, &asked);
+        assert_eq!(refused.mode, EcnMode::Off);
+        let mut answer = syn(false, false, Some(SeqNum(1)));
+        grant(&mut answer, &agreed, 0);
+        assert_eq!((answer.ace(), answer.ecn), (0b001, Ecn::Ect0));
+        assert_eq!(answered(&config, dctcp, &answer).mode, EcnMode::Dctcp);
+        answer.ece = false;
+        assert_eq!(answered(&config, dctcp, &answer).mode, EcnMode::Off);
+        // A peer by RFC 3168 is accepted, too.
+        let plain = syn(true, true, None);
+        assert_eq!(granted(&config, dctcp, &plain).mode, EcnMode::Dctcp);
+    }
+    assert_eq!(asks(&config(EcnPolicy::Off), dctcp, 1), EcnMode::Off);
 }
 
 #[test]
@@ -118,7 +171,7 @@ fn nothing_is_echoed_or_answered_where_ecn_was_not_agreed_on() {
 
 #[test]
 fn a_reduction_is_said_once_and_not_at_all_if_it_was_taken_back() {
-    let mut answer = CwrAnswer::new(true);
+    let mut answer = CwrAnswer::new(EcnMode::Classic);
     answer.on_reduced();
     assert_eq!(answer.on_new_data(), (Ecn::Ect0, true));
     assert_eq!(answer.on_new_data(), (Ecn::Ect0, false));
@@ -150,14 +203,14 @@ fn the_answers_of_rfc_9768_table_2_are_understood() {
         (0b110, EcnMode::Accurate, true),
         (0b111, EcnMode::Off, false),
     ] {
-        let agreed = answered(&accurate, &syn_ack(ace, Ecn::NotEct));
+        let agreed = answered(&accurate, CongestionKind::Cubic, &syn_ack(ace, Ecn::NotEct));
         assert_eq!(
             (agreed.mode, agreed.distrusted),
             (mode, distrusted),
             "{ace:03b}"
         );
     }
-    let marked = answered(&accurate, &syn_ack(0b010, Ecn::Ce));
+    let marked = answered(&accurate, CongestionKind::Cubic, &syn_ack(0b010, Ecn::Ce));
     assert!(marked.syn_ack_marked);
 }
 
@@ -175,7 +228,7 @@ fn a_request_for_accecn_is_answered_with_the_supported_mode() {
         let mut syn = syn(false, false, None);
         syn.set_ace(ace);
         assert_eq!(
-            granted(&config(policy), &syn).mode,
+            granted(&config(policy), CongestionKind::Cubic, &syn).mode,
             mode,
             "{policy:?} {ace:03b}"
         );

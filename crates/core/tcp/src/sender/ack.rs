@@ -56,6 +56,7 @@ impl<P: Payload> Sender<P> {
             dsack: false,
             duplicate: false,
             ece: ack.ece && self.rate.cwr.is_enabled() && in_time,
+            marked: 0,
             in_time,
             reopened: false,
             ts_echo: ack.ts_echo,
@@ -117,6 +118,7 @@ impl<P: Payload> Sender<P> {
             mss: self.mss(),
             now: event.now,
         };
+        self.rate.congestion.note_marks(&acked, event.marked);
         self.recover(event, &acked, cx);
         self.rate.congestion.on_delivery(&Delivery {
             acked,
@@ -155,6 +157,7 @@ impl<P: Payload> Sender<P> {
         self.counters.delivered = self.counters.delivered.wrapping_add(packets);
         if event.ece {
             self.counters.delivered_ce = self.counters.delivered_ce.wrapping_add(packets);
+            event.marked = bytes;
         }
         let report = DeliveryReport {
             packets,
@@ -169,6 +172,7 @@ impl<P: Payload> Sender<P> {
             let marked = reports.on_ack(ace, ack.accecn, &report);
             self.counters.delivered_ce = reports.ce_packets();
             event.ece = marked > 0 && event.in_time;
+            event.marked = bytes.min(u64::from(marked) * u64::from(mss));
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) struct AckEvent {
     pub(super) duplicate: bool,
     /// It echoes a mark of what was in flight.
     pub(super) ece: bool,
+    /// Bytes that it delivered and reports as marked.
+    pub(super) marked: u64,
     /// It is not older than another one, and something was in flight.
     pub(super) in_time: bool,
     /// The peer's window was 0 over data in flight, and is open now.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Ecn, Instant};
+use wire::Instant;
 
 use super::packets::Bundling;
 use super::recovery::Phase;
@@ -370,7 +370,7 @@ impl<P: Payload> Sender<P> {
             fin: false,
             push: false,
             probe: true,
-            ecn: Ecn::NotEct,
+            ecn: self.rate.cwr.codepoint(),
             cwr: false,
         })
     }
@@ -383,7 +383,7 @@ impl<P: Payload> Sender<P> {
             fin: range.fin,
             push: shared.push,
             probe: false,
-            ecn: Ecn::NotEct,
+            ecn: self.rate.cwr.codepoint(),
             cwr: false,
         }
     }

@@ -31,7 +31,7 @@ impl Rate {
     /// Starts with a window of `cwnd` bytes on a path with the round trip `srtt`, and with what the SYNs agreed on about marks.
     pub(super) fn open(&mut self, cwnd: u64, srtt: Option<Duration>, ecn: EcnMode) {
         self.congestion.open(cwnd, srtt);
-        self.cwr = CwrAnswer::new(ecn == EcnMode::Classic);
+        self.cwr = CwrAnswer::new(ecn);
     }
 
     /// Changes the congestion control; the window stays.
@@ -48,11 +48,17 @@ impl Rate {
         self.pacer.on_sent(bytes, mss, now);
     }
 
-    /// Answers congestion: sets the slow start threshold and tells the peer. Returns what [`Rate::undo`] goes back to; the
+    /// Answers a loss: sets the slow start threshold and tells the peer. Returns what [`Rate::undo`] goes back to; the
     /// window itself is left to recovery.
     pub(super) fn reduce(&mut self, mss: u16) -> Prior {
         self.cwr.on_reduced();
         self.congestion.on_loss(mss)
+    }
+
+    /// Answers a mark, as [`Rate::reduce`]. It is not taken back.
+    pub(super) fn answer_mark(&mut self, mss: u16) {
+        self.cwr.on_reduced();
+        let _ = self.congestion.on_mark(mss);
     }
 
     /// Takes a reduction back: there was no congestion.

@@ -9,7 +9,7 @@ use super::event::AckEvent;
 use super::flight::Detected;
 use super::prr::{CatchUp, PrrInput};
 use super::recovery::{
-    EpisodeStart, EpisodeVerdict, Evidence, NewLoss, Remaining, TimeoutVerdict, Undone,
+    EpisodeStart, EpisodeVerdict, Evidence, NewLoss, Phase, Remaining, TimeoutVerdict, Undone,
     WindowReaction,
 };
 use crate::congestion::Acked;
@@ -106,19 +106,17 @@ impl<P: Payload> Sender<P> {
     /// Begins to repair losses; the ACK that shows them delivered `delivered` bytes.
     fn begin_repair(&mut self, delivered: u64) {
         let start = self.episode_start(delivered);
-        let prior = self
-            .recovery
-            .repair_reduces()
-            .then(|| self.rate.reduce(self.packets.mss));
+        let reduces =
+            self.recovery.repair_reduces() || self.rate.congestion.answers_marks_by_less();
+        let prior = reduces.then(|| self.rate.reduce(self.packets.mss));
         self.recovery.begin_repair(start, prior);
         self.counters.recoveries = self.counters.recoveries.saturating_add(1);
     }
 
-    /// Answers an echoed mark as a loss, without anything to repair.
+    /// Answers an echoed mark, with nothing to repair.
     fn answer_mark(&mut self, event: &AckEvent, acked: &Acked) {
         self.recovery.begin_cwr(self.episode_start(acked.bytes));
-        // A mark is not taken back.
-        let _ = self.rate.reduce(self.packets.mss);
+        self.rate.answer_mark(self.packets.mss);
         self.counters.ecn_reductions = self.counters.ecn_reductions.saturating_add(1);
         let catch_up = match event.advanced {
             0 => CatchUp::No,
@@ -193,12 +191,14 @@ impl<P: Payload> Sender<P> {
             recover_flight: 0,
             ..self.episode_start(0)
         };
+        let was_marked =
+            self.recovery.phase() == Phase::Cwr && self.rate.congestion.answers_marks_by_less();
         match self.recovery.on_timeout(&start, self.timers.retransmits()) {
-            TimeoutVerdict::Reduce => {
+            TimeoutVerdict::ReducedBefore if !was_marked => self.rate.cwr.on_reduced(),
+            TimeoutVerdict::Reduce | TimeoutVerdict::ReducedBefore => {
                 let prior = self.rate.reduce(self.packets.mss);
                 self.recovery.begin_timeout_episode(&start, prior);
             }
-            TimeoutVerdict::ReducedBefore => self.rate.cwr.on_reduced(),
         }
         self.flight.mark_timed_out(now);
         self.rate

@@ -161,7 +161,8 @@ impl SynSent {
             Control::None | Control::Fin => SynVerdict::Drop(SegmentDrop::NoSyn),
             Control::Syn => {
                 let mut both = SynReceived::new((self.iss, self.clock), segment, self.offer, cx);
-                both.agreed = ecn::answered(&cx.shared().ecn, segment);
+                let kind = cx.settings.congestion;
+                both.agreed = ecn::answered(&cx.shared().ecn, kind, segment);
                 both.early = self.early;
                 match is_acked {
                     true => SynVerdict::Established(Handshake {
@@ -192,7 +193,8 @@ impl SynSent {
 
     pub(crate) fn poll_send<P: Payload>(&mut self, cx: &Context<'_>) -> Option<Segment<P>> {
         let now = cx.now;
-        let asks = ecn::asks(&cx.shared().ecn, self.timer.retries());
+        let (kind, retries) = (cx.settings.congestion, self.timer.retries());
+        let asks = ecn::asks(&cx.shared().ecn, kind, retries);
         self.timer.poll_send(&cx.shared().timers, now).then(|| {
             let mut syn = Segment {
                 seq: self.iss,
@@ -279,7 +281,7 @@ impl SynReceived {
             clock: ours.1,
             offer,
             negotiated,
-            agreed: ecn::granted(ecn, syn),
+            agreed: ecn::granted(ecn, cx.settings.congestion, syn),
             validates_ecn: ecn.fallback,
             ts_recent: timestamps.map(|ts| TsRecent::new(ts.value, cx.now)),
             closing: EarlyClose::No,

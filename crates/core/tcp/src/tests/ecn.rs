@@ -3,6 +3,7 @@
 use wire::Ecn;
 
 use super::harness::*;
+use crate::test_config::TestConfig;
 use crate::*;
 
 #[test]
@@ -226,4 +227,52 @@ fn with_a_count_that_looks_like_cwr_packets_leave_one_by_one() {
         assert_eq!((segment.gso_size, segment.ace()), (0, 6), "{segment:?}");
     }
     t.read();
+}
+
+fn dctcp() -> TestConfig {
+    plain().with(|c| c.settings.congestion = CongestionKind::Dctcp)
+}
+
+#[test]
+fn with_dctcp_every_packet_is_ecn_capable() {
+    let mut t = established_with(&dctcp());
+    assert!(t.conn.info().ecn);
+    t.write(1000);
+    expect!(t, seq: 1, len: 1000, ecn: Ecn::Ect0);
+    // The tail loss probe, too.
+    t.run_timer();
+    expect!(t, seq: 1, len: 1000, ecn: Ecn::Ect0);
+    t.peer.ack = Some(1001);
+    send!(t, len: 100, ecn: Ecn::Ect0);
+    t.conn.on_drained();
+    expect!(t, seq: 1001, ack: 101, ecn: Ecn::Ect0);
+    t.conn.shutdown_write();
+    expect!(t, seq: 1001, control: Control::Fin, ecn: Ecn::Ect0);
+    t.read();
+}
+
+#[test]
+fn with_dctcp_two_acks_tell_marked_bytes_from_others() {
+    let mut t = established_with(&dctcp());
+    send!(t, len: 100, ecn: Ecn::Ect0);
+    expect_nothing!(t);
+    send!(t, len: 100, ecn: Ecn::Ce);
+    expect!(t, ack: 101, ece: false, ecn: Ecn::Ect0);
+    expect!(t, ack: 201, ece: true, ecn: Ecn::Ect0);
+    send!(t, len: 100, ecn: Ecn::Ce);
+    // CWR ends nothing; it is acknowledged at once.
+    send!(t, len: 100, cwr: true, ecn: Ecn::Ce);
+    expect!(t, ack: 401, ece: true);
+    send!(t, len: 100, ecn: Ecn::Ce);
+    expect_nothing!(t);
+    send!(t, len: 100, ecn: Ecn::Ect0);
+    expect!(t, ack: 501, ece: true);
+    expect!(t, ack: 601, ece: false);
+    expect_nothing!(t);
+    // All before it is acknowledged: one ACK is enough.
+    send!(t, len: 100, ecn: Ecn::Ce);
+    expect!(t, ack: 701, ece: true);
+    expect_nothing!(t);
+    t.read();
+    assert_eq!(t.conn.info().ce_received, 5);
 }

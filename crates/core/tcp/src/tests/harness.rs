@@ -455,6 +455,14 @@ pub(super) fn accurate() -> TestConfig {
     })
 }
 
+/// What a SYN requests.
+fn asked(config: &TestConfig) -> EcnMode {
+    match config.settings.congestion {
+        CongestionKind::Dctcp => EcnMode::Dctcp,
+        _ => config.shared.ecn.policy.asks(),
+    }
+}
+
 /// A connection that has sent its SYN.
 pub(super) fn syn_sent() -> Trace {
     syn_sent_with(&plain())
@@ -467,12 +475,13 @@ pub(super) fn syn_sent_with(config: &TestConfig) -> Trace {
         .rcv_space_initial
         .min(config.settings.rcv_buf_max)
         .min(65_535);
-    let ace = match config.shared.ecn.policy.asks() {
-        EcnMode::Off => 0b000,
-        EcnMode::Classic => 0b011,
-        EcnMode::Accurate => 0b111,
+    let (ace, ecn) = match asked(config) {
+        EcnMode::Off => (0b000, Ecn::NotEct),
+        EcnMode::Classic => (0b011, Ecn::NotEct),
+        EcnMode::Dctcp => (0b011, Ecn::Ect0),
+        EcnMode::Accurate => (0b111, Ecn::NotEct),
     };
-    expect!(t, control: Control::Syn, seq: 0, window: window as u16, ace: ace);
+    expect!(t, control: Control::Syn, seq: 0, window: window as u16, ace: ace, ecn: ecn);
     t
 }
 
@@ -489,9 +498,9 @@ pub(super) fn established_with(config: &TestConfig) -> Trace {
     }
     let scale = config.shared.window_scaling.then_some(0);
     let sack = config.shared.sack;
-    let (ece, cwr) = match config.shared.ecn.policy.asks() {
+    let (ece, cwr) = match asked(config) {
         EcnMode::Off => (false, false),
-        EcnMode::Classic => (true, false),
+        EcnMode::Classic | EcnMode::Dctcp => (true, false),
         EcnMode::Accurate => (false, true),
     };
     send!(t, seq: 0, control: Control::Syn, mss: Some(1000), scale: scale, sack_permitted: sack, ece: ece, cwr: cwr);

@@ -340,7 +340,7 @@ fn all_impairments_together_lose_nothing_whatever_is_negotiated() {
     for timestamps in [false, true] {
         for sack in [false, true] {
             for window_scaling in [false, true] {
-                for congestion in [CongestionKind::NewReno, CongestionKind::Cubic] {
+                for congestion in CongestionKind::ALL {
                     let config = options().with(|c| {
                         c.shared_mut().timestamps = timestamps;
                         c.shared_mut().sack = sack;
@@ -412,8 +412,7 @@ fn many_seeds_with_marks_lose_nothing() {
                 [EcnPolicy::Request, EcnPolicy::Accurate][(seed % 2) as usize];
             c.shared_mut().ecn.accecn_option = rng.chance(700);
             c.shared_mut().sack = rng.chance(800);
-            c.settings.congestion =
-                [CongestionKind::NewReno, CongestionKind::Cubic][rng.below(2) as usize];
+            c.settings.congestion = CongestionKind::ALL[rng.below(4) as usize];
             if rng.chance(500) {
                 c.shared_mut().tuning = Tuning::LINUX;
             }

@@ -20,6 +20,7 @@ pub(super) fn congestion(value: &[u8]) -> Result<CongestionKind, Errno> {
         b"cubic" => Ok(CongestionKind::Cubic),
         b"reno" => Ok(CongestionKind::NewReno),
         b"bbr" => Ok(CongestionKind::Bbr),
+        b"dctcp" => Ok(CongestionKind::Dctcp),
         _ => Err(Errno::ENOENT),
     }
 }
@@ -29,6 +30,7 @@ pub(super) const fn congestion_name(kind: CongestionKind) -> &'static str {
         CongestionKind::Cubic => "cubic",
         CongestionKind::NewReno => "reno",
         CongestionKind::Bbr => "bbr",
+        CongestionKind::Dctcp => "dctcp",
     }
 }
 

@@ -1,21 +1,15 @@
 //! Memory of the other end: its files, and which of its frames are still in use here.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
-use mapped::{MapAccess, MappableFile, Mapping};
 use netmem::{DmaPort, FragList, FragUse, PeerMemory};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use smallvec::SmallVec;
 
 use super::LONGEST_FRAME;
+use super::notes::OwnNotes;
 use super::outgoing::{REGIONS, SLOTS};
-use super::record::{FileRecord, FrameRecord};
-
-/// Bytes of the file in which an end says which frames it has let go of: the number of the frame, at the frame's slot.
-pub(super) const RELEASES_BYTES: usize = 4096;
-const _: () = assert!(SLOTS * size_of::<u32>() <= RELEASES_BYTES);
+use super::record::FrameRecord;
 
 /// A frame whose memory is in use: by the NIC, or by a frag that the program has not read.
 #[derive(Debug)]
@@ -37,34 +31,14 @@ impl Borrowed {
 pub(super) struct Incoming {
     regions: Box<[Option<PeerMemory>]>,
     borrowed: Vec<Borrowed>,
-    releases: Mapping,
-    file: OwnedFd,
-    is_announced: bool,
 }
 
 impl Incoming {
-    pub(super) fn new() -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create("devmem-tcp-releases", flags)?;
-        ftruncate(&file, RELEASES_BYTES as u64)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-        let releases = map_releases(file.as_fd(), MapAccess::ReadWrite)?;
-        Ok(Self {
+    pub(super) fn new() -> Self {
+        Self {
             regions: (0..REGIONS).map(|_| None).collect(),
             borrowed: Vec::new(),
-            releases,
-            file,
-            is_announced: false,
-        })
-    }
-
-    /// Returns the file that the other end must have before the first frame by reference, unless it has it.
-    pub(super) fn unannounced(&self) -> Option<(BorrowedFd<'_>, FileRecord)> {
-        (!self.is_announced).then(|| (self.file.as_fd(), FileRecord::Releases))
-    }
-
-    pub(super) fn announced(&mut self) {
-        self.is_announced = true;
+        }
     }
 
     /// Maps a file of the other end. `None`: it is not acceptable, or the region exists.
@@ -141,31 +115,16 @@ impl Incoming {
     }
 
     /// Tells the other end of frames that are not in use any more.
-    pub(super) fn let_go(&mut self) {
-        if self.borrowed.is_empty() {
-            return;
-        }
-        let Self {
-            borrowed, releases, ..
-        } = self;
-        borrowed.retain_mut(|frame| {
+    pub(super) fn let_go(&mut self, notes: &OwnNotes) {
+        self.borrowed.retain_mut(|frame| {
             if !frame.is_over() {
                 return true;
             }
             // All reads of the payload come before the write that permits the other end to change it.
             fence(Ordering::Release);
-            let at = usize::from(frame.slot) * size_of::<u32>();
-            // Inside: the slot was checked.
-            let written = releases.copy_in(at, &frame.number.to_ne_bytes());
-            debug_assert!(written.is_ok(), "{written:?}");
+            // The slot was checked.
+            notes.note_released(frame.slot, frame.number);
             false
         });
     }
-}
-
-/// Maps the file in which an end says which frames it has let go of.
-pub(super) fn map_releases(file: BorrowedFd<'_>, access: MapAccess) -> io::Result<Mapping> {
-    let mapped =
-        MappableFile::memfd(file).and_then(|file| Mapping::file(&file, 0, RELEASES_BYTES, access));
-    mapped.map_err(io::Error::other)
 }

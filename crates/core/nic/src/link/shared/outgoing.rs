@@ -2,18 +2,17 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use ::wire::{Instant, VnetHeader};
-use mapped::{MapAccess, Mapping};
 use netmem::{DmaPort, Frag, FragList, HostProvider, MemoryObserver, Payload, ShareableMemory};
-use rustix::fs::{Mode, OFlags, open};
 
 use super::super::{LentUntil, TxFrame};
-use super::incoming::map_releases;
+use super::departures::read_only;
+use super::notes::{PeerNotes, next_number};
 use super::own_memory::{SendMemory, Stage};
 use super::record::{FileRecord, FrameFields, MAX_HEAD, MAX_PIECES, PieceRecord, emit_frame};
 
@@ -69,11 +68,11 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     regions: Box<[Option<MemoryObserver>]>,
+    /// How many of them the other end has: most looks for a freed one can be saved.
+    known: usize,
     /// Region of the last piece: the next one is likely in the same.
     last_region: usize,
     private: VecDeque<MemoryObserver>,
-    /// Where the other end says what it has let go of.
-    releases: Option<Mapping>,
     held: Vec<Held>,
     free_slots: Vec<u16>,
     next_number: u32,
@@ -91,9 +90,9 @@ impl Outgoing {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             regions: (0..REGIONS).map(|_| None).collect(),
+            known: 0,
             last_region: 0,
             private: VecDeque::new(),
-            releases: None,
             held: Vec::new(),
             // The lowest on top. SLOTS is less than 65,536.
             free_slots: (0..SLOTS as u16).rev().collect(),
@@ -116,19 +115,10 @@ impl Outgoing {
         self.send_memory.as_ref().map(SendMemory::provider)
     }
 
-    /// Maps the file in which the other end says what it has let go of. `None`: it is not acceptable, or the second one.
-    pub(super) fn map_releases(&mut self, file: &OwnedFd) -> Option<()> {
-        if self.releases.is_some() {
-            return None;
-        }
-        self.releases = Some(map_releases(file.as_fd(), MapAccess::Read).ok()?);
-        Some(())
-    }
-
-    /// Takes back the memory of frames that the other end has let go of.
-    pub(super) fn collect(&mut self) {
+    /// Takes back the memory of frames that the other end says to have let go of.
+    pub(super) fn collect(&mut self, peer: Option<&PeerNotes>) {
         self.is_full = false;
-        let Some(releases) = self.releases.as_ref().filter(|_| !self.held.is_empty()) else {
+        let Some(peer) = peer.filter(|_| !self.held.is_empty()) else {
             return;
         };
         let Self {
@@ -138,10 +128,7 @@ impl Outgoing {
             ..
         } = self;
         held.retain(|frame| {
-            let mut number = [0; size_of::<u32>()];
-            let at = usize::from(frame.slot) * size_of::<u32>();
-            let read = releases.copy_out(at, &mut number);
-            if read.is_err() || u32::from_ne_bytes(number) != frame.number {
+            if peer.released(frame.slot) != frame.number {
                 return true;
             }
             // The other end's reads come before all writes of what uses the memory next.
@@ -168,11 +155,6 @@ impl Outgoing {
     /// Returns when to look at the other end's memory without an event.
     pub(super) fn next_due(&self, last: Instant) -> Option<Instant> {
         (!self.held.is_empty()).then(|| last + RECHECK_INTERVAL)
-    }
-
-    /// Returns whether frames can be sent by reference: the other end is ready for them.
-    pub(super) fn is_ready(&self) -> bool {
-        self.releases.is_some()
     }
 
     /// Returns whether the other end cannot map some of a payload, or must not.
@@ -248,9 +230,7 @@ impl Outgoing {
                 Some(free).filter(|free| *free < SEND_REGION)?
             }
         };
-        // The other end shall read the memory only. A description of its own has the access rights of its open(2).
-        let path = format!("/proc/self/fd/{}", memory.file()?.as_raw_fd());
-        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let file = read_only(memory.file()?.as_fd()).ok()?;
         Some(Offer {
             file,
             record: FileRecord::Memory {
@@ -266,6 +246,7 @@ impl Outgoing {
     pub(super) fn offered(&mut self, offer: Offer) {
         if let Some(region) = self.regions.get_mut(offer.region) {
             *region = Some(offer.memory);
+            self.known += 1;
         }
     }
 
@@ -308,8 +289,7 @@ impl Outgoing {
                 false => LentUntil::Copied,
             };
         let number = self.next_number;
-        // 0 is what an unused slot has.
-        self.next_number = number.checked_add(1).unwrap_or(1);
+        self.next_number = next_number(number);
         let fields = FrameFields {
             header: VnetHeader::new(frame.offload(), frame.head),
             slot,
@@ -336,8 +316,8 @@ impl Outgoing {
     /// Takes back all memory: the other end has left.
     pub(super) fn end(&mut self) {
         self.held.clear();
-        self.releases = None;
         self.regions.fill_with(|| None);
+        self.known = 0;
     }
 
     /// Takes back the slot of a frame that was not sent.
@@ -347,6 +327,9 @@ impl Outgoing {
 
     /// Returns a record for a file whose memory was freed: no frame names it any more, because a frame holds its memory.
     pub(super) fn revocation(&self) -> Option<FileRecord> {
+        if self.known == 0 {
+            return None;
+        }
         let is_freed =
             |region: &Option<MemoryObserver>| region.as_ref().is_some_and(MemoryObserver::is_freed);
         let region = self.regions.iter().position(is_freed)?;
@@ -361,6 +344,7 @@ impl Outgoing {
             && let Some(region) = self.regions.get_mut(region as usize)
         {
             *region = None;
+            self.known -= 1;
         }
     }
 }

@@ -10,7 +10,10 @@ use netmem::{
 };
 use rustix::fs::fstat;
 
+use super::arrivals::PACKET_BYTES;
+use super::departures::send_packet;
 use super::record::{FileRecord, Packet};
+use super::ring::{Popped, RingReader};
 use super::tests::{HELLO, NOW, OURS, packet_v4, receive_packet};
 use super::*;
 use crate::link::hello::{HELLO_LIMIT, connect_to};
@@ -23,6 +26,8 @@ struct Spy {
     socket: Option<PeerSocket>,
     /// Of each file that it got.
     files: Vec<OwnedFd>,
+    notes: OwnNotes,
+    ring: Option<RingReader>,
     frames: usize,
 }
 
@@ -40,19 +45,17 @@ impl Spy {
         let mut spy = Self {
             socket: Some(socket),
             files: Vec::new(),
+            notes: OwnNotes::new().unwrap(),
+            ring: None,
             frames: 0,
         };
-        let releases = Incoming::new().unwrap();
-        let (file, record) = releases.unannounced().unwrap();
-        assert!(
-            send_packet(
-                spy.socket.as_ref().unwrap().as_fd(),
-                &record.emit(),
-                Some(file)
-            )
-            .unwrap()
-        );
-        assert!(nic.poll_rx(NOW).is_none());
+        let socket = spy.socket.as_ref().unwrap().as_fd();
+        let sent = send_packet(socket, &FileRecord::Notes.emit(), Some(spy.notes.file()));
+        assert!(sent.unwrap());
+        // It takes the notes, and sends its ring.
+        for _ in 0..2 {
+            assert!(nic.poll_rx(NOW).is_none());
+        }
         spy.read();
         spy
     }
@@ -63,10 +66,24 @@ impl Spy {
             return;
         };
         while let Ok((len, file)) = receive_packet(socket, &mut bytes) {
-            match Packet::parse(&bytes[..len]) {
-                Packet::Frame(_) => self.frames += 1,
-                Packet::File(FileRecord::Memory { .. }) => self.files.extend(file),
+            match (Packet::parse(&bytes[..len]), file) {
+                (Packet::File(FileRecord::Memory { .. }), Some(file)) => self.files.push(file),
+                (Packet::File(FileRecord::Ring), Some(file)) => {
+                    self.ring = RingReader::map(&file);
+                    self.files.push(file);
+                }
                 _ => {}
+            }
+        }
+        let ring = self.ring.as_mut().expect("the ring was sent");
+        loop {
+            match ring.pop(&mut bytes, &self.notes) {
+                Popped::Packet(len) => {
+                    let packet = Packet::parse(&bytes[..len]);
+                    self.frames += usize::from(matches!(packet, Packet::Frame(_)));
+                }
+                Popped::InSocket => {}
+                Popped::Nothing | Popped::Bad => return,
             }
         }
     }
@@ -194,6 +211,8 @@ fn memory_that_is_marked_as_shared_is_read_where_it_is() {
     send_device(&mut nic, &memory, *b"SENT-ONE", *b"UNSENT-1");
     assert!(spy.count(*b"SENT-ONE") > 1000);
     assert!(spy.count(*b"UNSENT-1") > 1000, "as its program was told");
-    let mode = fstat(&spy.files[0]).unwrap().st_mode & 0o777;
-    assert_eq!(mode, 0o600, "no other user opens it again for writing");
+    for file in &spy.files {
+        let mode = fstat(file).unwrap().st_mode & 0o777;
+        assert_eq!(mode, 0o600, "no other user opens it again for writing");
+    }
 }

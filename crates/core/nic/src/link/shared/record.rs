@@ -1,4 +1,5 @@
-//! The packets of a wire with shared memory, in the byte order of the host: both ends are on it.
+//! The packets of a wire with shared memory, in the byte order of the host: both ends are on it. They are the same in the socket and
+//! in a [ring](super::ring).
 //!
 //! Every packet begins with the virtio-net header of a UNIX wire. Two bits of its flags that VIRTIO does not use (VIRTIO 1.2
 //! 5.1.6) say what follows:
@@ -33,7 +34,9 @@ pub(super) const MAX_RECORD: usize = VnetHeader::LEN + FRAME_HEADER + MAX_PIECES
 
 const MEMORY: u8 = 1;
 const REVOKED: u8 = 2;
-const RELEASES: u8 = 3;
+const NOTES: u8 = 3;
+const RING: u8 = 4;
+const WAKE: u8 = 5;
 
 /// A range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +65,13 @@ pub(super) enum FileRecord {
     Memory { region: u32, size: u64 },
     /// The region is not named any more.
     Revoked { region: u32 },
-    /// The sender of this record writes there which frames it has let go of.
-    Releases,
+    /// The sender of this record writes there which frames it has let go of, how far it has read the ring of the other end, and
+    /// whether it sleeps.
+    Notes,
+    /// The ring in which all later packets of the sender of this record come.
+    Ring,
+    /// No file: the receiver of this record is to look at the ring.
+    Wake,
 }
 
 /// A packet.
@@ -192,7 +200,9 @@ impl FileRecord {
         match kind {
             MEMORY => Some(Self::Memory { region, size }),
             REVOKED if size == 0 => Some(Self::Revoked { region }),
-            RELEASES if region == 0 && size == 0 => Some(Self::Releases),
+            NOTES if region == 0 && size == 0 => Some(Self::Notes),
+            RING if region == 0 && size == 0 => Some(Self::Ring),
+            WAKE if region == 0 && size == 0 => Some(Self::Wake),
             _ => None,
         }
     }
@@ -202,7 +212,9 @@ impl FileRecord {
         let (kind, region, size) = match self {
             Self::Memory { region, size } => (MEMORY, region, size),
             Self::Revoked { region } => (REVOKED, region, 0),
-            Self::Releases => (RELEASES, 0, 0),
+            Self::Notes => (NOTES, 0, 0),
+            Self::Ring => (RING, 0, 0),
+            Self::Wake => (WAKE, 0, 0),
         };
         let mut out = [0; FILE_RECORD];
         out[..2].copy_from_slice(&[FILE, kind]);
@@ -251,7 +263,9 @@ mod tests {
                 size: 1 << 40,
             },
             FileRecord::Revoked { region: 9 },
-            FileRecord::Releases,
+            FileRecord::Notes,
+            FileRecord::Ring,
+            FileRecord::Wake,
         ] {
             assert_eq!(Packet::parse(&record.emit()), Packet::File(record));
             assert_eq!(Packet::parse(&record.emit()[..15]), Packet::Bad);

@@ -1,5 +1,6 @@
 //! Two NICs on a wire with shared memory, and a NIC whose peer is no NIC.
 
+use std::io::IoSliceMut;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,10 +11,12 @@ use ::wire::{
 };
 use mapped::DmaRight;
 use netmem::{Dmabuf, DmabufId, FragSource, FragUse, HostProvider, NiovSize, PagePool, PoolConfig};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use steer::RxQueueId;
 
+use super::departures::send_packet;
 use super::record::{FrameFields, PieceRecord, emit_frame};
 use super::*;
 use crate::{
@@ -257,7 +260,7 @@ fn host_memory_stays_at_the_sender_until_it_was_read_and_its_peer_may_read_less_
 }
 
 #[test]
-fn short_payload_crosses_in_the_socket() {
+fn short_payload_crosses_whole() {
     let (mut ours, mut peer) = nics();
     let mut pool = host_pool();
     for len in [0, 1, 1400, MIN_REFERENCE - 1] {
@@ -375,6 +378,147 @@ fn what_was_sent_before_the_peer_left_is_received() {
     );
     assert!(peer.poll_rx(NOW).is_none());
     assert!(!peer.is_up());
+}
+
+fn is_readable(nic: &Nic) -> bool {
+    let fd = nic.poll_fd().unwrap();
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+}
+
+fn short(number: usize) -> TxPacket {
+    let bytes = pattern(number, 1 + number % 1400);
+    let payload = FragList::from_host_bytes(&mut host_pool(), &bytes).unwrap();
+    packet(Family::V4, payload)
+}
+
+/// Two NICs with rings in both directions, whose threads look for packets by themselves.
+fn awake_nics() -> (Nic, Nic) {
+    let (mut ours, mut peer) = nics();
+    greet(&mut ours, &mut peer);
+    for nic in [&mut ours, &mut peer] {
+        nic.end_sleep();
+        assert!(nic.poll_rx(NOW).is_none());
+    }
+    (ours, peer)
+}
+
+#[test]
+fn only_an_end_that_sleeps_is_woken_and_once() {
+    let (mut ours, mut peer) = awake_nics();
+    for number in 0..100 {
+        ours.transmit(short(number), NOW).unwrap();
+        assert!(!is_readable(&peer), "{number}");
+        assert_eq!(receive(&mut peer).headers.payload_len, 1 + number);
+    }
+    ours.transmit(short(1), NOW).unwrap();
+    assert!(!peer.prepare_sleep(), "a packet has come meanwhile");
+    peer.end_sleep();
+    receive(&mut peer);
+    assert!(peer.prepare_sleep());
+    assert!(!is_readable(&peer));
+    for number in 0..3 {
+        ours.transmit(short(number), NOW).unwrap();
+        assert!(is_readable(&peer), "{number}");
+    }
+    peer.end_sleep();
+    for _ in 0..3 {
+        receive(&mut peer);
+    }
+    assert!(peer.poll_rx(NOW).is_none());
+    assert!(!is_readable(&peer), "one wake-up for three packets");
+}
+
+#[test]
+fn a_thread_that_takes_the_wake_up_of_another_one_leaves_it_one_for_the_next_packet() {
+    let (mut ours, mut peer) = awake_nics();
+    assert!(peer.prepare_sleep());
+    for number in 0..100 {
+        ours.transmit(short(number), NOW).unwrap();
+        assert!(is_readable(&peer), "{number}");
+        // As another thread would: the sleep goes on.
+        receive(&mut peer);
+        assert!(peer.poll_rx(NOW).is_none());
+        assert!(!is_readable(&peer), "{number}");
+    }
+}
+
+#[test]
+fn a_full_ring_is_waited_for_and_loses_nothing() {
+    let (mut ours, mut peer) = awake_nics();
+    let mut sent = 0;
+    while ours.flush_tx(NOW) == 0 {
+        ours.transmit(short(sent), NOW).unwrap();
+        sent += 1;
+    }
+    assert!(ours.is_told_of_room());
+    assert!(ours.prepare_sleep() && !is_readable(&ours));
+    for number in 0..sent {
+        let received = receive(&mut peer);
+        let payload = received.payload.into_frags();
+        assert_eq!(bytes(&payload), pattern(number, 1 + number % 1400));
+        peer.recycle(payload);
+        if is_readable(&ours) {
+            ours.end_sleep();
+            assert!(ours.poll_rx(NOW).is_none());
+            assert_eq!(ours.flush_tx(NOW), 0);
+            assert!(ours.prepare_sleep());
+        }
+    }
+    assert!(peer.poll_rx(NOW).is_none());
+    assert!(!ours.is_told_of_room());
+}
+
+#[test]
+fn what_is_in_the_ring_of_a_peer_that_has_left_is_received() {
+    let (mut ours, mut peer) = awake_nics();
+    for number in 0..10 {
+        ours.transmit(short(number), NOW).unwrap();
+    }
+    drop(ours);
+    for _ in 0..10 {
+        receive(&mut peer);
+    }
+    // The thread looks by itself, and finds out after a while.
+    let mut looks = 0;
+    while peer.is_up() {
+        assert!(peer.poll_rx(NOW).is_none());
+        looks += 1;
+        assert!(looks < 1000, "it never looks at the socket");
+    }
+}
+
+#[test]
+fn a_ring_that_no_wire_has_ends_it() {
+    let short = file(4096, SealFlags::SHRINK);
+    let ring = || file(1 << 20, SealFlags::SHRINK);
+    let cases: [(&str, Option<OwnedFd>, u32); 4] = [
+        ("no file", None, 0),
+        ("too short", Some(short), 0),
+        ("as much as never fits", Some(ring()), 1 << 30),
+        (
+            "an entry that says that the socket has a packet",
+            Some(ring()),
+            64,
+        ),
+    ];
+    for (what, file, written) in cases {
+        let mut raw = Raw::new();
+        if let Some(file) = &file {
+            rustix::io::pwrite(file, &written.to_ne_bytes(), 0).unwrap();
+        }
+        raw.send(&FileRecord::Ring.emit(), file.as_ref());
+        raw.expect_down(what);
+    }
+    let mut raw = Raw::new();
+    for _ in 0..2 {
+        raw.send(&FileRecord::Ring.emit(), Some(&ring()));
+    }
+    // The second one is in the socket without an entry in the first.
+    assert!(raw.nic.poll_rx(NOW).is_none() && raw.nic.is_up());
+    raw.send(&FileRecord::Ring.emit(), Some(&ring()));
+    raw.send(&FileRecord::Ring.emit(), Some(&ring()));
+    raw.expect_down("packets that the ring has no entries for");
 }
 
 /// Receives one packet and the file that came with it.
@@ -554,7 +698,7 @@ fn a_file_that_may_get_shorter_or_is_no_memory_ends_the_wire() {
     raw.send(&FileRecord::Revoked { region: 0 }.emit(), None);
     raw.expect_down("a region that does not exist");
     let mut raw = Raw::new();
-    let releases = FileRecord::Releases.emit();
+    let releases = FileRecord::Notes.emit();
     raw.send(&releases, Some(&file(4096, SealFlags::SHRINK)));
     raw.send(&releases, Some(&file(4096, SealFlags::SHRINK)));
     raw.expect_down("a second file for what was let go of");
@@ -622,7 +766,7 @@ fn a_revoked_region_is_not_named_any_more_but_its_frags_stay_valid() {
     let releases = loop {
         let mut packet = [0; 100];
         let (len, file) = receive_packet(&raw.peer, &mut packet).unwrap();
-        if packet[..len] == FileRecord::Releases.emit() {
+        if packet[..len] == FileRecord::Notes.emit() {
             break file.unwrap();
         }
     };
@@ -659,20 +803,19 @@ fn the_other_end_gets_files_that_it_can_only_read() {
     assert!(ours.poll_rx(NOW).is_none());
     let (_, releases) = receive_packet(&peer, &mut packet_bytes).unwrap();
     let raw = Raw { nic: ours, peer };
-    raw.send(&FileRecord::Releases.emit(), releases.as_ref());
+    raw.send(&FileRecord::Notes.emit(), releases.as_ref());
     let mut ours = raw.nic;
     assert!(ours.poll_rx(NOW).is_none());
     let memory = Dmabuf::shared_memfd(MIB).unwrap();
     let (_bound, _send, payload) = device(&memory, 60_000, 1);
     ours.transmit(packet(Family::V4, payload), NOW).unwrap();
-    let (len, file) = receive_packet(&raw.peer, &mut packet_bytes).unwrap();
     let size = MIB as u64;
-    assert_eq!(
-        packet_bytes[..len],
-        FileRecord::Memory { region: 0, size }.emit()
-    );
-    let refused = rustix::io::pwrite(file.unwrap(), b"x", 0);
-    assert_eq!(refused, Err(Errno::BADF));
+    for record in [FileRecord::Ring, FileRecord::Memory { region: 0, size }] {
+        let (len, file) = receive_packet(&raw.peer, &mut packet_bytes).unwrap();
+        assert_eq!(packet_bytes[..len], record.emit());
+        let refused = rustix::io::pwrite(file.unwrap(), b"x", 0);
+        assert_eq!(refused, Err(Errno::BADF));
+    }
 }
 
 #[test]
@@ -698,7 +841,7 @@ fn only_ends_that_both_share_memory_do() {
 #[test]
 fn pieces_longer_than_any_frame_make_no_frags() {
     const REGION_BYTES: u64 = 16 << 20;
-    let mut incoming = Incoming::new().unwrap();
+    let mut incoming = Incoming::new();
     let file = file(REGION_BYTES, SealFlags::SHRINK);
     incoming.map(0, &file, REGION_BYTES, &port()).unwrap();
     let fields = FrameFields {

@@ -23,6 +23,7 @@ fn ack(una: u64, advanced: u64) -> AckEvent {
         dsack: false,
         duplicate: false,
         ece: false,
+        marked: 0,
         in_time: true,
         reopened: false,
         ts_echo: None,

@@ -6,6 +6,7 @@ use super::harness::{Bench, sent};
 use super::simulation::{Path, Simulation, Transfer};
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
+use crate::settings::CongestionKind;
 use crate::test_config::TestConfig;
 
 /// Ten ECN-capable segments in flight at cwnd 10, many more waiting, 100 ms later.
@@ -201,4 +202,67 @@ fn a_marked_transfer_repeats_nothing() {
         assert_eq!(info.total_retrans, 0, "seed {seed}: {info:?}");
         assert!(info.ecn_reductions > 0, "seed {seed}: {info:?}");
     }
+}
+
+#[test]
+fn with_dctcp_a_loss_in_a_marked_window_reduces_it_as_any_loss() {
+    let mut bench = Bench::with(|setup| {
+        setup.ecn = true;
+        setup.config.settings.congestion = CongestionKind::Dctcp;
+    });
+    // Windows without marks: the share of marked bytes falls.
+    for _ in 0..60 {
+        bench.write(10_000);
+        bench.drain();
+        bench.pass(100);
+        let _ = bench.ack(bench.sender.acked_offset() + 10_000);
+    }
+    let start = bench.sender.acked_offset();
+    bench.write(10_000);
+    bench.drain();
+    bench.pass(100);
+    let before = bench.cwnd().0;
+    bench.ece = true;
+    let _ = bench.ack(start + 1000);
+    bench.drain();
+    let marked = bench.cwnd().1.expect("a mark sets the threshold");
+    assert!(marked > before * 9 / 10, "{marked} of {before}");
+    let _ = bench.sacked(start + 1000, &[(start + 2000, start + 6000)]);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
+    let lost = bench.cwnd().1.expect("a loss sets it, too");
+    assert!(lost < before * 6 / 10, "{lost} of {before}");
+    let hole = start.cast_signed() + 1000;
+    let repeated = sent(hole, hole + 1000, "e");
+    assert!(bench.drain().contains(&repeated), "ECN-capable");
+}
+
+#[test]
+fn with_dctcp_a_few_marks_cost_a_part_of_what_they_cost_others() {
+    let time_with = |congestion| {
+        let transfer = Transfer {
+            path: Path {
+                ce: 20,
+                ..Path::clean(Duration::from_millis(10))
+            },
+            config: TestConfig::default().with(|c| c.settings.congestion = congestion),
+            mss: 1448,
+            sack: true,
+            timestamps: true,
+            ecn: true,
+            bytes: 3_000_000,
+            write: 1 << 20,
+            buffer: 8 << 20,
+            read_every: Duration::ZERO,
+            delayed_ack: Duration::from_millis(40),
+            shrink_mss: None,
+        };
+        let outcome = Simulation::new(1, transfer).run();
+        assert_eq!(outcome.info.total_retrans, 0, "{outcome:?}");
+        outcome.time
+    };
+    let (dctcp, reno) = (
+        time_with(CongestionKind::Dctcp),
+        time_with(CongestionKind::NewReno),
+    );
+    assert!(dctcp < reno * 2 / 3, "{dctcp:?} against {reno:?}");
 }

@@ -41,6 +41,15 @@ pub fn sent(start: i64, end: i64, flags: &str) -> Sent {
     }
 }
 
+/// Returns what the SYNs agreed on, if that was ECN at all.
+pub fn agreed(ecn: bool, config: &TestConfig) -> EcnMode {
+    match (ecn, config.settings.congestion) {
+        (false, _) => EcnMode::Off,
+        (true, CongestionKind::Dctcp) => EcnMode::Dctcp,
+        (true, _) => EcnMode::Classic,
+    }
+}
+
 /// Options of the bench; the defaults are a path of 100 ms with SACK, without timestamps.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -97,10 +106,7 @@ impl Bench {
                 rcv_wscale: 0,
                 sack: setup.sack,
                 timestamps: setup.timestamps,
-                ecn: match setup.ecn {
-                    true => EcnMode::Classic,
-                    false => EcnMode::Off,
-                },
+                ecn: agreed(setup.ecn, &setup.config),
                 accecn_option: false,
             },
             window: setup.window,

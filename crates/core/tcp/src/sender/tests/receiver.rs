@@ -48,12 +48,27 @@ pub struct Receiver {
     unacked_packets: u32,
     ts_recent: u32,
     last_advertised: u64,
-    /// A mark is echoed until CWR comes.
     ece: bool,
+    echo_of: EchoOf,
+}
+
+/// What is echoed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EchoOf {
+    /// A mark, until CWR comes (RFC 3168).
+    AllUntilCwr,
+    /// Whether the newest packet was marked; an ACK is of packets that are alike (RFC 8257 3.2).
+    NewestPacket,
 }
 
 impl Receiver {
-    pub fn new(first: SeqNum, buffer: u64, sack: bool, delayed_ack: Duration) -> Receiver {
+    pub fn new(
+        first: SeqNum,
+        buffer: u64,
+        sack: bool,
+        delayed_ack: Duration,
+        echo_of: EchoOf,
+    ) -> Receiver {
         Receiver {
             first,
             next: 0,
@@ -69,7 +84,16 @@ impl Receiver {
             ts_recent: 0,
             last_advertised: buffer,
             ece: false,
+            echo_of,
         }
+    }
+
+    /// Returns the ACK of what came before a packet with another mark.
+    pub fn before_packet(&mut self, packet: &Packet) -> Option<Ack> {
+        let changes = self.echo_of == EchoOf::NewestPacket
+            && self.ece != (packet.ecn == Ecn::Ce)
+            && self.unacked_packets > 0;
+        changes.then(|| self.ack())
     }
 
     /// Returns how many bytes have arrived in order.
@@ -126,11 +150,16 @@ impl Receiver {
         if packet.ts.wrapping_sub(self.ts_recent).cast_signed() >= 0 && start <= self.next {
             self.ts_recent = packet.ts;
         }
-        self.ece = (self.ece && !packet.cwr) || packet.ecn == Ecn::Ce;
+        let (before, is_marked) = (self.ece, packet.ecn == Ecn::Ce);
+        self.ece = match self.echo_of {
+            EchoOf::AllUntilCwr => (self.ece && !packet.cwr) || is_marked,
+            EchoOf::NewestPacket => is_marked,
+        };
+        let changes = self.echo_of == EchoOf::NewestPacket && self.ece != before;
         let in_order = start == self.next && self.out_of_order.is_empty();
         self.insert(start, end);
         self.unacked_packets += 1;
-        if in_order && self.unacked_packets < 2 && !packet.fin {
+        if in_order && self.unacked_packets < 2 && !packet.fin && !changes {
             self.ack_at.get_or_insert(now + self.delayed_ack);
             return None;
         }

@@ -8,7 +8,8 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks};
 
-use super::receiver::{Ack, Packet, Receiver};
+use super::harness::agreed;
+use super::receiver::{Ack, EchoOf, Packet, Receiver};
 use crate::config::EcnMode;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -152,10 +153,7 @@ impl Simulation {
                 rcv_wscale: 0,
                 sack: transfer.sack,
                 timestamps: transfer.timestamps,
-                ecn: match transfer.ecn {
-                    true => EcnMode::Classic,
-                    false => EcnMode::Off,
-                },
+                ecn: agreed(transfer.ecn, &transfer.config),
                 accecn_option: false,
             },
             window: transfer.buffer as u32,
@@ -172,6 +170,10 @@ impl Simulation {
                 transfer.buffer,
                 transfer.sack,
                 transfer.delayed_ack,
+                match agreed(transfer.ecn, &transfer.config) {
+                    EcnMode::Dctcp => EchoOf::NewestPacket,
+                    _ => EchoOf::AllUntilCwr,
+                },
             ),
             transfer,
             random,
@@ -280,9 +282,13 @@ impl Simulation {
             segments += 1;
             assert!(segments < 10_000, "seed {}: sends for ever", self.seed);
             let is_new = segment.seq.after_eq(self.highest) && !segment.payload.is_empty();
+            let is_capable = match agreed(self.transfer.ecn, &self.transfer.config) {
+                EcnMode::Dctcp => true,
+                mode => mode != EcnMode::Off && is_new,
+            };
             assert_eq!(
                 segment.ecn.is_ect(),
-                self.transfer.ecn && is_new,
+                is_capable,
                 "seed {}: {segment:?}",
                 self.seed
             );
@@ -396,6 +402,8 @@ impl Simulation {
                     // The path no longer carries it.
                     return;
                 }
+                let earlier = self.receiver.before_packet(&packet);
+                earlier.into_iter().for_each(|ack| self.send_ack(ack));
                 let reply = self.receiver.on_packet(&packet, self.now);
                 if self.transfer.read_every.is_zero() {
                     let unread = self.receiver.unread();
@@ -467,7 +475,7 @@ fn random_transfer(seed: u64) -> Transfer {
         queue: 5 + random.below(200) as u32,
     };
     let config = TestConfig::default().with(|c| {
-        c.settings.congestion = CongestionKind::ALL[random.below(3) as usize];
+        c.settings.congestion = CongestionKind::ALL[random.below(4) as usize];
         c.settings.nodelay = random.chance(300);
         c.shared_mut().pacing = random.chance(200);
         c.settings.snd_buf_max = 4000 + random.below(300_000) as usize;

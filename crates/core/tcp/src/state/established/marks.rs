@@ -4,6 +4,7 @@ use netmem::Payload;
 use wire::Ecn;
 
 use super::Synchronized;
+use crate::config::EcnMode;
 use crate::segment::Segment;
 use crate::sender::Bundling;
 use crate::seqnum::SeqNum;
@@ -48,10 +49,11 @@ impl<P: Payload> Synchronized<P> {
             .is_some_and(|(recent, ts)| recent.is_newer(ts.value))
     }
 
-    /// Returns the ECN field of outgoing packets; with RFC 3168, the sender chooses that of new data.
+    /// Returns the ECN field of outgoing packets; without AccECN, the sender chooses that of data.
     pub(crate) fn codepoint(&self) -> Ecn {
         match &self.accurate {
             Some(accurate) if !accurate.distrusted => Ecn::Ect0,
+            None if self.negotiated.ecn == EcnMode::Dctcp => Ecn::Ect0,
             _ => Ecn::NotEct,
         }
     }

@@ -1,11 +1,12 @@
 //! Segments of a synchronized connection, and its timers.
 
 use netmem::Payload;
-use wire::Instant;
+use wire::{Instant, TcpOptions, Timestamps};
 
 use super::{SegmentVerdict, Synchronized};
 use crate::context::Context;
 use crate::disposition::{Disposition, Next};
+use crate::ecn::echo::EarlierAck;
 use crate::error::TcpError;
 use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
@@ -30,6 +31,9 @@ impl<P: Payload> Synchronized<P> {
         }
         if let Some(syn_ack) = self.poll_syn_ack(queue, cx) {
             return Some(syn_ack);
+        }
+        if let Some((earlier, window)) = self.receiver.take_earlier_ack() {
+            return Some(self.earlier_ack(earlier, window, now));
         }
         if self.receiver.ack.is_due(now) && self.receiver.has_sack() {
             return Some(self.bare_ack(queue, now));
@@ -74,6 +78,26 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
+    /// Returns the ACK of data whose marks differ from those of the newest: the ACK of that follows.
+    fn earlier_ack(&self, earlier: EarlierAck, window: u16, now: Instant) -> Segment<P> {
+        let timestamps = self.timestamps().map(|(clock, echo)| Timestamps {
+            value: clock.value(now),
+            echo,
+        });
+        Segment {
+            seq: self.sender.snd_nxt(),
+            ack: Some(earlier.ack),
+            ece: earlier.ece,
+            ecn: self.codepoint(),
+            window,
+            options: TcpOptions {
+                timestamps,
+                ..TcpOptions::default()
+            },
+            ..Segment::default()
+        }
+    }
+
     fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
         let blocks = self.receiver.max_sack_blocks();
         let dsack = self.receiver.pending_dsack();
@@ -84,6 +108,7 @@ impl<P: Payload> Synchronized<P> {
             seq: self.sender.snd_nxt(),
             ack: Some(announcement.ack),
             ece: announcement.ece,
+            ecn: self.codepoint(),
             window: announcement.window,
             options: announcement.options,
             ..Segment::default()

@@ -122,7 +122,7 @@ pub(super) static ROWS: &[Row] = &[
         .int(Check::Any, |o, n| o.notsent_lowat = n.cast_unsigned())
         .apply(|o| Effect::Apply(SocketOption::NotsentLowat(o.notsent_lowat)))
         .get_int(|v| v.options.notsent_lowat.cast_signed()),
-    // Neither congestion control has information to return.
+    // Information of congestion controls is not offered.
     row(tcp_opt::CC_INFO).get_bytes(|_| Vec::new()),
     // There is no protocol on top of TCP.
     row(tcp_opt::ULP)

@@ -152,7 +152,7 @@ fn the_congestion_control_can_change_during_a_connection() {
             .len(),
         100_000
     );
-    for kind in [&b"bbr"[..], b"cubic"] {
+    for kind in [&b"bbr"[..], b"dctcp", b"cubic"] {
         assert_eq!(set(kind), Ok(0));
         assert_eq!(&name(it.client)[..kind.len()], kind);
         it.send(it.client, &[1; 50_000]);

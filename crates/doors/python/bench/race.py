@@ -93,7 +93,7 @@ def load():
     ),
     "runai-model-streamer, our library": (
         ["runai_model_streamer", "torch"],
-        {"http", "s3"},
+        {"s3"},
         "from runai_model_streamer import SafetensorsStreamer",
         """
 def load():

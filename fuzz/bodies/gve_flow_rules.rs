@@ -139,20 +139,24 @@ fn compare(bench: &mut Bench, driver: &mut Driver, model: &Model) {
 }
 
 fn receive(bench: &mut Bench, driver: &mut Driver, input: &mut Input<'_>) {
+    const QUEUES: u16 = 2;
     let bytes = input.frame().bytes();
     let Ok(headers) = RxHeaders::parse(&bytes, bytes.len()) else {
         return;
     };
-    let selected = bench.device.steering().select_queue(&headers);
+    let selected = bench
+        .device
+        .steering()
+        .select_queue(&headers, QUEUES.into());
     let received = bench.receive_plain(&bytes);
-    let got: Vec<_> = (0..2)
+    let got: Vec<_> = (0..QUEUES)
         .map(|queue| crate::common::take_rx(bench, driver, queue).len())
         .collect();
     if received == RxOutcome::Dropped(DropReason::OverMru) {
         return;
     }
     assert_eq!(received, RxOutcome::Delivered);
-    let queue = selected.expect("a guest cannot add a rule that drops");
+    let queue = selected.expect("a guest cannot add a rule that drops, or names another queue");
     assert_eq!(got[queue.index()], 1, "{selected:?}");
     assert_eq!(got.iter().sum::<usize>(), 1);
 }

@@ -19,6 +19,7 @@ mod meter;
 mod network;
 mod plan;
 mod pool;
+mod processes;
 mod processors;
 mod receiver;
 mod repetitions;

@@ -44,8 +44,8 @@ const TOP_NOTES: &str = "\
 `devmem-tcp demo` shows a transfer and needs no set-up; `devmem-tcp doctor` shows what this machine supports.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not supported on this machine.
-SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with 1 if anything was left to do;
-`recv --keep-listening` without an open connection, `nic`, `wire`, `lease` and `broker` only end this way: with 0.
+SIGINT (Ctrl-C), SIGTERM and SIGHUP end a run with its report, and with status 1 if anything was left to do.
+`recv --keep-listening` without an open connection, `nic`, `wire`, `lease` and `broker` end only by a signal: with 0.
 Results for programs go to stdout (--json), messages for people to stderr.
 Sizes take K, M, G, T (times 1024) or kB, MB, GB, TB (times 1000).";
 
@@ -105,9 +105,9 @@ impl DemoServer {
 /// memory, and the second process receives and checks it.
 ///
 /// With --exchange, four processes form a ring and compute an all-reduce and an all-gather of a vector of floats, by messages
-/// between their memories. The result must be the same as that of a serial computation. The vectors are in the memory of the GPU
-/// cuda:0, which adds, if there is one that works; otherwise in host memory, and the CPU adds. --memory chooses: an NVIDIA GPU
-/// adds in its own memory, all other kinds are added by the CPU.
+/// between their memories. The result must be the same as that of a serial computation. If there is a working
+/// NVIDIA GPU, the vectors are in its memory (cuda:0), and it adds them; otherwise they are in host memory. --memory chooses the
+/// memory; vectors in any other than that of an NVIDIA GPU are added by the CPU.
 ///
 /// With --load, a stock server (nginx, qemu-nbd, nbdkit or python3 -m http.server) serves a file, our stack loads it into
 /// device memory, and every byte is checked there. --load=nvme needs no stock server: a small NVMe/TCP target of ours serves the file.
@@ -243,7 +243,7 @@ pub struct Recv {
     /// Keep accepting connections, up to --connections at a time, until a signal arrives; print a line for each
     #[arg(short, long)]
     pub keep_listening: bool,
-    /// Print bytes and rate of every interval of this many seconds, without the time between connections
+    /// Print bytes and rate of every interval of this many seconds; time without a connection does not count
     #[arg(short = 'i', long, value_name = "SECONDS")]
     pub interval: Option<f64>,
     /// Check that the stream repeats the bytes 1 to N-1 and one separator, NUL or newline, the same one each time

@@ -6,6 +6,9 @@ use crate::args::BackendChoice;
 use crate::plan::LinkPlan;
 use tool::output::{Failure, note};
 
+/// Name of the kernel's sockets in reports.
+pub const SOCKETS: &str = "sockets";
+
 /// The stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {

@@ -7,7 +7,7 @@ use devmem_linux::tap;
 use devmem_tcp::{Dmabuf, Netdev, choice::Purpose};
 
 use crate::args::BackendChoice;
-use crate::backend::{self, Backend};
+use crate::backend::{self, Backend, SOCKETS};
 use crate::commands::load;
 use crate::kernel;
 use crate::kernels_end;
@@ -20,8 +20,6 @@ use transfer::load::Origin;
 
 /// Bytes of bound memory for each byte of a short load: frags that are half full, and some that are posted.
 const MEM_FACTOR: u64 = 4;
-/// Name of the kernel's sockets in the report.
-pub const SOCKETS: &str = "sockets";
 
 /// A NIC without bound memory.
 #[derive(Debug)]

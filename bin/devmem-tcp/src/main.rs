@@ -18,6 +18,7 @@ mod kernels_end;
 mod plan;
 mod receiver;
 mod report;
+mod unused;
 
 use std::process::ExitCode;
 

@@ -14,6 +14,7 @@ use devmem_tcp::{
 use crate::kernel;
 use crate::plan::{KernelPlan, NicPlan};
 use crate::report::{QueueRow, RunReport};
+use crate::unused::Unused;
 use tool::memory::MEM_SIZE;
 use tool::output::{Failure, note};
 use tool::receive::{Task, Totals, Transfer};
@@ -134,19 +135,6 @@ impl BoundNic {
             net_iovs,
         }
     }
-}
-
-/// A NIC and memory that was bound to it.
-#[derive(Debug)]
-pub struct Unused {
-    /// The NIC.
-    pub nic: Netdev,
-    /// The memory.
-    pub memory: Dmabuf,
-    /// Size of its net_iovs.
-    pub niov_bytes: u64,
-    /// How many of them came back.
-    pub net_iovs: NetIovCount,
 }
 
 /// A NIC with device memory bound to it and a listening socket. The fields are dropped in their order.

@@ -183,7 +183,7 @@ impl Netdev {
 
     /// Listens for connections to `address`, and receives their payload into `memory`: sets the NIC up with one queue for device
     /// memory ([`plan_receive`](Self::plan_receive)), binds the memory to it ([`bind_rx`](Self::bind_rx)) and listens
-    /// ([`listen`](Self::listen)). Call these for more queues or other options. With the binding the settings are restored.
+    /// ([`listen`](Self::listen)). Call these for more queues or other options. When the binding is dropped, the settings are restored.
     ///
     /// ```
     /// use devmem_tcp::{Dmabuf, Netdev, RxBatch};
@@ -231,8 +231,8 @@ impl Netdev {
     /// ([`RecvHalf::place_next`](crate::RecvHalf::place_next)). Needs no queue and no privilege.
     ///
     /// # Errors
-    /// Of the kind `Unsupported` for a NIC of the kernel, which receives into bound memory only, and for memory
-    /// that the CPU cannot write, as that of most GPUs.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a NIC of the kernel, which receives into bound memory only, and for
+    /// memory that the CPU cannot write, such as that of most GPUs.
     pub fn bind_target(&self, memory: &Dmabuf) -> Result<BoundTarget, Error> {
         BoundTarget::bind(&self.nic, memory)
     }
@@ -249,7 +249,7 @@ impl Netdev {
     }
 
     /// Connects to `address` and waits until the connection is established or TCP gives up. Of several addresses of a name, each is
-    /// tried in turn, as by std.
+    /// tried in turn, as in std.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if `address` cannot be resolved; otherwise there is no route, or the peer refused, reset or

@@ -1,61 +1,35 @@
 //! fork(2) while other threads are in calls: what a child has of its parent's NICs, and what the parent notices of it.
 
+#[path = "common/bench.rs"]
+mod bench;
+mod common;
+
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use devmem_tcp::{BoundRx, BoundTx, Dmabuf, Errno, Frag, Listener, Netdev, RxBatch, Setup, Stream};
+use devmem_tcp::{BoundTx, Dmabuf, Errno, Frag, Netdev, RxBatch, Stream};
 use netmem::in_child;
 
-const LOCAL: &str = "10.77.0.2:5201";
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn byte_at(position: usize) -> u8 {
-    (position % 251) as u8 ^ (position >> 16) as u8
-}
+use bench::{Bench, LOCAL};
+use common::{byte_at, collect};
 
 /// Everything that a program may hold of a NIC.
 struct World {
-    sender: Netdev,
-    receiver: Netdev,
-    memory: Dmabuf,
+    bench: Bench,
     tx_memory: Dmabuf,
-    setup: Setup,
-    rx: BoundRx,
     tx: BoundTx,
-    listener: Listener,
 }
 
 impl World {
     fn new(wire: &str) -> Self {
-        let link = format!("mem:{wire}");
-        let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
-        let receiver = Netdev::user(&link, "10.77.0.2/24").unwrap();
-        let [memory, tx_memory] = [(); 2].map(|()| Dmabuf::anonymous(8 << 20).unwrap());
-        let plan = receiver.plan_receive(LOCAL.parse().unwrap());
-        let setup = plan.apply().unwrap();
-        let rx = receiver.bind_rx(&memory, setup.queues()).unwrap();
-        let tx = sender.bind_tx(&tx_memory).unwrap();
-        let listener = receiver.listen(LOCAL).unwrap();
-        listener.set_timeout(Some(PATIENCE));
+        let bench = Bench::new(wire);
+        let tx_memory = Dmabuf::anonymous(8 << 20).unwrap();
+        let tx = bench.sender.bind_tx(&tx_memory).unwrap();
         Self {
-            sender,
-            receiver,
-            memory,
+            bench,
             tx_memory,
-            setup,
-            rx,
             tx,
-            listener,
         }
-    }
-
-    fn connection(&self) -> (Stream, Stream) {
-        let sender = self.sender.connect(LOCAL).unwrap();
-        let (receiver, _) = self.listener.accept().unwrap();
-        sender.set_timeout(Some(PATIENCE));
-        receiver.set_timeout(Some(PATIENCE));
-        (sender, receiver)
     }
 }
 
@@ -63,20 +37,14 @@ impl World {
 fn receive_all(stream: &mut Stream, memory: &Dmabuf, received: &AtomicUsize) {
     let mut batch = RxBatch::with_capacity(64);
     while stream.recv(&mut batch).unwrap() > 0 {
-        let mut at = received.load(Ordering::Relaxed);
-        for frag in &batch {
-            let bytes = match frag {
-                Frag::Device { range, .. } => memory.slice(range).to_vec(),
-                Frag::Linear(bytes) => bytes.to_vec(),
-            };
-            let right = bytes
-                .iter()
-                .zip(at..)
-                .all(|(byte, at)| *byte == byte_at(at));
-            assert!(right, "the bytes from {at} on");
-            at += bytes.len();
-        }
-        received.store(at, Ordering::Relaxed);
+        let (at, mut bytes) = (received.load(Ordering::Relaxed), Vec::new());
+        collect(&batch, memory, &mut bytes);
+        let mut numbered = bytes.iter().zip(at..);
+        assert!(
+            numbered.all(|(byte, at)| *byte == byte_at(at)),
+            "the bytes from {at} on"
+        );
+        received.store(at + bytes.len(), Ordering::Relaxed);
     }
 }
 
@@ -87,12 +55,12 @@ fn send_some(stream: &mut Stream, from: usize, len: usize) {
 
 /// A transfer in a world of this process's own.
 fn transfer(wire: &str) {
-    let world = World::new(wire);
-    let (mut sender, mut receiver) = world.connection();
+    let bench = Bench::new(wire);
+    let (mut sender, mut receiver) = bench.connection();
     send_some(&mut sender, 0, 300_000);
     drop(sender);
     let received = AtomicUsize::new(0);
-    receive_all(&mut receiver, &world.memory, &received);
+    receive_all(&mut receiver, &bench.memory, &received);
     assert_eq!(received.into_inner(), 300_000);
 }
 
@@ -133,40 +101,45 @@ fn every_call_is_refused(world: World, streams: (Stream, Stream), mut batch: RxB
     check(completions.try_next().is_err() && completions.counts().is_err());
     check(
         world
+            .bench
             .listener
             .accept()
             .is_err_and(|error| error.errno() == dead),
     );
-    check(world.listener.local_addr().is_err());
+    check(world.bench.listener.local_addr().is_err());
     check(
         world
+            .bench
             .sender
             .connect(LOCAL)
             .is_err_and(|error| error.errno() == dead),
     );
     check(
         world
+            .bench
             .sender
             .listen("10.77.0.1:1")
             .is_err_and(|error| error.errno() == dead),
     );
-    let (queues, other) = (world.setup.queues(), &world.tx_memory);
+    let (queues, other) = (world.bench.setup.queues(), &world.tx_memory);
     check(
         world
+            .bench
             .receiver
             .bind_rx(other, queues)
             .is_err_and(|error| error.errno() == dead),
     );
     check(
         world
+            .bench
             .receiver
             .bind_tx(other)
             .is_err_and(|error| error.errno() == dead),
     );
-    check(world.receiver.plan_receive(address).apply().is_err());
-    check(world.receiver.tx_stats().is_none());
-    check(world.receiver.drops().is_empty() && world.receiver.addresses().is_empty());
-    check(world.tx.in_flight() == 0 && world.rx.net_iovs().total > 0);
+    check(world.bench.receiver.plan_receive(address).apply().is_err());
+    check(world.bench.receiver.tx_stats().is_none());
+    check(world.bench.receiver.drops().is_empty() && world.bench.receiver.addresses().is_empty());
+    check(world.tx.in_flight() == 0 && world.bench.bound.net_iovs().total > 0);
     // Everything is dropped here: bindings, settings, connections, the NICs.
     drop((batch, from, to, completions));
     drop(world);
@@ -187,13 +160,13 @@ type Held = Option<(World, (Stream, Stream), RxBatch)>;
 
 /// Forks again and again while two threads send and receive, which must go on after each child.
 fn under_traffic(world: World, child: fn(&mut Held) -> u8) -> (World, Stream) {
-    let (mut sender, mut receiver) = world.connection();
+    let (mut sender, mut receiver) = world.bench.connection();
     // A frag that is lent at the fork.
-    let (mut second, mut third) = world.connection();
+    let (mut second, mut third) = world.bench.connection();
     send_some(&mut second, 0, 1000);
     let mut batch = RxBatch::with_capacity(4);
     assert_eq!(third.recv(&mut batch).unwrap(), 1000);
-    let memory = world.memory.clone();
+    let memory = world.bench.memory.clone();
     let mut held = Some((world, (second, third), batch));
     let (stop, received) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -223,7 +196,7 @@ fn under_traffic(world: World, child: fn(&mut Held) -> u8) -> (World, Stream) {
     drop((sender, receiver));
     let (world, (mut second, third), mut batch) = held.take().unwrap();
     // What the child gave back and undid is as it was here.
-    let (mut fourth, mut fifth) = world.connection();
+    let (mut fourth, mut fifth) = world.bench.connection();
     send_some(&mut fourth, 0, 1000);
     let mut split = RxBatch::with_capacity(4);
     assert_eq!(fifth.recv(&mut split).unwrap(), 1000);
@@ -255,10 +228,8 @@ fn finish((world, mut stream): (World, Stream)) {
         }
     }
     assert_eq!(bytes, b"the connection is alive".len());
-    let World { rx, listener, .. } = world;
-    drop((stream, listener));
-    let count = rx.unbind().net_iovs();
-    assert_eq!(count.home, count.total, "net_iovs that are not home");
+    drop(stream);
+    world.bench.finish();
 }
 
 #[test]
@@ -286,7 +257,7 @@ fn memory_of_a_child_is_a_separate_copy_and_may_be_bound_there() {
     let world = World::new("fork-memory");
     finish(under_traffic(world, |held| {
         let (parents, _streams, _batch) = held.as_ref().expect("as the parent has it");
-        let memory = parents.memory.clone();
+        let memory = parents.bench.memory.clone();
         let link = "mem:fork-memory";
         let nic = Netdev::user(link, "10.77.0.2/24").unwrap();
         let setup = nic.plan_receive(LOCAL.parse().unwrap()).apply().unwrap();

@@ -48,7 +48,10 @@ fn answer(shared: &Shared, controller: &Controller, sqe: &Sqe) -> Result<Answer,
     }
     match sqe.opcode {
         FABRICS => property(shared, controller, sqe).map(Answer::Result),
-        KEEP_ALIVE => Ok(Answer::Result(0)),
+        KEEP_ALIVE => {
+            Counts::add(&shared.counts.keep_alives, 1);
+            Ok(Answer::Result(0))
+        }
         IDENTIFY => identify(shared, controller, sqe).map(Answer::Data),
         SET_FEATURES => {
             let wanted = sqe.as_queues().ok_or(Status::INVALID_FIELD)?;

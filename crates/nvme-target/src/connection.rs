@@ -57,12 +57,14 @@ pub(crate) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
         header: Vec::new(),
         shared: Arc::clone(shared),
     };
+    Counts::add(&shared.counts.open, 1);
     if let Err(End::Host(error)) = connection.run() {
         let mut last = Vec::new();
         terminate(Side::Controller, &error, &connection.header, &mut last);
         let _ = connection.writer.write_all(&last);
     }
     let _ = connection.writer.shutdown(std::net::Shutdown::Both);
+    shared.counts.open.fetch_sub(1, Ordering::Relaxed);
 }
 
 impl Connection {

@@ -260,6 +260,16 @@ impl Queue<'_> {
                 header.is_last = false;
                 self.connection.send_data(&header, data)?;
             }
+            Mistake::DataOverlaps => {
+                let (first, second) = data.split_at(data.len() / 2);
+                header.is_last = false;
+                // Halves of a part of a transfer of 32 bits.
+                header.len = first.len() as u32;
+                self.connection.send_data(&header, first)?;
+                header.offset += header.len - 4;
+                header.len = second.len() as u32;
+                return self.connection.send_data(&header, second);
+            }
             Mistake::ShortLength | Mistake::DataDigest | Mistake::ClosesInData => {
                 return self.send_damaged(&header, data, mistake);
             }
@@ -309,6 +319,9 @@ impl Queue<'_> {
             Ok(checked) => checked,
             Err(status) => return Ok(Some(Err(status))),
         };
+        if mistake == Some(Mistake::NoTransfer) {
+            return Ok(Some(Ok(())));
+        }
         if !sqe.has_data_in_capsule() {
             return self.request(sqe, len, mistake).map(|()| None);
         }
@@ -355,10 +368,14 @@ impl Queue<'_> {
                 transfer.command_id = transfer.command_id.wrapping_add(999);
             }
             Some(Mistake::TransferBeyond) => transfer.len = transfer.len.saturating_add(512),
+            Some(Mistake::TransferTag) => transfer.tag = transfer.tag.wrapping_add(999),
             _ => {}
         }
         let mut bytes = Vec::new();
         ready_to_transfer(&transfer, self.connection.digests, &mut bytes);
+        if mistake == Some(Mistake::TransferTwice) {
+            ready_to_transfer(&transfer, self.connection.digests, &mut bytes);
+        }
         Ok(self.connection.writer.write_all(&bytes)?)
     }
 

@@ -96,10 +96,14 @@ impl Subsystem {
 pub struct Counts {
     /// Connections with a handshake.
     pub connections: AtomicU64,
+    /// Connections that are open now.
+    pub open: AtomicU64,
     /// Associations that were begun.
     pub associations: AtomicU64,
     /// Associations that hosts have shut down in an orderly way.
     pub shutdowns: AtomicU64,
+    /// Signs of life of hosts.
+    pub keep_alives: AtomicU64,
     /// Commands of I/O queues.
     pub commands: AtomicU64,
     /// Flushes among them.

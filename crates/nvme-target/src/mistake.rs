@@ -24,6 +24,8 @@ pub enum Mistake {
     DataBefore,
     /// The first data of a read come twice.
     DataTwice,
+    /// The second half of the data of a read begins before the end of the first.
+    DataOverlaps,
     /// The PDU of data is shorter than its data.
     ShortLength,
     /// The digest of data is wrong.
@@ -40,6 +42,12 @@ pub enum Mistake {
     TransferForNobody,
     /// A request for data goes on behind the end of the write.
     TransferBeyond,
+    /// The same data of a write are requested twice.
+    TransferTwice,
+    /// A request for data has another tag than the target remembers.
+    TransferTag,
+    /// A write succeeds and its data were not requested.
+    NoTransfer,
     /// The connection is ended with a reason.
     Terminates,
     /// Nothing is answered any more on this queue.
@@ -102,6 +110,7 @@ impl Mistake {
                 | Self::DataBeyond
                 | Self::DataBefore
                 | Self::DataTwice
+                | Self::DataOverlaps
                 | Self::ShortLength
                 | Self::DataDigest
                 | Self::NoData
@@ -111,6 +120,13 @@ impl Mistake {
 
     /// Returns whether only the answer to a write can have it.
     pub(crate) fn is_of_write(self) -> bool {
-        matches!(self, Self::TransferForNobody | Self::TransferBeyond)
+        matches!(
+            self,
+            Self::TransferForNobody
+                | Self::TransferBeyond
+                | Self::TransferTwice
+                | Self::TransferTag
+                | Self::NoTransfer
+        )
     }
 }

@@ -38,6 +38,9 @@ pub const PROPERTY_GET: u8 = 0x04;
 
 /// Set Features: the number of queues.
 const FEATURE_QUEUES: u32 = 0x07;
+/// Set Features: the write protection of a namespace, and its state in which writes are refused.
+const FEATURE_PROTECTION: u32 = 0x84;
+const PROTECT: u32 = 1;
 /// Identify: one namespace, the controller, the list of active namespaces.
 pub const CNS_NAMESPACE: u8 = 0x00;
 /// Identify: the controller.
@@ -267,6 +270,11 @@ impl Sqe {
     pub fn set_queues(count: u16) -> Self {
         let least = u32::from(count.max(1)) - 1;
         Self::new(SET_FEATURES, 0).with_dwords([FEATURE_QUEUES, least | least << 16, 0, 0, 0, 0])
+    }
+
+    /// Makes a namespace read-only, for all hosts.
+    pub fn protect(nsid: u32) -> Self {
+        Self::new(SET_FEATURES, nsid).with_dwords([FEATURE_PROTECTION, PROTECT, 0, 0, 0, 0])
     }
 
     /// Tells the controller that the host is there.

@@ -11,24 +11,14 @@ mod rows;
 mod run;
 mod sockets;
 
-use std::time::Duration;
-
-use anyhow::Context;
 use clap::Args;
-use devmem_linux::{cpu, netns};
 use tool::output::Failure;
 
-use crate::form::FormArgs;
-use crate::network::require_tap;
-use crate::processors::first_two;
-use crate::repetitions::Repetitions;
+use crate::processes::RowsArgs;
 use report::ExchangeReport;
-use rows::{ROWS, Row};
+use rows::ROWS;
 
 pub use rank::{RankArgs, run as run_rank};
-
-/// Durations of a run.
-const SECONDS: std::ops::RangeInclusive<f64> = 0.05..=60.0;
 
 /// Measure messages between two processes against a bare stream and against kernel sockets
 ///
@@ -42,17 +32,8 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.05..=60.0;
 /// after another.
 #[derive(Debug, Args)]
 pub struct ExchangeArgs {
-    /// Repetitions of all rows; use at least 5 to see the spread
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    reps: usize,
-    /// Duration of each run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 0.5)]
-    seconds: f64,
-    /// Run only the rows with these names or beginnings of names
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    only: Vec<String>,
     #[command(flatten)]
-    form: FormArgs,
+    rows: RowsArgs,
 }
 
 /// Runs the benchmark and prints its report.
@@ -61,37 +42,6 @@ pub struct ExchangeArgs {
 ///
 /// The network cannot be set up, or a row fails.
 pub fn run(args: &ExchangeArgs) -> Result<(), Failure> {
-    let ExchangeArgs {
-        reps,
-        seconds,
-        only,
-        form,
-    } = args;
-    if !SECONDS.contains(seconds) {
-        return Err(Failure::usage(format_args!(
-            "--seconds {seconds}: must be 0.05 to 60"
-        )));
-    }
-    let is_wanted =
-        |name: &str| only.is_empty() || only.iter().any(|wanted| name.starts_with(wanted.as_str()));
-    let rows: Vec<_> = ROWS.iter().filter(|row| is_wanted(row.name)).collect();
-    if rows.is_empty() {
-        let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-        return Err(Failure::usage("--only: there is no such row")
-            .with_remedy(format!("choose from {}", names.join(", "))));
-    }
-    let repetitions = Repetitions::new("repetition", "--reps", *reps as u64)?;
-    require_tap()?;
-    // Before any thread is started, because an unprivileged caller also enters a user namespace.
-    netns::enter_new()?;
-    link::forward_packets()?;
-    let cpus = first_two(&cpu::allowed_cpus())?;
-    let mut report = ExchangeReport::new(&rows, *seconds, *reps);
-    let time = Duration::from_secs_f64(*seconds);
-    let measure = |_, row: &&Row| {
-        let sample = run::run(row, time, cpus, repetitions.stop());
-        sample.with_context(|| row.name)
-    };
-    let progress = repetitions.run(&rows, measure, |row, sample| report.add(row, sample))?;
-    form.print(progress, &report, &report.chart())
+    args.rows
+        .run::<ExchangeReport>(ROWS, link::forward_packets, run::run)
 }

@@ -1,7 +1,6 @@
 //! A rank of `bench exchange`: a process that sends and receives messages.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +14,7 @@ use super::messages::{Mark, Messages};
 use super::ours::{Ours, Place};
 use super::rows::{Kind, Work};
 use super::sockets::Sockets;
+use crate::processes::EndArgs;
 
 /// Arguments of a rank.
 #[derive(Debug, Args)]
@@ -27,14 +27,8 @@ pub struct RankArgs {
     link: Link,
     #[arg(long)]
     side: Side,
-    #[arg(long)]
-    bytes: usize,
-    #[arg(long)]
-    seconds: f64,
-    #[arg(long)]
-    cpu: usize,
-    #[arg(long)]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    end: EndArgs,
 }
 
 /// The result of a rank.
@@ -54,7 +48,7 @@ pub struct RankReport {
 ///
 /// The other rank cannot be reached, or is gone.
 pub fn run(args: &RankArgs) -> Result<()> {
-    cpu::pin_current_thread(args.cpu).context("pin the rank")?;
+    cpu::pin_current_thread(args.end.cpu).context("pin the rank")?;
     let mut connection = connect(args)?;
     let messages = connection.as_mut();
     // A first message and its answer, so that both sides are ready.
@@ -70,7 +64,11 @@ pub fn run(args: &RankArgs) -> Result<()> {
     }
     let (start, clock) = (Instant::now(), cpu::process_cpu_time());
     let sent = match args.side {
-        Side::Active => send(messages, args.work, Duration::from_secs_f64(args.seconds))?,
+        Side::Active => send(
+            messages,
+            args.work,
+            Duration::from_secs_f64(args.end.seconds),
+        )?,
         Side::Passive => receive(messages, args.work)?,
     };
     let report = RankReport {
@@ -118,7 +116,7 @@ fn receive(messages: &mut dyn Messages, work: Work) -> Result<u64> {
 }
 
 fn connect(args: &RankArgs) -> Result<Box<dyn Messages>> {
-    let (bytes, socket) = (args.bytes, args.socket.as_deref());
+    let (bytes, socket) = (args.end.bytes, args.end.socket.as_deref());
     // The link of the active rank may be there only when the other one has started.
     let contact = match args.side {
         Side::Active => contact()?,

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::rows::{Kind, PAIRS, Row, Work};
 use super::run::Sample;
 use crate::chart::{Bar, Chart, Series};
+use crate::processes::RowsReport;
 use crate::repetitions::OutOf;
 use crate::spread::Spread;
 
@@ -74,9 +75,11 @@ impl Figures {
     }
 }
 
-impl ExchangeReport {
-    /// Returns a report without samples.
-    pub fn new(rows: &[&Row], seconds: f64, repetitions: usize) -> Self {
+impl RowsReport for ExchangeReport {
+    type Row = Row;
+    type Sample = Sample;
+
+    fn new(rows: &[&Row], seconds: f64, repetitions: usize) -> Self {
         let figures = |row: &&Row| Figures {
             name: row.name,
             row: **row,
@@ -94,8 +97,7 @@ impl ExchangeReport {
         }
     }
 
-    /// Adds a run of a row.
-    pub fn add(&mut self, row: usize, sample: Sample) {
+    fn add(&mut self, row: usize, sample: Sample) {
         let Sample { active, passive } = sample;
         let figures = &mut self.rows[row];
         let messages = active.messages as f64;
@@ -112,28 +114,8 @@ impl ExchangeReport {
         self.ratios = self.compare();
     }
 
-    /// Returns the rows that were measured.
-    fn measured(&self) -> impl Iterator<Item = Measured<'_>> {
-        self.rows.iter().filter_map(Figures::measured)
-    }
-
-    fn compare(&self) -> Vec<Ratio> {
-        let row = |name: &str| self.measured().find(|it| it.row.name == name);
-        let pairs = PAIRS.iter().filter_map(|(ours, other)| {
-            let (ours, other) = (row(ours)?, row(other)?);
-            let cpu = |it: &Measured<'_>| it.cpu_us / it.row.bytes as f64;
-            Some(Ratio {
-                row: ours.row.name,
-                against: other.row.name,
-                ratio: ours.values.median / other.values.median,
-                cpu_per_byte: cpu(&ours) / cpu(&other),
-            })
-        });
-        pairs.collect()
-    }
-
     /// Returns the rates as a chart, or the round trips if only those were measured.
-    pub fn chart(&self) -> Chart {
+    fn chart(&self) -> Chart {
         let has_rates = self.rows.iter().any(|row| row.row.work == Work::Rate);
         let (work, title, unit) = match has_rates {
             true => (Work::Rate, "rate of messages of 4 MiB", "Gbit/s"),
@@ -152,6 +134,28 @@ impl ExchangeReport {
             unit,
             bars: rows.map(bar).collect(),
         }
+    }
+}
+
+impl ExchangeReport {
+    /// Returns the rows that were measured.
+    fn measured(&self) -> impl Iterator<Item = Measured<'_>> {
+        self.rows.iter().filter_map(Figures::measured)
+    }
+
+    fn compare(&self) -> Vec<Ratio> {
+        let row = |name: &str| self.measured().find(|it| it.row.name == name);
+        let pairs = PAIRS.iter().filter_map(|(ours, other)| {
+            let (ours, other) = (row(ours)?, row(other)?);
+            let cpu = |it: &Measured<'_>| it.cpu_us / it.row.bytes as f64;
+            Some(Ratio {
+                row: ours.row.name,
+                against: other.row.name,
+                ratio: ours.values.median / other.values.median,
+                cpu_per_byte: cpu(&ours) / cpu(&other),
+            })
+        });
+        pairs.collect()
     }
 }
 

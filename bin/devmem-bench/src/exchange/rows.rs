@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 
 use super::link::Link;
+use crate::processes::Named;
 
 /// Length of the messages whose rate is measured.
 const LONG: usize = 4 << 20;
@@ -15,6 +16,12 @@ pub struct Row {
     pub link: Link,
     pub work: Work,
     pub bytes: usize,
+}
+
+impl Named for Row {
+    fn name(&self) -> &'static str {
+        self.name
+    }
 }
 
 /// What moves the messages.

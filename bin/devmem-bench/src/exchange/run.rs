@@ -1,21 +1,17 @@
 //! One run of a row of `bench exchange`: two processes, and the link between them.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use clap::ValueEnum;
-use devmem_linux::helper::Helper;
-use devmem_linux::netns;
+use anyhow::{Context, Result};
 use devmem_linux::netns::NetNs;
 use tool::peer::Peer;
-use tool::signals::StopFlag;
 
 use super::link::{Cable, Link, MTU, Side, end_of};
 use super::rank::RankReport;
 use super::rows::Row;
 use crate::network::{NearEnd, Veth};
+use crate::processes::{EndArgs, EndProcess, RunSetting, of_peer};
 
 /// Both ranks of one run.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +25,8 @@ pub struct Sample {
 /// # Errors
 ///
 /// The link or a rank failed, or a signal arrived.
-pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> Result<Sample> {
+pub fn run(row: &Row, setting: RunSetting<'_>) -> Result<Sample> {
+    let RunSetting { time, cpus, stop } = setting;
     let folder = tempfile::tempdir().context("create a folder for sockets")?;
     let cable = match row.link {
         Link::Unix => Some(Cable::start(folder.path(), cpus.1, stop)?),
@@ -50,13 +47,9 @@ pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> 
         Link::Tap | Link::Unix | Link::Shared | Link::Copied => None,
     };
     let mut passive = start(Side::Passive, cpus.0)?;
-    let contact = passive.hear(stop).map_err(|failure| anyhow!("{failure}"))?;
-    let told = active.tell(contact.trim());
-    told.map_err(|failure| anyhow!("{failure}"))?;
-    let hear = |rank: &mut Peer| {
-        let heard = rank.hear_json::<RankReport>(stop);
-        heard.map_err(|failure| anyhow!("{failure}"))
-    };
+    let contact = passive.hear(stop).map_err(of_peer)?;
+    active.tell(contact.trim()).map_err(of_peer)?;
+    let hear = |rank: &mut Peer| rank.hear_json::<RankReport>(stop).map_err(of_peer);
     let sample = Sample {
         active: hear(&mut active)?,
         passive: hear(&mut passive)?,
@@ -72,24 +65,19 @@ fn start_rank(
     cpu: usize,
     socket: Option<PathBuf>,
 ) -> Result<Peer> {
-    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-        value().map_or_else(String::new, |value| value.get_name().to_owned())
+    let args = EndArgs {
+        bytes: row.bytes,
+        seconds: time.as_secs_f64(),
+        cpu,
+        socket,
     };
-    let mut command = Helper::this_program();
-    command.arg("__rank");
-    command.args(["--kind", &name(&|| row.kind.to_possible_value())]);
-    command.args(["--work", &name(&|| row.work.to_possible_value())]);
-    command.args(["--link", &name(&|| row.link.to_possible_value())]);
-    command.args(["--side", &name(&|| side.to_possible_value())]);
-    command.args(["--bytes", &row.bytes.to_string()]);
-    command.args(["--seconds", &time.as_secs_f64().to_string()]);
-    command.args(["--cpu", &cpu.to_string()]);
-    if let Some(socket) = socket {
-        command.arg("--socket").arg(socket);
+    let process = EndProcess::new("rank", "__rank", &args)
+        .with("--kind", row.kind)
+        .with("--work", row.work)
+        .with("--link", row.link)
+        .with("--side", side);
+    match (row.link, side) {
+        (Link::Veth, Side::Active) => process.in_new_namespace().start(),
+        _ => process.start(),
     }
-    if row.link == Link::Veth && side == Side::Active {
-        netns::start_in_new(&mut command);
-    }
-    command.stdin(Stdio::piped());
-    Peer::start("rank", &mut command).map_err(|failure| anyhow!("{failure}"))
 }

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::line::{Host, receive, send};
 use super::rows::{SHORT, Wait};
 use super::work::{connect_repeatedly, take_connections};
+use crate::processes::EndArgs;
 use crate::sender::{PORT, PREFIX, RECEIVER, SENDER};
 
 /// What the other end does.
@@ -34,15 +34,9 @@ pub struct FarArgs {
     task: Task,
     #[arg(long)]
     wait: Wait,
-    #[arg(long)]
-    bytes: usize,
-    #[arg(long)]
-    seconds: f64,
-    #[arg(long)]
-    cpu: usize,
-    /// A UNIX socket for a wire that shares memory; without it, the kernel's TCP.
-    #[arg(long)]
-    socket: Option<PathBuf>,
+    // Without a socket, the kernel's TCP; otherwise a wire that shares memory.
+    #[command(flatten)]
+    end: EndArgs,
 }
 
 /// What the process reports at its end.
@@ -58,8 +52,8 @@ pub struct FarReport {
 ///
 /// The link or a connection failed.
 pub fn run(args: &FarArgs) -> Result<()> {
-    cpu::pin_current_thread(args.cpu).context("pin the other end")?;
-    let (host, local) = match &args.socket {
+    cpu::pin_current_thread(args.end.cpu).context("pin the other end")?;
+    let (host, local) = match &args.end.socket {
         Some(socket) => {
             let nic = Netdev::builder(format!("unix-listen:{}", socket.display()))?
                 .address(&format!("{SENDER}/{PREFIX}"))?;
@@ -76,7 +70,7 @@ pub fn run(args: &FarArgs) -> Result<()> {
     match (args.task, &listening) {
         (Task::Echo, Some(listening)) => {
             let mut line = listening.accept(args.wait)?;
-            let mut bytes = vec![0; args.bytes];
+            let mut bytes = vec![0; args.end.bytes];
             while receive(line.as_mut(), &mut bytes)? {
                 send(line.as_mut(), &bytes)?;
             }
@@ -86,7 +80,7 @@ pub fn run(args: &FarArgs) -> Result<()> {
         _ => {
             // The link is there only when the other process has set it up.
             io::stdin().read(&mut [0]).context("wait for the start")?;
-            let time = Duration::from_secs_f64(args.seconds);
+            let time = Duration::from_secs_f64(args.end.seconds);
             connect_repeatedly(&host, SocketAddr::from((RECEIVER, PORT)), time)?;
         }
     }

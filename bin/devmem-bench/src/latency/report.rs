@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::rows::{Near, PAIRS, Row, Work};
 use super::run::Sample;
 use crate::chart::{Bar, Chart, Series};
+use crate::processes::RowsReport;
 use crate::repetitions::OutOf;
 use crate::spread::Spread;
 
@@ -71,9 +72,11 @@ fn percentile(times: &[u64], share: f64) -> f64 {
     times.get(at).map_or(0.0, |nanos| *nanos as f64 / 1e3)
 }
 
-impl LatencyReport {
-    /// Returns a report without samples.
-    pub fn new(rows: &[&Row], seconds: f64, repetitions: usize) -> Self {
+impl RowsReport for LatencyReport {
+    type Row = Row;
+    type Sample = Sample;
+
+    fn new(rows: &[&Row], seconds: f64, repetitions: usize) -> Self {
         let figures = |row: &&Row| Figures {
             name: row.name,
             row: **row,
@@ -91,8 +94,7 @@ impl LatencyReport {
         }
     }
 
-    /// Adds a run of a row.
-    pub fn add(&mut self, row: usize, sample: &Sample) {
+    fn add(&mut self, row: usize, sample: Sample) {
         let count = sample.times.len().max(1) as f64;
         let total = sample.times.iter().sum::<u64>().max(1) as f64 / 1e9;
         let figures = &mut self.rows[row];
@@ -104,23 +106,8 @@ impl LatencyReport {
         self.ratios = self.compare();
     }
 
-    fn compare(&self) -> Vec<Ratio> {
-        let row = |name: &str| self.rows.iter().find(|it| it.name == name);
-        let pairs = PAIRS.iter().filter_map(|(ours, other)| {
-            let (ours, other) = (row(ours)?, row(other)?);
-            let cpu = |it: &Figures| Figures::median(&it.near_cpu_us);
-            Some(Ratio {
-                row: ours.name,
-                against: other.name,
-                ratio: ours.compared()?.median / other.compared()?.median,
-                cpu: cpu(ours) / cpu(other),
-            })
-        });
-        pairs.collect()
-    }
-
     /// Returns the round trips as a chart, or the connections if only those were measured.
-    pub fn chart(&self) -> Chart {
+    fn chart(&self) -> Chart {
         let has_round_trips = self.rows.iter().any(|row| !row.is_rate());
         let (title, unit) = match has_round_trips {
             true => ("message and its return, median", "us"),
@@ -142,6 +129,23 @@ impl LatencyReport {
             unit,
             bars: shown.filter_map(bar).collect(),
         }
+    }
+}
+
+impl LatencyReport {
+    fn compare(&self) -> Vec<Ratio> {
+        let row = |name: &str| self.rows.iter().find(|it| it.name == name);
+        let pairs = PAIRS.iter().filter_map(|(ours, other)| {
+            let (ours, other) = (row(ours)?, row(other)?);
+            let cpu = |it: &Figures| Figures::median(&it.near_cpu_us);
+            Some(Ratio {
+                row: ours.name,
+                against: other.name,
+                ratio: ours.compared()?.median / other.compared()?.median,
+                cpu: cpu(ours) / cpu(other),
+            })
+        });
+        pairs.collect()
     }
 }
 
@@ -222,7 +226,7 @@ mod tests {
                 near_cpu: nanos as f64 * 2e-7,
                 far_cpu: 1e-3,
             };
-            report.add(index, &sample);
+            report.add(index, sample);
         }
         let of = |name: &str| *report.ratios.iter().find(|it| it.row == name).unwrap();
         assert_eq!((of("packet/8").ratio, of("packet/8").cpu), (0.5, 0.5));

@@ -2,6 +2,8 @@
 
 use clap::ValueEnum;
 
+use crate::processes::Named;
+
 /// A row.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
@@ -10,6 +12,12 @@ pub struct Row {
     pub near: Near,
     pub wait: Wait,
     pub work: Work,
+}
+
+impl Named for Row {
+    fn name(&self) -> &'static str {
+        self.name
+    }
 }
 
 /// What is at this end, and how it reaches the other.

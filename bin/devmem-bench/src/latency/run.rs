@@ -2,23 +2,20 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use clap::ValueEnum;
+use anyhow::{Context, Result};
 use devmem_linux::cpu;
-use devmem_linux::helper::Helper;
-use devmem_linux::netns::{self, NetNs};
+use devmem_linux::netns::NetNs;
 use devmem_tcp::Netdev;
 use tool::peer::Peer;
-use tool::signals::StopFlag;
 
 use super::far::{FarReport, Task};
 use super::line::Host;
 use super::rows::{Near, Row, SHORT, Work};
 use super::work::{connect_repeatedly, round_trips, take_connections};
 use crate::network::{NearEnd, TAP, VETH, Veth};
+use crate::processes::{EndArgs, EndProcess, RunSetting, of_peer};
 use crate::processors::pinned;
 use crate::sender::{PORT, PREFIX, RECEIVER, SENDER};
 
@@ -40,11 +37,12 @@ pub struct Sample {
 /// # Errors
 ///
 /// The link or a connection failed, or a signal arrived.
-pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> Result<Sample> {
+pub fn run(row: &Row, setting: RunSetting<'_>) -> Result<Sample> {
+    let RunSetting { time, cpus, stop } = setting;
     let folder = tempfile::tempdir().context("create a folder for a socket")?;
     let socket = (row.near == Near::Shared).then(|| folder.path().join("wire"));
-    let mut far = start_far(row, time, cpus.1, socket.as_ref())?;
-    let said = far.hear(stop).map_err(|failure| anyhow!("{failure}"))?;
+    let mut far = start_far(row, time, cpus.1, socket.clone())?;
+    let said = far.hear(stop).map_err(of_peer)?;
     anyhow::ensure!(said.trim() == "ready", "the other end says {said:?}");
     let veth = match row.near.has_veth() {
         true => Some(veth_to(&far, row.near)?),
@@ -58,9 +56,7 @@ pub fn run(row: &Row, time: Duration, cpus: (usize, usize), stop: &StopFlag) -> 
         Ok((times, cpu.as_secs_f64(), host))
     });
     let (mut times, near_cpu, host) = measured?;
-    let report: FarReport = far
-        .hear_json(stop)
-        .map_err(|failure| anyhow!("{failure}"))?;
+    let report: FarReport = far.hear_json(stop).map_err(of_peer)?;
     drop((host, veth));
     times.sort_unstable();
     Ok(Sample {
@@ -84,7 +80,7 @@ fn measure(row: &Row, host: &Host, time: Duration, far: &mut Peer) -> Result<Vec
         Work::Connects => connect_repeatedly(host, there, time),
         Work::Accepts => {
             let listening = host.listen(SocketAddr::from((RECEIVER, PORT)))?;
-            far.tell("go").map_err(|failure| anyhow!("{failure}"))?;
+            far.tell("go").map_err(of_peer)?;
             take_connections(&listening, &mut [0; SHORT])
         }
     }
@@ -121,27 +117,23 @@ fn veth_to(far: &Peer, near: Near) -> Result<Veth> {
     Veth::new(&namespace, end, MTU, None)
 }
 
-fn start_far(row: &Row, time: Duration, cpu: usize, socket: Option<&PathBuf>) -> Result<Peer> {
+fn start_far(row: &Row, time: Duration, cpu: usize, socket: Option<PathBuf>) -> Result<Peer> {
     let (task, bytes) = match row.work {
         Work::RoundTrips(bytes) => (Task::Echo, bytes),
         Work::Connects => (Task::Accept, SHORT),
         Work::Accepts => (Task::Connect, SHORT),
     };
-    let name = |value: Option<clap::builder::PossibleValue>| {
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    let args = EndArgs {
+        bytes,
+        seconds: time.as_secs_f64(),
+        cpu,
+        socket,
     };
-    let mut command = Helper::this_program();
-    command.args(["__far", "--task", &name(task.to_possible_value())]);
-    command.args(["--wait", &name(row.wait.to_possible_value())]);
-    command.args(["--bytes", &bytes.to_string()]);
-    command.args(["--seconds", &time.as_secs_f64().to_string()]);
-    command.args(["--cpu", &cpu.to_string()]);
-    if let Some(socket) = socket {
-        command.arg("--socket").arg(socket);
+    let process = EndProcess::new("other end", "__far", &args)
+        .with("--task", task)
+        .with("--wait", row.wait);
+    match row.near.has_veth() {
+        true => process.in_new_namespace().start(),
+        false => process.start(),
     }
-    if row.near.has_veth() {
-        netns::start_in_new(&mut command);
-    }
-    command.stdin(Stdio::piped());
-    Peer::start("other end", &mut command).map_err(|failure| anyhow!("{failure}"))
 }

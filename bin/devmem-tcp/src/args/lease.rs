@@ -19,8 +19,8 @@ pub struct Lease {
     pub interface: String,
     /// A pod, as settings separated by commas; may be repeated. netns=NAME: its network namespace, a name of `ip netns`, a path, or
     /// pid:N. addr=ADDR: its address. port=PORT: steer TCP for this port of the pod to the queues, and peer=ADDR:PORT: TCP from this
-    /// server, which the pod connects to; one of both at least, both may be repeated. queues=N [1]: queues to lease, unused ones of the NIC.
-    /// name=NAME [dm0]: the interface in the pod. netkit=NAME [dm-pod0, dm-pod1, ...]: the netkit's end that stays, of at most 14 bytes
+    /// server, which the pod connects to; at least one of the two, and both may be repeated. queues=N [1]: queues to lease, unused ones of the NIC.
+    /// name=NAME [dm0]: the interface in the pod. netkit=NAME [dm-pod0, dm-pod1, ...]: the end of the netkit pair outside the pod, at most 14 bytes
     #[arg(long, value_name = "SETTINGS", required = true)]
     pub pod: Vec<String>,
     /// Print the changes as commands on stdout, and change nothing
@@ -34,7 +34,7 @@ const LEASE_EXAMPLES: &str = "\
 The pods' packets are routed: the machine must forward (sysctl net.ipv4.ip_forward=1), and the network must have routes to the
 pods' addresses through it. `devmem-tcp doctor` lists which queue is leased to whom, here and in a pod.
 
-Exit status: 0 when it was ended and everything is as before; 3 if this kernel or the NIC cannot lease queues.
+Exit status: 0 if it ended as above and everything was restored; 3 if this kernel or the NIC cannot lease queues.
 
 Examples:
   devmem-tcp lease eth1 --pod netns=pod,addr=10.0.0.9,port=5201

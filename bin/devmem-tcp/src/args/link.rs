@@ -28,13 +28,13 @@ pub struct LinkArgs {
     /// broker`)
     #[arg(long, value_name = "PATH", requires = "interface", group = "agents")]
     pub broker: Option<PathBuf>,
-    /// Link of the user backend: tap:NAME, packet:NAME for an Ethernet interface of this machine (with a MAC address
-    /// beside its own, or with packet:NAME,ports=A-B these TCP ports of its address), macvtap:NAME for a macvtap interface over
-    /// it (macvtap:NAME,mode=M: bridge, private, vepa, passthru), or unix:PATH to an emulated NIC (see `devmem-tcp nic`)
+    /// Link of the user backend: tap:NAME, packet:NAME for an Ethernet interface of this machine (with a second MAC
+    /// address, or, as packet:NAME,ports=A-B, with TCP ports A to B of the interface's own address), macvtap:NAME for a macvtap
+    /// interface over it (macvtap:NAME,mode=M: bridge, private, vepa, passthru), or unix:PATH to an emulated NIC (see `devmem-tcp nic`)
     #[arg(long, value_name = "LINK", default_value = DEFAULT_LINK)]
     pub link: String,
     /// Our address with its prefix length, IPv4 or IPv6 [default: 10.77.0.2/24], or auto on packet:NAME and macvtap:NAME: an IPv4
-    /// address of a DHCP server, and an IPv6 one in a prefix of a router. Neither another station nor this machine may use it. With the kernel's stack: an address of the interface, with or without prefix length
+    /// address from a DHCP server, and an IPv6 address in the prefix of a router. No other station, nor this machine, may use it. With the kernel's stack: an address of the interface, with or without prefix length
     /// [default: its first]
     #[arg(long, value_name = "ADDR/LEN")]
     pub addr: Option<String>,

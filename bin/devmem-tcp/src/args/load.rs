@@ -45,22 +45,23 @@ pub struct Load {
     /// Load only bytes A to B-1
     #[arg(long, value_name = "A-B")]
     pub range: Option<String>,
-    /// Go on where an earlier load to the same FILE has stopped: its bytes are in FILE.part beside it until all have come. The file on the server must
-    /// be the same
+    /// Continue an earlier load to the same FILE, whose bytes so far are in FILE.part beside it. The file on the server must be the
+    /// same
     #[arg(long)]
     pub resume: bool,
     /// Maximum number of simultaneous connections; fewer are used if more are not faster [default: 4, and 16 while the files of a
     /// checkpoint are opened]
     #[arg(long, value_name = "N")]
     pub connections: Option<u16>,
-    /// Seconds in which a connection must bring 4 KiB of payload, or the rest of its requests; more for a server that needs long for its first byte
+    /// Time limit, in seconds, in which a connection must deliver 4 KiB of payload, or complete its requests; raise it for a server
+    /// that takes long to send its first byte
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub idle_limit: u32,
     /// Bytes of one request: 16M by default, 1M from an NVMe subsystem or an NBD server, whose first one is 4M
     #[arg(long, value_name = "SIZE")]
     pub piece: Option<Size>,
-    /// Add a field to the HTTP requests; may be repeated. @FILE adds those of a file, one a line, and @- those of standard input:
-    /// arguments are shown to all users of the machine (`ps`), so a file is the place for "Authorization: Bearer TOKEN"
+    /// Add a field to the HTTP requests; may be repeated. @FILE adds those of a file, one per line, and @- those of standard input:
+    /// all users of the machine can see arguments (`ps`), so put "Authorization: Bearer TOKEN" in a file
     #[arg(long, value_name = "NAME: VALUE|@FILE")]
     pub header: Vec<String>,
     /// Send the password in the first line of a file, - for standard input, with the HTTP requests; the user is that of the URL, or of --user
@@ -115,18 +116,18 @@ Amazon's tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS
 files ~/.aws/credentials and ~/.aws/config with AWS_PROFILE.
 
 Secrets: the arguments of a program, its URL among them, are visible in the list of processes. Keep secrets in files (--header @FILE,
---password-file) or in the environment: DEVMEM_HEADERS (fields, one a line), DEVMEM_USER and DEVMEM_PASSWORD. No
+--password-file) or in the environment: DEVMEM_HEADERS (fields, one per line), DEVMEM_USER and DEVMEM_PASSWORD. No
 message or report shows a password, or the value of a query parameter that may be one. After a redirect to another host or port, or between http and https,
 only harmless fields are sent there (Accept, User-Agent, If-*), and no certificate of this client is shown. A redirect from https to http is followed with a warning.
 
-A connection must bring 4 KiB of payload in 30 seconds (--idle-limit), or the rest of its requests; otherwise it is made again, 8 times in a row at
-most. Responses without payload do not count, however many bytes they have. What has come of a piece stays.
+A connection must deliver 4 KiB of payload, or complete its requests, within 30 seconds (--idle-limit); otherwise it is closed and
+opened again, at most 8 times in a row. Only payload counts, not headers. What has arrived of a piece is kept.
 
-Parameters of nvme:// URLs: nsid, unless there is one namespace; hostnqn, the name of this host; hdr-digest=1 and data-digest=1 have
-CRC-32Cs checked; sq-flow=1 keeps the flow control of submission queues, for controllers that cannot do without.
+Parameters of nvme:// URLs: nsid, unless there is one namespace; hostnqn, the name of this host; hdr-digest=1 and data-digest=1 turn on
+CRC-32C digests; sq-flow=1 keeps the flow control of submission queues, for controllers that cannot do without.
 
-A load to FILE writes FILE.part beside it, and gives it its name when all bytes have come and the checksum of --verify is right: an earlier FILE stays until
-then. FILE.part.state says what has come, for --resume.
+A load to FILE writes FILE.part beside it, and renames it when all bytes have arrived and the checksum of --verify is right: an earlier
+FILE stays until then. FILE.part.state records what has arrived, for --resume.
 
 Examples:
   devmem-tcp load --peer-addr 10.77.0.1/24 http://10.77.0.1:8000/model.safetensors
@@ -140,7 +141,7 @@ Examples:
   AWS_ENDPOINT_URL=http://10.77.0.1:9000 devmem-tcp load s3://models/model.safetensors
       an object of an S3-compatible store, signed with the keys of the environment
   devmem-tcp load --backend sockets http://192.0.2.1/model.safetensors --to model.safetensors --resume
-      with the kernel's sockets, which need no privileges, to a file; what came before stays
+      with the kernel's sockets, which need no privileges, to a file, where an earlier load has stopped
   devmem-tcp load https://hub.example/model.safetensors
       with the kernel's sockets, verified by the certificates of the system
   devmem-tcp load https://10.77.0.1:8443/model.safetensors --cacert lab-ca.pem --cert me.pem --key me.key

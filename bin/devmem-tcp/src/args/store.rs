@@ -14,7 +14,7 @@ use tool::size::Size;
 /// written to chunks of device memory and sent from there without a copy, one request for each piece, with several requests in
 /// flight on several connections; a chunk is filled again when the server has acknowledged its piece and the send is complete.
 /// Pieces of zeros are not sent, if the server can write zeros by itself. The command ends with statistics when the server has
-/// brought all bytes to its storage. If a connection breaks, or the server is restarted, what it may have lost is written again.
+/// written all bytes to its storage. If a connection breaks, or the server is restarted, what it may have lost is written again.
 #[derive(Debug, Args)]
 #[command(after_long_help = STORE_EXAMPLES)]
 pub struct Store {
@@ -49,8 +49,8 @@ pub struct Store {
 }
 
 const STORE_EXAMPLES: &str = "\
-Half of --mem-size is for chunks, and half is bound for receiving replies, and the bytes of --verify. The server must take 4 KiB of payload or
-answer a request in 30 seconds; otherwise the connection is made again, 8 times in a row at most.
+Half of --mem-size is for chunks; the other half is bound for receiving replies and the bytes of --verify. The server must accept
+4 KiB of payload, or answer a request, within 30 seconds; otherwise the connection is closed and opened again, at most 8 times in a row.
 
 Examples:
   devmem-tcp store --peer-addr 10.77.0.1/24 disk.img nbd://10.77.0.1/disk --verify

@@ -8,8 +8,8 @@ use devmem_tcp::{Impairment, Netdev, stats::QueueStats};
 use serde::Serialize;
 
 use super::{Circumstances, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
-use crate::client::SOCKETS;
-use crate::receiver::Unused;
+use crate::backend::SOCKETS;
+use crate::unused::Unused;
 use tool::pattern::Verifier;
 use tool::rate::Rate;
 use tool::size::Size;

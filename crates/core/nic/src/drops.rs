@@ -1,5 +1,7 @@
 //! Reasons for dropped packets, with one counter each.
 
+use steer::Unsteered;
+
 wire::drop_reasons! {
     /// Reason why the NIC dropped a packet.
     ///
@@ -62,6 +64,15 @@ wire::drop_reasons! {
         TxLinkError => "tx_link_error",
         /// A device failed to copy the payload from its memory.
         TxDeviceFailed => "tx_device_failed",
+    }
+}
+
+impl From<Unsteered> for DropReason {
+    fn from(why: Unsteered) -> Self {
+        match why {
+            Unsteered::Dropped => Self::RxRuleDrop,
+            Unsteered::NoQueue => Self::RxNoQueue,
+        }
     }
 }
 

@@ -73,6 +73,17 @@ pub enum VerifyChecksums {
     None,
 }
 
+/// What is known of a received packet's transport checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChecksumVerdict {
+    /// The packet has no checksum, or none that this NIC knows.
+    NoChecksum,
+    /// The link has verified it, or the settings say not to.
+    Trusted,
+    /// This NIC has verified it.
+    Verified,
+}
+
 /// ethtool's features (`ethtool -k`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {

@@ -1,17 +1,25 @@
-//! A received frame, and access to its bytes wherever they are.
+//! A received frame: its headers are parsed, its checksum is verified, and its payload is placed: in the memory of its queue, at
+//! the place that its connection has chosen, or in host memory.
+//!
+//! Placement takes a range of the frame, and returns it as frags: as it is, if the range was received there, otherwise by one
+//! copy.
+
+mod bytes;
 
 use std::ops::Range;
 
-use netmem::FragList;
-use wire::{ParseError, RxHeaders};
+use netmem::{Frag, FragList, Payload};
+use steer::RxQueueId;
+use steer::header_split::{self, HdsConfig, Split, WhyWhole};
+use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
-use crate::link::{MAX_FRAME_LEN, VnetMeta};
+use crate::features::{ChecksumVerdict, VerifyChecksums};
+use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
-use crate::pieces::{Piece, Pieces, spans_of, within};
 use crate::rx::RxSide;
-use crate::rx_checksum;
+use crate::staging::start_of;
 
 /// A received frame with all its bytes. What is not taken by [`place`](Self::place) stays where it is, and is posted for the
 /// next frame.
@@ -38,62 +46,6 @@ impl<'a> RxFrame<'a> {
             body,
             meta,
             origin,
-        }
-    }
-
-    /// Returns the first bytes of the frame, at most `len` of them unless the whole frame is in host memory.
-    fn head(&self, len: usize) -> &[u8] {
-        match self.body {
-            Body::Whole => &self.rx.whole,
-            Body::Posted(_) | Body::Lent { .. } => self.rx.head.frame(len),
-        }
-    }
-
-    /// Returns how many bytes at the start of the frame are contiguous in host memory.
-    fn head_len(&self) -> usize {
-        match &self.body {
-            Body::Posted(posted) => posted.head_len.min(self.len),
-            Body::Whole => self.len,
-            Body::Lent { head_len, .. } => *head_len,
-        }
-    }
-
-    /// Returns the pieces of `range` of the frame.
-    pub(crate) fn pieces(&self, range: Range<usize>) -> Pieces<'_> {
-        let mut pieces = Pieces::new();
-        let head = range.start..range.end.min(self.head_len());
-        let behind = range.start.max(head.end)..range.end;
-        if !head.is_empty() {
-            pieces.extend(self.head(head.end).get(head).map(Piece::Host));
-        }
-        if behind.is_empty() {
-            return pieces;
-        }
-        match &self.body {
-            Body::Whole => {}
-            Body::Lent {
-                head_len, frags, ..
-            } => {
-                let wanted = behind.start - head_len..behind.end - head_len;
-                pieces.extend(spans_of(frags, wanted).map(Piece::Span));
-            }
-            Body::Posted(posted) => self.add_posted(posted, behind, &mut pieces),
-        }
-        pieces
-    }
-
-    /// Adds the pieces of `range`, which begins behind the header buffer.
-    fn add_posted<'b>(&'b self, body: &PostedBody, range: Range<usize>, pieces: &mut Pieces<'b>) {
-        let (direct, run) = (overlap(&range, body.direct()), overlap(&range, body.run()));
-        pieces.extend(self.rx.ddp.posted(direct).map(Piece::Span));
-        if let Some(fill) = self.rx.posted_fill(body.queue) {
-            pieces.extend(fill.spans_within(body.headroom, run).map(Piece::Span));
-        }
-        let end = body.run().end;
-        let spilled = range.start.max(end)..range.end;
-        if !spilled.is_empty() {
-            let spilled = self.rx.spill.get(spilled.start - end..spilled.end - end);
-            pieces.extend(spilled.map(Piece::Host));
         }
     }
 
@@ -148,63 +100,247 @@ impl<'a> RxFrame<'a> {
         }
     }
 
-    /// Verifies the transport checksum.
-    pub(crate) fn verify(&self, headers: &RxHeaders) -> Result<(), DropReason> {
-        let l4 = headers.l4_offset().unwrap_or(headers.header_len);
-        let covered = l4..headers.header_len + headers.payload_len;
-        match rx_checksum::is_right(headers, &self.pieces(covered), self.rx.host.port()) {
-            true => Ok(()),
-            false => Err(DropReason::RxBadChecksum),
+    /// Verifies the transport checksum, unless the link has done so or the settings say not to: the stack cannot read payload in
+    /// device memory.
+    pub(crate) fn verify(
+        &self,
+        headers: &RxHeaders,
+        policy: VerifyChecksums,
+    ) -> Result<ChecksumVerdict, DropReason> {
+        match headers.transport {
+            Transport::Tcp(_) => {}
+            // No checksum (RFC 768). Not allowed over IPv6 (RFC 8200 8.1): there 0 is verified, and found wrong.
+            Transport::Udp(UdpHeader { checksum: 0, .. })
+                if matches!(headers.network, Network::Ipv4(_)) =>
+            {
+                return Ok(ChecksumVerdict::NoChecksum);
+            }
+            Transport::Udp(_) => {}
+            Transport::Other(_) | Transport::Fragment | Transport::None => {
+                return Ok(ChecksumVerdict::NoChecksum);
+            }
         }
-    }
-
-    /// Returns a copy of `range` of the frame.
-    pub(crate) fn gather(&self, range: Range<usize>) -> Vec<u8> {
-        let mut out = vec![0; range.len()];
-        let mut rest = &mut out[..];
-        for piece in self.pieces(range) {
-            // The pieces cover the range, or less if posted memory was short.
-            let Some((room, behind)) = rest.split_at_mut_checked(piece.len()) else {
-                break;
-            };
-            piece.copy_out(room, self.rx.host.port());
-            rest = behind;
-        }
-        out
-    }
-
-    /// Copies `range` of the frame to `frags`, from their byte `at` on.
-    pub(crate) fn copy(&self, range: Range<usize>, frags: &FragList, at: usize) {
-        let room = at..at + range.len();
-        let mut targets = spans_of(frags, room);
-        let Some(mut target) = targets.next() else {
-            return;
-        };
-        for piece in self.pieces(range) {
-            let mut done = 0;
-            while done < piece.len() {
-                if target.len == 0 {
-                    let Some(next) = targets.next() else { return };
-                    target = next;
+        match (policy, self.meta.checksum) {
+            (VerifyChecksums::None, _)
+            | (_, ChecksumState::Partial(_))
+            | (VerifyChecksums::Untrusted, ChecksumState::Verified) => Ok(ChecksumVerdict::Trusted),
+            (VerifyChecksums::All, ChecksumState::Verified) | (_, ChecksumState::Unknown) => {
+                match self.is_checksum_right(headers) {
+                    true => Ok(ChecksumVerdict::Verified),
+                    false => Err(DropReason::RxBadChecksum),
                 }
-                let len = (piece.len() - done).min(target.len as usize);
-                piece.copy_in(done..done + len, target, self.rx.host.port());
-                done += len;
-                target = within(target, len..target.len as usize);
             }
         }
     }
 
-    /// Moves the frame to the buffer for whole frames: nothing of it is in posted memory any more.
-    pub(crate) fn bounce(&mut self) {
-        self.rx.whole = self.gather(0..self.len);
-        self.body = Body::Whole;
+    /// Places the payload, and returns its frags: in the memory of the queue if the packet is split, in host memory if it is not.
+    /// Linear bytes are in host memory, before the others.
+    pub(crate) fn place(
+        &mut self,
+        headers: &RxHeaders,
+        queue: RxQueueId,
+        hds: &HdsConfig,
+    ) -> Result<FragList, DropReason> {
+        let mut payload = headers.header_len..headers.header_len + headers.payload_len;
+        let target = self.rx.queue(queue).ok_or(DropReason::RxNoQueue)?;
+        let is_split = match header_split::decide(headers, hds) {
+            Split::At(_) => true,
+            // The queue's memory is host memory, too: no copy to the other host memory is needed.
+            Split::Whole(WhyWhole::Disabled | WhyWhole::BelowThreshold) => {
+                target.memory.readable && headers.tcp().is_some()
+            }
+            Split::Whole(WhyWhole::NotTcp | WhyWhole::Fragment) => false,
+        };
+        if !is_split {
+            let frags = self.copy_to_host(payload)?;
+            self.rx.queues[queue.index()].stats.whole += 1;
+            return Ok(frags);
+        }
+        let is_staged = target.is_staged();
+        let linear = self.rx.linear_bytes(queue).min(headers.payload_len);
+        self.count_prediction(payload.start + linear, queue);
+        let mut frags = FragList::new();
+        if linear > 0 {
+            let copied = self.copy_to_host(payload.start..payload.start + linear)?;
+            frags.extend(copied.into_iter().map(Frag::into_linear));
+        } else if !is_staged && !self.rx.ddp.is_empty() {
+            frags = self.place_as_chosen(headers, payload.clone(), queue);
+        }
+        payload.start += frags.len();
+        if !payload.is_empty() {
+            let mut placed = match &self.body {
+                Body::Posted(posted) if posted.queue == queue && payload.end > posted.head_len => {
+                    self.take_posted(*posted, payload)
+                }
+                _ => self.bring(payload, queue),
+            };
+            if is_staged {
+                placed = placed.and_then(|placed| self.stage(placed, queue));
+            }
+            frags.append(placed.ok_or(DropReason::RxNoBuffers)?);
+        }
+        let stats = &mut self.rx.queues[queue.index()].stats;
+        stats.split += 1;
+        stats.linear_bytes += linear as u64;
+        Ok(frags)
     }
-}
 
-/// Returns what two ranges have in common; empty, and inside `other`, if that is nothing. Relative to `other`.
-fn overlap(range: &Range<usize>, other: Range<usize>) -> Range<usize> {
-    let start = range.start.clamp(other.start, other.end);
-    let end = range.end.clamp(start, other.end);
-    start - other.start..end - other.start
+    /// Compares where the payload begins with what was predicted, for a packet to memory that was posted.
+    fn count_prediction(&mut self, start: usize, queue: RxQueueId) {
+        if let Body::Posted(posted) = &self.body
+            && posted.queue == queue
+            && posted.head_len < self.len
+        {
+            let stats = &mut self.rx.queues[queue.index()].stats;
+            stats.header_longer += u64::from(start > posted.head_len);
+            stats.header_shorter += u64::from(start < posted.head_len);
+        }
+    }
+
+    /// Copies `range` of the frame to host memory, which the stack may read.
+    fn copy_to_host(&mut self, range: Range<usize>) -> Result<FragList, DropReason> {
+        let frags = self.rx.host.reserve(range.len(), 0);
+        let frags = frags.ok_or(DropReason::RxNoHostBuffers)?;
+        self.copy(range, &frags, 0);
+        Ok(frags)
+    }
+
+    /// Takes the first bytes of a payload, as far as its connection has chosen a place for them. They are there already if the
+    /// connection and its headers were predicted correctly.
+    fn place_as_chosen(
+        &mut self,
+        headers: &RxHeaders,
+        payload: Range<usize>,
+        queue: RxQueueId,
+    ) -> FragList {
+        let Some(mut place) = self.rx.ddp.place_of(headers) else {
+            return FragList::new();
+        };
+        let mut len = place.room(payload.len());
+        let is_predicted = place.is_predicted();
+        let mut is_there = false;
+        if let Body::Posted(posted) = self.body
+            && is_predicted
+            && !posted.direct().is_empty()
+        {
+            is_there = posted.head_len == payload.start;
+            if !is_there {
+                // The payload lies there, but not where it belongs: it could overlap with its copy.
+                self.bounce();
+            }
+            // What is in memory of the queue behind that of the connection stays there.
+            len = len.min(posted.direct().len());
+        }
+        let frags = self.rx.ddp.take(headers, len);
+        if !is_there {
+            self.copy(payload.start..payload.start + len, &frags, 0);
+        }
+        let queue = &mut self.rx.queues[queue.index()];
+        queue.memory.fill.note_placed_elsewhere(len);
+        queue.stats.direct_bytes += len as u64;
+        queue.stats.direct_copied_bytes += if is_there { 0 } else { len as u64 };
+        frags
+    }
+
+    /// Brings `range` of the frame, which is elsewhere, to memory that the queue receives into; `None` if there is not enough.
+    fn bring(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
+        let is_readable = self.rx.queue(queue)?.memory.readable;
+        match &self.body {
+            Body::Posted(posted) if posted.queue != queue => {
+                let len = range.len() as u64;
+                let frags = self.copy_to_queue(range, queue)?;
+                let stats = &mut self.rx.queues[queue.index()].stats;
+                stats.placed += 1;
+                stats.placed_bytes += len;
+                Some(frags)
+            }
+            Body::Lent {
+                head_len,
+                until: LentUntil::Read,
+                ..
+            } if range.start >= *head_len && is_readable => {
+                let skip = range.start - head_len;
+                Some(self.keep_lent(skip, range.len(), queue))
+            }
+            // All bytes are in host buffers (a short packet, or a link without scatter), or in the sender's memory.
+            Body::Posted(_) | Body::Whole | Body::Lent { .. } => self.copy_to_queue(range, queue),
+        }
+    }
+
+    fn copy_to_queue(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
+        let fill = self.rx.queues.get_mut(queue.index())?.posted_fill_mut();
+        let frags = fill.reserve(range.len(), 0)?;
+        self.copy(range, &frags, 0);
+        Some(frags)
+    }
+
+    /// Takes `range` of a frame out of the memory that its queue had posted. Bytes that are not there are copied to it: those in
+    /// the header buffer, because the headers are shorter than predicted, those at the place of another connection, which was
+    /// predicted, and those in the spill buffer.
+    fn take_posted(&mut self, posted: PostedBody, range: Range<usize>) -> Option<FragList> {
+        let run = posted.run();
+        let front = range.start..run.start.clamp(range.start, range.end);
+        let queue = &mut self.rx.queues[posted.queue.index()];
+        let stats = &mut queue.stats;
+        if run.start.saturating_sub(range.start) > posted.headroom {
+            stats.misdirected_bytes += front.len() as u64;
+            // First what stays: the copy goes to the memory behind it.
+            let stays = match front.end == range.end {
+                true => FragList::new(),
+                false => self.take_posted(posted, front.end..range.end)?,
+            };
+            let mut frags = self.copy_to_queue(front, posted.queue)?;
+            frags.append(stays);
+            return Some(frags);
+        }
+        let back = run.end.clamp(range.start, range.end)..range.end;
+        stats.spilled_bytes += back.len() as u64;
+        let fill = match &mut queue.memory.ring {
+            Some(ring) => &mut ring.fill,
+            None => &mut queue.memory.fill,
+        };
+        if !back.is_empty() && !fill.extend(range.end - run.start, posted.headroom) {
+            return None;
+        }
+        let at = fill.start(posted.headroom) + range.start - run.start;
+        let frags = fill.take(at, range.len());
+        if !front.is_empty() {
+            self.copy(front, &frags, 0);
+        }
+        if !back.is_empty() {
+            let at = back.start - range.start;
+            self.copy(back, &frags, at);
+        }
+        Some(frags)
+    }
+
+    /// Takes payload over where its sender has it, but for its first `skip` bytes: the program's read will be the only copy. Host
+    /// memory of the queue stays free.
+    fn keep_lent(&mut self, skip: usize, len: usize, queue: RxQueueId) -> FragList {
+        let Body::Lent { frags, .. } = &mut self.body else {
+            return FragList::new();
+        };
+        let mut payload = std::mem::take(frags);
+        payload.trim_front(skip);
+        // Without padding.
+        payload.truncate(len);
+        let queue = &mut self.rx.queues[queue.index()];
+        queue.memory.fill.note_placed_elsewhere(len);
+        queue.stats.kept += 1;
+        queue.stats.kept_bytes += len as u64;
+        payload
+    }
+
+    /// Returns the memory of `queue` for payload in its host memory, and adds the copy by the device; `None` if there is not
+    /// enough.
+    fn stage(&mut self, payload: FragList, queue: RxQueueId) -> Option<FragList> {
+        let memory = &mut self.rx.queues.get_mut(queue.index())?.memory;
+        let ring = memory.ring.as_ref()?;
+        let device = memory.fill.reserve(payload.len(), start_of(&payload))?;
+        let port = ring.fill.port();
+        self.rx
+            .landing
+            .add_copies(&ring.engine, port, &payload, &device);
+        Some(device)
+    }
 }

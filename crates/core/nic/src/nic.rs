@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use netmem::{CopyEngine, FragList, Netmem, Payload, PoolStats};
 use steer::{Rss, Rules, RxQueueId, Steering};
-use wire::{EthernetHeader, Instant, MacAddr, RxHeaders};
+use wire::{EthernetHeader, Instant, MacAddr};
 
 use crate::arrival::Arrival;
 use crate::config::{NicConfig, NicError};
@@ -29,7 +29,6 @@ use crate::loopback::{self, LoopQueue, Turn};
 use crate::packet::{FailedTx, Origin, Placed, RxPacket, TxPacket};
 use crate::restart_error::RestartError;
 use crate::rx::RxSide;
-use crate::rx_checksum::{self, ChecksumVerdict};
 use crate::rx_queue::{RxQueue, RxQueueInfo};
 use crate::staging::StagingStats;
 use crate::stats::{RxQueueStats, TxStats};
@@ -210,17 +209,22 @@ impl Nic {
             return Err(DropReason::RxOversize);
         }
         let headers = frame.parse()?;
-        filter(&headers.ethernet, self.config.mac)?;
+        let EthernetHeader { dst, vlan, .. } = headers.ethernet;
+        if dst != self.config.mac && !dst.is_multicast() {
+            return Err(DropReason::RxNotForUs);
+        }
+        if vlan.is_some_and(|control| control & VLAN_ID_MASK != 0) {
+            return Err(DropReason::RxVlan);
+        }
         if let Some(crossing) = &mut self.crossing
             && crossing.takes(&frame, &headers, &mut self.drops, self.last_poll)
         {
             return Ok(None);
         }
-        let verdict = rx_checksum::judge(&headers, frame.meta.checksum, self.features.rx_checksum);
-        if verdict == ChecksumVerdict::Compute {
-            frame.verify(&headers)?;
-        }
-        let queue = select_queue(&self.steering, frame.rx.queues.len(), &headers)?;
+        let verdict = frame.verify(&headers, self.features.rx_checksum)?;
+        let queue = self
+            .steering
+            .select_queue(&headers, frame.rx.queues.len())?;
         let payload = match frame.place(&headers, queue, &self.rings.hds()) {
             Ok(frags) => Placed::Whole(frags),
             Err(reason @ (DropReason::RxNoBuffers | DropReason::RxNoHostBuffers))
@@ -499,33 +503,6 @@ impl Nic {
     pub(crate) fn rx_queue_count(&self) -> u16 {
         // At most MAX_RX_QUEUES.
         self.rx.queues.len() as u16
-    }
-}
-
-/// Returns an error for a frame that is not for this NIC.
-fn filter(ethernet: &EthernetHeader, mac: MacAddr) -> Result<(), DropReason> {
-    if ethernet.dst != mac && !ethernet.dst.is_multicast() {
-        return Err(DropReason::RxNotForUs);
-    }
-    match ethernet.vlan {
-        Some(control) if control & VLAN_ID_MASK != 0 => Err(DropReason::RxVlan),
-        _ => Ok(()),
-    }
-}
-
-fn select_queue(
-    steering: &Steering,
-    queues: usize,
-    headers: &RxHeaders,
-) -> Result<RxQueueId, DropReason> {
-    if queues == 1 && steering.rules.is_empty() {
-        // Every packet goes to the only queue; no hash is needed.
-        return Ok(RxQueueId(0));
-    }
-    match steering.select_queue(headers) {
-        Some(queue) if queue.index() < queues => Ok(queue),
-        Some(_) => Err(DropReason::RxNoQueue),
-        None => Err(DropReason::RxRuleDrop),
     }
 }
 

@@ -10,12 +10,12 @@ use crate::conveyor::Conveyor;
 use crate::crossing::CrossingFrame;
 use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
+use crate::features::ChecksumVerdict;
 use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, RxSpace, Spans};
 use crate::link::{HeaderBuf, Link, LinkCaps, LinkReceived, Posted};
 use crate::packet::{Origin, RxPacket};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::restart_error::RestartError;
-use crate::rx_checksum::ChecksumVerdict;
 use crate::rx_queue::RxQueue;
 
 /// Shortest headers of a packet that is split: Ethernet, IPv4 and TCP without options.
@@ -186,7 +186,7 @@ impl RxSide {
         stats.packets += 1;
         stats.bytes += headers.payload_len as u64;
         stats.segments += u64::from(packet.segments);
-        stats.checksum_verified += u64::from(verdict == ChecksumVerdict::Compute);
+        stats.checksum_verified += u64::from(verdict == ChecksumVerdict::Verified);
         stats.checksum_trusted += u64::from(verdict == ChecksumVerdict::Trusted);
     }
 

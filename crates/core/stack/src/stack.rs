@@ -37,9 +37,10 @@ use crate::socket::id::SocketId;
 use crate::socket::sockets::Sockets;
 use crate::tcp_setup::TcpSetup;
 pub use holders::MemoryHolders;
-use poll::Burst;
-pub use poll::{FlushScope, PollOutcome};
+pub use poll::PollOutcome;
 pub use sendmsg::{SendMsg, Sending};
+use serve::Burst;
+pub use serve::FlushScope;
 
 /// Counters of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

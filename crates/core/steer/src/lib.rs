@@ -24,10 +24,10 @@ pub use header_split::{HdsConfig, HeaderSplit, Split, WhyWhole};
 pub use ids::{RxQueueId, TxQueueId};
 pub use ntuple::{
     DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, QueueRange, RuleAction, RuleError,
-    RuleLocation, Rules, TosMatch,
+    RuleLocation, TosMatch,
 };
 pub use rss::{
     HashTypes, IndirectionTable, IndirectionTableError, MAX_INDIRECTION_ENTRIES, Rss, ToeplitzKey,
 };
 pub use shard::{ShardId, shard_of};
-pub use steering::Steering;
+pub use steering::{Rules, Steering, Unsteered};

@@ -62,6 +62,12 @@ impl<P: Payload> RecvQueue<P> {
         self.payloads.iter_mut()
     }
 
+    /// Returns the first payload; it has at least one byte.
+    #[must_use]
+    pub fn front(&self) -> Option<&P> {
+        self.payloads.front()
+    }
+
     /// Takes the first payload, or the first `max` bytes of it if it is longer.
     pub fn pop(&mut self, max: usize) -> Option<P> {
         if max == 0 {
@@ -81,12 +87,18 @@ impl<P: Payload> RecvQueue<P> {
         Some(payload)
     }
 
-    /// Puts a payload back to the front.
-    pub fn unpop(&mut self, payload: P) {
-        if !payload.is_empty() {
-            self.bytes += payload.len();
-            self.payloads.push_front(payload);
+    /// Returns a second owner of the first `max` bytes, as a queue of its own: what a peek reads.
+    #[must_use]
+    pub fn share(&self, max: usize) -> Self {
+        let mut shared = RecvQueue::default();
+        for payload in &self.payloads {
+            if shared.bytes >= max {
+                break;
+            }
+            shared.push(payload.share(0, max - shared.bytes));
         }
+        shared.eof = self.eof;
+        shared
     }
 
     /// Drops all payload; the end of the stream stays.
@@ -125,8 +137,25 @@ mod tests {
         assert_eq!(queue.pop(0), None);
         assert_eq!(queue.pop(100).unwrap().len(), 6);
         assert_eq!((queue.len(), queue.segments()), (5, 1));
-        queue.unpop(part);
-        assert_eq!((queue.len(), queue.iter().next().unwrap().len()), (9, 4));
+        assert_eq!(queue.front().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_share_has_the_first_bytes_and_the_end_and_takes_nothing() {
+        let mut queue = RecvQueue::default();
+        queue.push(Bytes::pattern(SeqNum(0), 10));
+        queue.push(Bytes::pattern(SeqNum(10), 5));
+        queue.push(Bytes::pattern(SeqNum(15), 5));
+        queue.set_eof();
+        let mut shared = queue.share(12);
+        assert_eq!((shared.len(), shared.segments()), (12, 2));
+        assert!(shared.pop(20).unwrap().is_pattern(SeqNum(0)));
+        let cut = shared.pop(20).unwrap();
+        assert!(cut.is_pattern(SeqNum(10)) && cut.len() == 2);
+        assert!(shared.is_empty() && shared.has_fin());
+        assert!(queue.share(0).is_empty());
+        assert_eq!(queue.share(usize::MAX).len(), 20);
+        assert_eq!((queue.len(), queue.segments()), (20, 3));
     }
 
     #[test]

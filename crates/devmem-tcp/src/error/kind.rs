@@ -187,3 +187,125 @@ impl From<ErrorKind> for io::ErrorKind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use ErrorKind as Kind;
+    use io::ErrorKind as Io;
+
+    const KINDS: &[(&[Errno], Kind, Io)] = &[
+        (&[Errno::EAGAIN], Kind::WouldBlock, Io::WouldBlock),
+        (&[Errno::ETIMEDOUT], Kind::TimedOut, Io::TimedOut),
+        (&[Errno::EOWNERDEAD], Kind::Forked, Io::Other),
+        (
+            &[Errno::EINVAL, Errno::EFAULT, Errno::EMSGSIZE, Errno::ERANGE],
+            Kind::InvalidInput,
+            Io::InvalidInput,
+        ),
+        (
+            &[Errno::ENODEV, Errno::ENOENT, Errno::ENXIO],
+            Kind::NotFound,
+            Io::NotFound,
+        ),
+        (
+            &[Errno::EPERM, Errno::EACCES],
+            Kind::PermissionDenied,
+            Io::PermissionDenied,
+        ),
+        (
+            &[Errno::EOPNOTSUPP, Errno::ENOSYS, Errno::ENOPROTOOPT],
+            Kind::Unsupported,
+            Io::Unsupported,
+        ),
+        (&[Errno::EAFNOSUPPORT], Kind::Unsupported, Io::Unsupported),
+        (
+            &[Errno::EBUSY, Errno::EEXIST],
+            Kind::InUse,
+            Io::ResourceBusy,
+        ),
+        (&[Errno::EADDRINUSE], Kind::AddrInUse, Io::AddrInUse),
+        (
+            &[Errno::EADDRNOTAVAIL],
+            Kind::AddrNotAvailable,
+            Io::AddrNotAvailable,
+        ),
+        (
+            &[Errno::ENOMEM, Errno::ENOBUFS, Errno::ENFILE],
+            Kind::OutOfResources,
+            Io::OutOfMemory,
+        ),
+        (
+            &[Errno::EMFILE, Errno::ENOSPC],
+            Kind::OutOfResources,
+            Io::OutOfMemory,
+        ),
+        (
+            &[Errno::ECONNREFUSED],
+            Kind::ConnectionRefused,
+            Io::ConnectionRefused,
+        ),
+        (
+            &[Errno::ECONNRESET],
+            Kind::ConnectionReset,
+            Io::ConnectionReset,
+        ),
+        (
+            &[Errno::ECONNABORTED],
+            Kind::ConnectionAborted,
+            Io::ConnectionAborted,
+        ),
+        (&[Errno::EPIPE], Kind::BrokenPipe, Io::BrokenPipe),
+        (&[Errno::ENOTCONN], Kind::NotConnected, Io::NotConnected),
+        (
+            &[Errno::EHOSTUNREACH, Errno::EHOSTDOWN],
+            Kind::HostUnreachable,
+            Io::HostUnreachable,
+        ),
+        (
+            &[Errno::ENETUNREACH, Errno::ENETDOWN],
+            Kind::NetworkUnreachable,
+            Io::NetworkUnreachable,
+        ),
+        (&[Errno::EPROTO], Kind::DataLost, Io::InvalidData),
+        (&[Errno::EIO, Errno(9999)], Kind::Other, Io::Other),
+    ];
+
+    #[test]
+    fn each_errno_has_a_kind_and_each_kind_the_nearest_of_the_standard_library() {
+        for &(errnos, kind, std) in KINDS {
+            for &errno in errnos {
+                assert_eq!(ErrorKind::of_errno(errno), kind, "{errno}");
+                assert_eq!(Io::from(kind), std, "{kind:?}");
+                let error = io::Error::from_raw_os_error(errno.0);
+                assert_eq!(ErrorKind::of_io(&error), kind, "{errno}");
+            }
+        }
+        for kind in [Kind::NotSetUp, Kind::Misplaced] {
+            assert_eq!(Io::from(kind), Io::Other);
+        }
+    }
+
+    #[test]
+    fn an_error_of_std_without_an_errno_has_one_of_its_kind() {
+        for (std, kind, errno) in [
+            (Io::WouldBlock, ErrorKind::WouldBlock, Errno::EAGAIN),
+            (Io::TimedOut, ErrorKind::TimedOut, Errno::ETIMEDOUT),
+            (Io::InvalidInput, ErrorKind::InvalidInput, Errno::EINVAL),
+            (Io::NotFound, ErrorKind::NotFound, Errno::ENOENT),
+            (
+                Io::PermissionDenied,
+                ErrorKind::PermissionDenied,
+                Errno::EPERM,
+            ),
+            (Io::OutOfMemory, ErrorKind::OutOfResources, Errno::ENOMEM),
+            (Io::Unsupported, ErrorKind::Unsupported, Errno::EOPNOTSUPP),
+            (Io::NotConnected, ErrorKind::NotConnected, Errno::ENOTCONN),
+            (Io::UnexpectedEof, ErrorKind::Other, Errno::EIO),
+        ] {
+            let found = ErrorKind::of_io(&io::Error::from(std));
+            assert_eq!((found, found.errno()), (kind, errno), "{std:?}");
+        }
+    }
+}

@@ -16,9 +16,10 @@ use std::time::Instant;
 use devmem_linux::netif;
 use devmem_linux::netns::NetNs;
 use devmem_linux::test_util::{GuestHas, skip_outside_guest};
-use devmem_tcp::{BindError, Dmabuf, Error, Frag, Netdev, Placement, RxBatch, RxQueueId, Stream};
+use devmem_tcp::{BindError, Dmabuf, Error, Netdev, Placement, RxBatch, RxQueueId, Stream};
 
-use crate::world::{PATIENCE, Seen, pattern, receive};
+use crate::common::{PATIENCE, collect, pattern};
+use crate::world::{Seen, receive};
 
 const PORT: u16 = 5202;
 const MEMORY_BYTES: usize = 16 << 20;
@@ -146,15 +147,6 @@ fn on_both(test: &str, scenario: fn(&World, &mut Seen)) {
         Some(world) => {
             scenario(&world, &mut kernel);
             assert_eq!(user, kernel, "left user space, right the kernel");
-        }
-    }
-}
-
-fn collect(batch: &RxBatch, memory: &Dmabuf, bytes: &mut Vec<u8>) {
-    for frag in batch {
-        match frag {
-            Frag::Device { range, .. } => bytes.extend(memory.slice(range).to_vec()),
-            Frag::Linear(linear) => bytes.extend_from_slice(linear),
         }
     }
 }

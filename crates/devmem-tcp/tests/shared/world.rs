@@ -2,15 +2,11 @@
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use devmem_linux::test_util::skip;
 use devmem_tcp::{Dmabuf, Frag, Listener, Netdev, RxBatch, Stream};
 
-pub use crate::common::pattern;
-
-/// Far longer than anything here takes: a test that waits this long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use crate::common::{PATIENCE, pattern};
 
 /// What an application observed, line by line. The same on both backends, or one of them is wrong.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -12,80 +12,12 @@ use devmem_tcp::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::common::pattern;
-
-const LOCAL: &str = "10.77.0.2:5201";
-/// Far longer than anything here takes: a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A receiver with device memory on one end of a wire, and the NIC on the other.
-struct Bench {
-    sender: Netdev,
-    receiver: Netdev,
-    memory: Dmabuf,
-    setup: Setup,
-    bound: BoundRx,
-    listener: Listener,
-}
-
-impl Bench {
-    /// On a separate wire, in real time.
-    fn new(wire: &str) -> Self {
-        let link = format!("mem:api-{wire}");
-        let sender = Netdev::user(&link, "10.77.0.1/24").unwrap();
-        let receiver = Netdev::user(&link, "10.77.0.2/24").unwrap();
-        Self::on(sender, receiver)
-    }
-
-    fn on(sender: Netdev, receiver: Netdev) -> Self {
-        let memory = Dmabuf::anonymous(16 << 20).unwrap();
-        let setup = receiver
-            .plan_receive(LOCAL.parse().unwrap())
-            .apply()
-            .unwrap();
-        let bound = receiver.bind_rx(&memory, setup.queues()).unwrap();
-        let listener = receiver.listen(LOCAL).unwrap();
-        listener.set_timeout(Some(PATIENCE));
-        Self {
-            sender,
-            receiver,
-            memory,
-            setup,
-            bound,
-            listener,
-        }
-    }
-
-    fn connection(&self) -> (Stream, Stream) {
-        let sender = self.sender.connect(LOCAL).unwrap();
-        let (stream, peer) = self.listener.accept().unwrap();
-        assert_eq!(peer, sender.local_addr().unwrap());
-        stream.set_timeout(Some(PATIENCE));
-        (sender, stream)
-    }
-
-    /// Undoes everything and checks that all memory is back.
-    fn finish(self) {
-        drop(self.listener);
-        let count = self.bound.unbind().net_iovs();
-        assert_eq!(count.home, count.total, "net_iovs that are not home");
-        drop(self.setup);
-    }
-}
+use crate::bench::{Bench, LOCAL};
+use crate::common::{PATIENCE, collect, pattern};
 
 /// Sends `bytes` and closes, from another thread.
 fn send(mut stream: Stream, bytes: Vec<u8>) -> JoinHandle<()> {
     std::thread::spawn(move || stream.write_all(&bytes).unwrap())
-}
-
-/// Appends a batch's bytes, wherever they lie.
-fn collect(batch: &RxBatch, memory: &Dmabuf, bytes: &mut Vec<u8>) {
-    for frag in batch {
-        match frag {
-            Frag::Device { range, .. } => bytes.extend(memory.slice(range).to_vec()),
-            Frag::Linear(linear) => bytes.extend(linear),
-        }
-    }
 }
 
 fn receive_all(stream: &mut Stream, memory: &Dmabuf) -> Vec<u8> {
@@ -109,7 +41,7 @@ fn is_readable(fd: &impl AsFd, within: Duration) -> bool {
 
 #[test]
 fn bytes_land_in_device_memory_and_all_of_it_comes_home() {
-    let bench = Bench::new("home");
+    let bench = Bench::new("api-home");
     let (sender, mut stream) = bench.connection();
     let sent = pattern(5_000_000);
     let sending = send(sender, sent.clone());
@@ -127,7 +59,7 @@ fn bytes_land_in_device_memory_and_all_of_it_comes_home() {
 
 #[test]
 fn a_nonblocking_stream_says_would_block_and_a_timed_one_times_out() {
-    let bench = Bench::new("nonblocking");
+    let bench = Bench::new("api-nonblocking");
     let (sender, mut stream) = bench.connection();
     let mut batch = RxBatch::with_capacity(4);
     stream.set_nonblocking(true);
@@ -146,7 +78,7 @@ fn a_nonblocking_stream_says_would_block_and_a_timed_one_times_out() {
 
 #[test]
 fn readiness_fds_follow_data_and_end_of_stream_while_no_thread_is_in_a_call() {
-    let bench = Bench::new("readiness");
+    let bench = Bench::new("api-readiness");
     assert!(!is_readable(&bench.listener, Duration::ZERO));
     let connecting = std::thread::spawn({
         let nic = bench.sender.clone();
@@ -178,7 +110,7 @@ fn readiness_fds_follow_data_and_end_of_stream_while_no_thread_is_in_a_call() {
 
 #[test]
 fn taken_frags_outlive_batch_and_stream_and_keep_their_bytes() {
-    let bench = Bench::new("taken");
+    let bench = Bench::new("api-taken");
     let (sender, mut stream) = bench.connection();
     let sent = pattern(300_000);
     let sending = send(sender, sent.clone());
@@ -217,7 +149,7 @@ fn taken_frags_outlive_batch_and_stream_and_keep_their_bytes() {
 
 #[test]
 fn a_batch_that_outlives_its_stream_keeps_its_bytes() {
-    let bench = Bench::new("outlives");
+    let bench = Bench::new("api-outlives");
     let (sender, mut stream) = bench.connection();
     let sending = send(sender, vec![1; 1000]);
     let mut batch = RxBatch::with_capacity(64);
@@ -233,7 +165,7 @@ fn a_batch_that_outlives_its_stream_keeps_its_bytes() {
 
 #[test]
 fn gathering_makes_a_batch_contiguous_or_names_the_missing_room() {
-    let bench = Bench::new("gather");
+    let bench = Bench::new("api-gather");
     let (sender, mut stream) = bench.connection();
     let sent = pattern(200_000);
     let sending = send(sender, sent.clone());
@@ -291,7 +223,7 @@ fn strict_placement_refuses_linear_bytes_and_mixed_delivers_them() {
 
 #[test]
 fn a_connection_that_is_not_steered_arrives_as_plain_bytes() {
-    let bench = Bench::new("unsteered");
+    let bench = Bench::new("api-unsteered");
     let listener = bench.receiver.listen("10.77.0.2:7000").unwrap();
     let sender = bench.sender.connect("10.77.0.2:7000").unwrap();
     let (mut stream, _) = listener.accept().unwrap();
@@ -318,7 +250,7 @@ fn unbinding_in_mid_transfer_moves_the_rest_to_host_memory_and_loses_nothing() {
         setup,
         bound,
         listener,
-    } = Bench::new("unbind");
+    } = Bench::new("api-unbind");
     let sending_stream = sender.connect(LOCAL).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_timeout(Some(PATIENCE));
@@ -399,7 +331,7 @@ fn binding_without_header_split_is_refused_with_the_reason() {
 
 #[test]
 fn connecting_to_a_closed_port_is_refused() {
-    let bench = Bench::new("refused");
+    let bench = Bench::new("api-refused");
     match bench.sender.connect("10.77.0.2:9") {
         Err(error) => assert!(error.to_string().contains("refused"), "{error}"),
         other => panic!("{other:?}"),
@@ -410,7 +342,7 @@ fn connecting_to_a_closed_port_is_refused() {
 /// The unit tests of the driver show that such a thread hands the lock to others while packets arrive.
 #[test]
 fn threads_receive_their_own_streams_while_one_waits_for_a_silent_peer() {
-    let bench = Bench::new("threads");
+    let bench = Bench::new("api-threads");
     let sent = pattern(1_000_000);
     let (mut silent, mut idle) = bench.connection();
     let memory = bench.memory.clone();
@@ -442,7 +374,7 @@ fn threads_receive_their_own_streams_while_one_waits_for_a_silent_peer() {
 #[test]
 fn a_stream_that_goes_from_thread_to_thread_loses_no_byte() {
     const THREADS: usize = 4;
-    let bench = Bench::new("handed-on");
+    let bench = Bench::new("api-handed-on");
     let sent = pattern(2_000_000);
     let (sender, mut stream) = bench.connection();
     let sending = send(sender, sent.clone());

@@ -15,12 +15,9 @@ use devmem_tcp::{
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::common::pattern;
+use crate::common::{PATIENCE, pattern};
 
 const PORT: u16 = 5201;
-
-/// Far longer than anything here takes: a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn to() -> SocketAddr {
     SocketAddr::from(([10, 77, 0, 2], PORT))

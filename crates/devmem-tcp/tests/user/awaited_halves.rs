@@ -1,14 +1,12 @@
 //! Halves, host bytes and completions for tasks, on both backends.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use devmem_tcp::tokio::{Listener, Stream};
 use devmem_tcp::{ConnectOptions, Dmabuf, EarlyCookie, EarlyData, Netdev, RxBatch};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Far longer than anything here takes: a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::common::PATIENCE;
 
 /// Runs `test` on a connection of each backend: both ends.
 fn on_both<F: Future<Output = ()>>(wire: &str, test: impl Fn(Stream, Stream) -> F) {

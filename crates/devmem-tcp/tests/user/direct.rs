@@ -17,8 +17,8 @@ use devmem_tcp::{
 };
 use netmem::{FakeDevice, FakePace};
 
-/// Far longer than anything here takes: a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::common::PATIENCE;
+
 const TARGET_BYTES: usize = 1 << 20;
 
 /// Two NICs and a connection; the receiver has a target beside its bound memory.

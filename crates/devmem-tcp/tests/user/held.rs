@@ -9,9 +9,9 @@ use devmem_tcp::{
     memory::{HeldMemory, HeldUnit},
 };
 
+use crate::common::PATIENCE;
+
 const LOCAL: &str = "10.77.0.2:5201";
-/// Far longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough for a peer that may send.
 const SOON: Duration = Duration::from_millis(500);
 

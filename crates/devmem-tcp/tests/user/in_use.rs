@@ -2,15 +2,14 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use devmem_tcp::{
     BindError, BoundRx, Dmabuf, Errno, Frag, Listener, Netdev, RxBatch, RxFrag, RxQueueId, Setup,
     Stream,
 };
 
-/// Far longer than anything here takes: a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::common::PATIENCE;
+
 const PORT: u16 = 5201;
 
 /// A receiver with two queues for device memory, and a sender on the other end of a wire.

@@ -4,6 +4,8 @@
 mod api;
 mod awaited;
 mod awaited_halves;
+#[path = "../common/bench.rs"]
+mod bench;
 #[path = "../common/mod.rs"]
 mod common;
 mod direct;

@@ -11,9 +11,9 @@ use devmem_tcp::{
     NiovSize, Placement, RxBatch, RxQueueId, SendRing, Stream,
 };
 
+use crate::common::PATIENCE;
+
 const LOCAL: &str = "10.77.0.2:5201";
-/// Far longer than anything here takes: a test that waits this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn local() -> SocketAddr {
     LOCAL.parse().unwrap()

@@ -18,6 +18,7 @@ mod tests;
 
 use std::time::Duration;
 
+use devmem_uapi::IfIndex;
 use stack::SocketOption;
 use tcp::{CongestionKind, Keepalive};
 
@@ -26,6 +27,8 @@ pub(crate) use fast_open::FastOpen;
 pub(crate) use times::Times;
 pub(crate) use values::int;
 
+/// The interface of a stack that has one.
+pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 /// Smallest receive buffer (linux `SOCK_MIN_RCVBUF`, twice 1152).
 const RCVBUF_MIN: u32 = 2304;
 

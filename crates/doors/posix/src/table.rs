@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use devmem_uapi::{DmabufId, Errno, IfIndex};
+use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Rings, TcpDataSplit};
 use slab::Slab;
@@ -26,7 +26,7 @@ use stack::{BindRx, BindRxError, BindTx, BindTxError, FlushScope, SocketId, Stac
 use steer::RxQueueId;
 use wire::Instant;
 
-use crate::options::Options;
+use crate::options::{IFINDEX, Options};
 use crate::sockaddr::Family;
 use epoll::Epoll;
 
@@ -42,9 +42,6 @@ pub use settings::{FD_BASE, Settings};
 
 /// Most files of a table (linux `RLIMIT_NOFILE`, a usual hard limit).
 const MAX_FILES: usize = 65_536;
-
-/// The interface of a stack that has one.
-pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 
 /// File descriptors and the stack below them.
 #[derive(Debug)]

@@ -10,10 +10,12 @@
 mod batch;
 mod batches;
 mod binding;
+mod blocks;
 mod closing;
 mod device;
 mod dtype;
 mod error;
+mod interrupt;
 mod kept;
 mod listener;
 mod load;
@@ -23,7 +25,9 @@ mod released;
 mod repr;
 mod sent;
 mod source;
+mod stored;
 mod stream;
+mod subsystems;
 mod target;
 mod tensor;
 mod view;
@@ -39,6 +43,8 @@ mod _native {
     #[pymodule_export]
     use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
     #[pymodule_export]
+    use crate::blocks::{load, load_into};
+    #[pymodule_export]
     use crate::closing::Closing;
     #[pymodule_export]
     use crate::listener::Listener;
@@ -53,7 +59,11 @@ mod _native {
     #[pymodule_export]
     use crate::sent::{Sent, Signal};
     #[pymodule_export]
+    use crate::stored::{Stored, store};
+    #[pymodule_export]
     use crate::stream::Stream;
+    #[pymodule_export]
+    use crate::subsystems::{Namespace, Subsystem, list_subsystems};
     #[pymodule_export]
     use crate::tensor::{Dmabuf, Tensor};
 

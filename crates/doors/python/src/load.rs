@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind};
+use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, Netdev as Nic};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Metadata, Origin, SecretError,
-    Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
+    Checkpoint, CheckpointError, GoOn, HttpRequest, LoadError, Loader, Metadata, Origin,
+    SecretError, Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
 };
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
@@ -18,14 +17,11 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::interrupt::interruptible;
 use crate::netdev::Netdev;
-use crate::released::{attached, released};
 use crate::source::Source;
 use crate::tensor::Tensor;
 use crate::view::View;
-
-/// How often a load looks for signals.
-const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bytes that a NIC in user space receives into, if the caller does not say.
 const BIND_BYTES: usize = 64 << 20;
@@ -90,58 +86,22 @@ pub(crate) fn load_safetensors<'py>(
     };
     tls.warn(py)?;
     let request = tls.add_to(secrets.request(url)?)?;
-    let mut raised = None;
-    let loaded = released(py, || {
-        let mut looked = Instant::now();
-        let mut look = || {
-            if looked.elapsed() < SIGNAL_CHECK_INTERVAL {
-                return ControlFlow::Continue(());
-            }
-            looked = Instant::now();
-            match attached(|py| py.check_signals()) {
-                Some(Err(error)) => {
-                    raised = Some(error);
-                    ControlFlow::Break(())
-                }
-                Some(Ok(())) | None => ControlFlow::Continue(()),
-            }
-        };
-        let nic = match nic {
-            Some(nic) => nic,
-            None => {
-                let origin = Origin::Http(request.clone());
-                let found = origin.kernel_nic(&mut look);
-                found.map_err(CheckpointError::from)?
-            }
-        };
-        let bind = bind.unwrap_or(match nic.interface() {
-            // What the CPU must decrypt is received in host memory.
-            None if !request.url().is_https() => BIND_BYTES,
-            _ => 0,
-        });
-        let _bound = bind_for(&nic, bind, device)?;
-        let loader = Loader::new(&nic).idle_limit(idle_limit);
-        let loader = match connections {
-            Some(connections) => loader.connections(connections),
-            None => loader,
-        };
-        let checkpoint = Checkpoint::open_while(&loader, request, &mut look)?;
+    let (memory, tensors, metadata) = interruptible(py, |go_on| {
+        let origin = Origin::Http(request.clone());
+        let nic = nic_for(nic, &origin, go_on)?;
+        let _bound = bind_for(&nic, bind, &origin, device)?;
+        let loader = loader(&nic, connections, idle_limit);
+        let checkpoint = Checkpoint::open_while(&loader, request, go_on)?;
         let memory = device.alloc(checkpoint.memory_bytes())?;
-        let loaded = checkpoint.load(&loader, &memory, &mut |_| look());
-        loaded.map_err(CheckpointError::from)?;
+        checkpoint.load(&loader, &memory, &mut |_| go_on())?;
         let tensors = checkpoint.tensors().to_vec();
         Ok((memory, tensors, checkpoint.metadata().to_vec()))
-    });
-    if let Some(error) = raised {
-        return Err(error);
-    }
-    let (memory, tensors, metadata): (Memory, Vec<Placed>, Vec<Metadata>) =
-        loaded.map_err(|error: Error| PyErr::from(error))?;
+    })?;
     tensors_of(py, memory, tensors, metadata)
 }
 
-/// Checks the settings of a load, and returns its limit of time.
-fn checked_limit(connections: Option<usize>, idle_limit: f64) -> PyResult<Duration> {
+/// Checks the settings of a load or a store, and returns its limit of time.
+pub(crate) fn checked_limit(connections: Option<usize>, idle_limit: f64) -> PyResult<Duration> {
     if connections == Some(0) {
         return Err(Error::value("connections=0: at least one is needed".to_owned()).into());
     }
@@ -150,6 +110,26 @@ fn checked_limit(connections: Option<usize>, idle_limit: f64) -> PyResult<Durati
         .filter(|limit| !limit.is_zero());
     let is_wrong = || Error::value("idle_limit: a positive number of seconds is needed".to_owned());
     Ok(idle_limit.ok_or_else(is_wrong)?)
+}
+
+/// Returns the NIC, or the kernel's interface of the route to a server.
+pub(crate) fn nic_for(
+    nic: Option<Nic>,
+    origin: &Origin,
+    go_on: &mut GoOn<'_>,
+) -> Result<Nic, Error> {
+    match nic {
+        Some(nic) => Ok(nic),
+        None => Ok(origin.kernel_nic(go_on)?),
+    }
+}
+
+pub(crate) fn loader(nic: &Nic, connections: Option<usize>, idle_limit: Duration) -> Loader {
+    let loader = Loader::new(nic).idle_limit(idle_limit);
+    match connections {
+        Some(connections) => loader.connections(connections),
+        None => loader,
+    }
 }
 
 /// Returns the tensors in `memory` as an object of Python.
@@ -182,7 +162,7 @@ pub(crate) enum Headers {
 }
 
 impl Headers {
-    fn into_pairs(self) -> Vec<(String, String)> {
+    pub(crate) fn into_pairs(self) -> Vec<(String, String)> {
         match self {
             Self::Map(map) => map.into_iter().collect(),
             Self::Pairs(pairs) => pairs,
@@ -190,13 +170,14 @@ impl Headers {
     }
 }
 
-/// What the server needs to see.
-struct Secrets {
-    headers: Vec<(String, String)>,
-    headers_file: Option<PathBuf>,
-    user: Option<String>,
-    password: Option<String>,
-    password_file: Option<PathBuf>,
+/// What an HTTP server needs to see.
+#[derive(Default)]
+pub(crate) struct Secrets {
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) headers_file: Option<PathBuf>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) password_file: Option<PathBuf>,
 }
 
 impl Secrets {
@@ -207,6 +188,33 @@ impl Secrets {
             // Not http: an error that says so.
             _ => HttpRequest::new(url.parse::<Url>().map_err(of_url)?),
         };
+        self.shown_in(request)
+    }
+
+    /// Returns what a URL names. Only requests of HTTP show secrets; an NBD server or an NVMe controller takes none.
+    pub(crate) fn origin(self, tls: Tls, url: &str) -> Result<Origin, Error> {
+        match url.parse().map_err(of_url)? {
+            Origin::Http(request) => tls.add_to(self.shown_in(request)?).map(Origin::Http),
+            _ if self.is_given() || tls.is_given() => Err(Error::value(
+                "headers, user, password, certificates and verify are for http, https and s3",
+            )),
+            origin => Ok(origin),
+        }
+    }
+
+    fn is_given(&self) -> bool {
+        let Self {
+            headers,
+            headers_file,
+            user,
+            password,
+            password_file,
+        } = self;
+        let is_named = headers_file.is_some() || password_file.is_some();
+        !headers.is_empty() || is_named || user.is_some() || password.is_some()
+    }
+
+    fn shown_in(self, request: HttpRequest) -> Result<HttpRequest, Error> {
         let mut headers = self.headers.iter();
         let with_headers =
             headers.try_fold(request, |request, (name, value)| request.field(name, value));
@@ -226,16 +234,27 @@ impl Secrets {
 }
 
 /// How https servers are verified.
-struct Tls {
-    cacert: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-    verify: bool,
+pub(crate) struct Tls {
+    pub(crate) cacert: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) verify: bool,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            cacert: None,
+            cert: None,
+            key: None,
+            verify: true,
+        }
+    }
 }
 
 impl Tls {
     /// Warns of servers that are not verified.
-    fn warn(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn warn(&self, py: Python<'_>) -> PyResult<()> {
         let text = c"verify=False: https servers are not verified; whoever is on the way can read the requests and send other bytes";
         match self.verify {
             true => Ok(()),
@@ -243,10 +262,14 @@ impl Tls {
         }
     }
 
+    fn is_given(&self) -> bool {
+        let is_named = self.cacert.is_some() || self.cert.is_some() || self.key.is_some();
+        is_named || !self.verify
+    }
+
     /// Adds it to a request.
     fn add_to(self, request: HttpRequest) -> Result<HttpRequest, Error> {
-        let is_default = self.cacert.is_none() && self.cert.is_none() && self.key.is_none();
-        if is_default && self.verify {
+        if !self.is_given() {
             return Ok(request);
         }
         let mut options = TlsOptions::new();
@@ -300,12 +323,20 @@ impl From<SecretError> for Error {
     }
 }
 
-/// Binds `bytes` for connections from the NIC's first address, for the time of a load.
-fn bind_for(
-    nic: &devmem_tcp::Netdev,
-    bytes: usize,
+/// Binds `bytes`, or as many as are usual for the NIC and the server, for connections from the NIC's first address, for the time of
+/// a load.
+pub(crate) fn bind_for(
+    nic: &Nic,
+    bytes: Option<usize>,
+    origin: &Origin,
     device: Device,
 ) -> Result<Option<BoundRx>, Error> {
+    // What the CPU must decrypt is received in host memory.
+    let is_encrypted = matches!(origin, Origin::Http(request) if request.url().is_https());
+    let bytes = bytes.unwrap_or(match nic.interface() {
+        None if !is_encrypted => BIND_BYTES,
+        _ => 0,
+    });
     let Some(address) = nic.addresses().first().copied().filter(|_| bytes > 0) else {
         return Ok(None);
     };
@@ -365,10 +396,19 @@ impl From<CheckpointError> for Error {
     }
 }
 
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        let (kind, errno) = verdict(&error);
+        Self::of_load(kind, errno.0, error.to_string())
+    }
+}
+
 /// Returns kind and errno of a load's error.
-fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
+pub(crate) fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
     match error {
-        LoadError::Url(_) => (ErrorKind::InvalidInput, Errno::EINVAL),
+        LoadError::Url(_) | LoadError::PastEnd { .. } | LoadError::Unaligned { .. } => {
+            (ErrorKind::InvalidInput, Errno::EINVAL)
+        }
         LoadError::Connect { source, .. } => (source.kind(), source.errno()),
         LoadError::Route(source) => (source.kind(), source.errno()),
         LoadError::Recv(source) => (source.kind(), source.errno()),

@@ -3,6 +3,7 @@
 use devmem_tcp::RxBatch;
 use pyo3::prelude::*;
 
+use crate::device::Device;
 use crate::error::Error;
 use crate::raw::{Foreign, Use};
 use crate::view::View;
@@ -29,6 +30,14 @@ impl Target {
         match self {
             Self::Own(view) => view.bytes(),
             Self::Foreign(foreign) => foreign.len(),
+        }
+    }
+
+    /// Returns where the memory is.
+    pub(crate) fn device(&self) -> Device {
+        match self {
+            Self::Own(view) => view.source().place().device,
+            Self::Foreign(_) => Device::Cpu,
         }
     }
 
@@ -62,5 +71,38 @@ impl Target {
             },
         }
         Ok(())
+    }
+
+    /// Copies bytes of host memory to the bytes from `at` on.
+    pub(crate) fn put_bytes(&mut self, at: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.check(at, bytes.len())?;
+        match self {
+            Self::Foreign(foreign) => {
+                let out = foreign.bytes_mut().get_mut(at..at + bytes.len());
+                out.unwrap_or_default().copy_from_slice(bytes);
+                Ok(())
+            }
+            Self::Own(view) => view.source().copy_in(view.offset() + at, bytes),
+        }
+    }
+
+    /// Makes `len` bytes from `at` on zeros.
+    pub(crate) fn zero(&mut self, at: usize, len: u64) -> Result<(), Error> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.check(at, len)?;
+        match self {
+            Self::Foreign(foreign) => {
+                let out = foreign.bytes_mut().get_mut(at..).unwrap_or_default();
+                out.iter_mut().take(len).for_each(|byte| *byte = 0);
+                Ok(())
+            }
+            Self::Own(view) => {
+                let at = view.offset() + at;
+                match view.source().memory() {
+                    Some(memory) => Ok(memory.fill(at..at + len, 0)?),
+                    None => view.source().copy_in(at, &vec![0; len]),
+                }
+            }
+        }
     }
 }

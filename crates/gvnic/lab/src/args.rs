@@ -77,7 +77,7 @@ pub struct Fetch {
 
 /// Show which QEMU, kernel and tools a guest would use, without fetching anything
 ///
-/// Whether KVM works is tried with a guest, once after this machine was started: `runs by` is what a run decides.
+/// `runs by` is what a run would use. To find out whether KVM works, a guest is started once after each boot of this machine.
 #[derive(Debug, Args)]
 pub struct Status {
     #[command(flatten)]
@@ -278,7 +278,7 @@ pub struct MachineArgs {
     /// Memory
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: Size,
-    /// Number of gVNICs; the first two are connected by a wire, and so on
+    /// Number of gVNICs, connected in pairs by wires: the first with the second, the third with the fourth
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub nics: u8,
     /// RX and TX queue pairs of each NIC

@@ -38,7 +38,7 @@ pub struct WireArgs {
     /// Impairments of the cable, in both directions; see below
     #[arg(long, value_name = "LIST", default_value = "none")]
     pub impair: String,
-    /// End after this many seconds; without it on SIGINT, SIGTERM or SIGHUP, which are exit status 1 before that time
+    /// End after this many seconds; a signal before that is exit status 1 [default: run until SIGINT, SIGTERM or SIGHUP]
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
     /// Format of the result.
@@ -97,7 +97,7 @@ pub struct NicArgs {
     /// For tests: leave the first N payload bytes of split packets in the header buffer
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub linear: u16,
-    /// For tests: deliver every Nth packet of a queue unsplit; a devmem queue drops it; 0 for none
+    /// For tests: deliver every Nth packet of a queue unsplit, which a queue with device memory drops; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub unsplit_every: u32,
     /// For tests: request a reset from the driver after every N delivered frames; 0 for none

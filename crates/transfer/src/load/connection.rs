@@ -124,6 +124,10 @@ impl Connection {
     }
 
     fn send_and_receive(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<bool, Fault> {
+        if !self.session.outgoing().is_empty() {
+            // A server nearby answers at once.
+            self.wire.place_next(&*self.session, landing)?;
+        }
         self.send()?;
         let mut heard = false;
         // The NIC has to know where payload belongs before it arrives, so the headers before it are read at once.

@@ -9,7 +9,7 @@ use super::http::{HttpFile, HttpSession, Url, Volume};
 use super::nbd::{NbdSession, NbdUrl};
 use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
 use super::safetensors;
-use super::session::{Fault, Next, Session};
+use super::session::{Fault, Foretold, Next, Session};
 use crate::parallel::{Piece, Pieces};
 
 /// Size of the source, and of its pieces.
@@ -70,6 +70,7 @@ fn drive_source(
             let _ = feed.session.on_end();
             return;
         }
+        feed.check_foretold();
         let stepped = feed.step(next);
         feed.check_completed();
         while let Some(piece) = feed.session.left_out() {
@@ -129,6 +130,22 @@ impl Feed<'_> {
         let is_inside = |piece: &Piece| piece.start <= at && end <= piece.end;
         assert!(self.requested.iter().any(is_inside), "{at} to {end}");
         self.has_come[at as usize..end as usize].fill(true);
+    }
+
+    /// Foretold payload belongs to requested pieces, has not come, and is foretold once.
+    fn check_foretold(&self) {
+        let mut has_come = self.has_come.clone();
+        for Foretold { at, len, .. } in self.session.foretold(5) {
+            let end = at.checked_add(len).expect("the end of payload");
+            let is_inside = |piece: &Piece| piece.start <= at && end <= piece.end;
+            assert!(
+                len > 0 && self.requested.iter().any(is_inside),
+                "{at} to {end}"
+            );
+            let range = &mut has_come[at as usize..end as usize];
+            assert!(range.iter().all(|byte| !*byte), "{at} to {end}");
+            range.fill(true);
+        }
     }
 
     /// Takes the end of a requested piece off, which the server leaves out.

@@ -7,7 +7,6 @@ use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
 use super::error::LoadError;
 use super::part::Layout;
-use super::session::Foretold;
 use crate::checksum::Crc32c;
 
 /// Bytes of the source that have arrived, for the caller of [`Loader::deliver`](super::Loader::deliver).
@@ -87,17 +86,26 @@ impl Targets {
 }
 
 impl Landing<'_> {
-    /// Returns where the NIC is to receive the bytes from `at` on, of which the next `len` come, and how many of them: up to
-    /// those for another memory. `None` if they are few, or it cannot.
-    pub(crate) fn target(
-        &self,
-        at: u64,
-        len: u64,
-    ) -> Option<(&BoundTarget, Vec<Range<usize>>, u64)> {
+    /// Returns whether it is worth telling the NIC where so many bytes belong.
+    pub(crate) fn is_worth_telling(len: u64) -> bool {
+        len >= DIRECT_BYTES
+    }
+
+    /// Returns the target of the NIC that the byte `at` belongs to; `None` if its memory is none.
+    pub(crate) fn target_at(&self, at: u64) -> Option<&BoundTarget> {
         let Self::Memory(layout, targets) = self else {
             return None;
         };
-        let first = layout.place(at).filter(|_| len >= DIRECT_BYTES)?;
+        targets.of(layout.place(at)?.memory)
+    }
+
+    /// Returns where the NIC is to receive the bytes from `at` on, of which the next `len` come: up to those for another memory.
+    /// `None` if they are few, or it cannot.
+    pub(crate) fn target(&self, at: u64, len: u64) -> Option<(&BoundTarget, Vec<Range<usize>>)> {
+        let Self::Memory(layout, targets) = self else {
+            return None;
+        };
+        let first = layout.place(at).filter(|_| Self::is_worth_telling(len))?;
         let target = targets.of(first.memory)?;
         let (mut ranges, mut covered) = (Vec::new(), 0);
         while covered < len
@@ -113,24 +121,7 @@ impl Landing<'_> {
             ranges.push(place.offset..end);
             covered += room;
         }
-        Some((target, ranges, covered))
-    }
-
-    /// Returns where the NIC is to receive bytes that are likely to come: those of the gap before them, and as many of
-    /// them as there is room for. The bytes of the gap go to the end of that room, and its own bytes are named when the gap was
-    /// read: until then nobody needs it.
-    pub(crate) fn foretold_places(
-        &self,
-        foretold: Foretold,
-    ) -> Option<(&BoundTarget, Vec<Range<usize>>)> {
-        let Foretold { gap, at, len } = foretold;
-        let (target, mut places, _) = self.target(at, len)?;
-        let last = places.last_mut().filter(|last| last.len() > gap)?;
-        let start = last.end - gap;
-        let of_gap = start..last.end;
-        last.end = start;
-        places.insert(0, of_gap);
-        Some((target, places))
+        Some((target, ranges))
     }
 
     /// Returns a target of the NIC, if there is one.

@@ -29,7 +29,7 @@ pub(crate) enum Next {
 /// Payload that is likely to come behind what is known to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Foretold {
-    /// Bytes before it: from the end of the payload that comes next, or from the next byte on.
+    /// Bytes before it: from the end of the payload before it, or from the next byte on.
     pub(crate) gap: usize,
     /// Offset of its first byte in the source.
     pub(crate) at: u64,
@@ -51,9 +51,11 @@ pub(crate) trait Session: fmt::Debug {
     /// Returns what the next bytes are.
     fn next(&self) -> Next;
 
-    /// Returns the payload that is likely to come behind what comes next, if the requests in flight and their lengths tell.
-    fn foretold(&self) -> Option<Foretold> {
-        None
+    /// Returns the payload that is likely to come behind what comes next, if the requests in flight and their lengths tell: up to
+    /// `most` ranges of it, each behind a gap.
+    fn foretold(&self, most: usize) -> Vec<Foretold> {
+        let _ = most;
+        Vec::new()
     }
 
     /// Takes bytes after [`Next::Text`] or [`Next::Header`], at least one, and returns how many of them belong to the header.

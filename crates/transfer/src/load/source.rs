@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use devmem_tcp::Netdev;
 
@@ -201,7 +201,7 @@ impl Source {
     pub(crate) fn keep_alive(&self) {
         match self {
             Self::Http(_) | Self::Files(_) | Self::Nbd(_) => {}
-            Self::Nvme(namespace) => namespace.keep_alive(),
+            Self::Nvme(namespace) => namespace.keep_alive(Instant::now()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use devmem_tcp::{Netdev, Stream};
 
@@ -177,7 +178,7 @@ impl Sink {
     pub(crate) fn keep_alive(&self) {
         match self {
             Self::Nbd(_) => {}
-            Self::Nvme(namespace) => namespace.keep_alive(),
+            Self::Nvme(namespace) => namespace.keep_alive(Instant::now()),
         }
     }
 

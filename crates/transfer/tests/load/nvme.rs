@@ -37,6 +37,14 @@ impl Served {
         Self { target, disk }
     }
 
+    /// Serves a namespace again, at the port of before.
+    pub fn again(port: u16, disk: Arc<Disk>) -> Self {
+        let listener = TcpListener::bind(("0.0.0.0", port)).expect("the port is free");
+        let subsystem = Subsystem::new(NQN, vec![Arc::clone(&disk)]);
+        let target = Target::start(listener, subsystem).expect("a thread");
+        Self { target, disk }
+    }
+
     /// Returns the URL of the namespace, with parameters behind a question mark, or none.
     pub fn url(&self, parameters: &str) -> NvmeUrl {
         let text = format!(
@@ -193,14 +201,13 @@ fn most_bytes_of_long_commands_are_received_at_their_place() {
         let served = Served::start(12, |_| {});
         let namespace = served.open(&world, "");
         loads(&Loader::new(&world.nic).connections(1), &namespace);
-        let placed: u64 = world
-            .nic
-            .queue_stats()
+        let queues = world.nic.queue_stats();
+        let at_once = queues
             .iter()
-            .map(|it| it.direct_bytes)
-            .sum();
-        println!("{placed} of {DISK_BYTES} bytes were received at their place");
-        assert!(placed > DISK_BYTES as u64 / 2, "{placed}");
+            .map(|it| it.direct_bytes - it.direct_copied_bytes);
+        let at_once: u64 = at_once.sum();
+        println!("{at_once} of {DISK_BYTES} bytes were received at their place at once");
+        assert!(at_once > DISK_BYTES as u64 / 2, "{queues:?}");
         world.end();
     });
 }

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::{LoadError, Loader, NvmeNamespace};
@@ -10,10 +11,12 @@ use devmem_transfer::store::{self, StoreError, Storer};
 use nvme_target::{Disk, Mistake, Mistakes, Status, Subsystem};
 
 use crate::nvme::{DISK_BYTES, NQN, Served, go_on, load, load_watched};
-use crate::world::{V4, World, memory_for, pattern};
+use crate::world::{V4, World, memory_for, pattern, whole};
 
-/// Limit of a connection without progress.
+/// Limit of a connection without progress, where that is what is tested: on a busy machine others need longer.
 const LIMIT: Duration = Duration::from_millis(300);
+/// Far longer than a target needs to notice the end of a connection.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes a mistake once, at the third command.
 fn with(mistake: Mistake) -> impl FnOnce(&mut Subsystem) {
@@ -24,7 +27,14 @@ fn loader(world: &World) -> Loader {
     Loader::new(&world.nic)
         .connections(2)
         .piece_bytes(256 << 10)
-        .idle_limit(LIMIT)
+}
+
+/// Returns the limit for a connection whose target makes a mistake.
+fn limit_of(mistake: Mistake) -> Duration {
+    match mistake {
+        Mistake::Silence => LIMIT,
+        _ => PATIENCE,
+    }
 }
 
 /// Mistakes after which nothing that the controller says can be believed: the load ends with this cause.
@@ -33,6 +43,7 @@ const FATAL: &[(Mistake, &str)] = &[
     (Mistake::DataBeyond, "before, behind or twice"),
     (Mistake::DataBefore, "before, behind or twice"),
     (Mistake::DataTwice, "before, behind or twice"),
+    (Mistake::DataOverlaps, "before, behind or twice"),
     (
         Mistake::ShortLength,
         "the length of a PDU is not that of its data",
@@ -82,7 +93,8 @@ fn a_queue_that_is_lost_in_a_load_is_replaced_and_every_byte_arrives() {
         for (mistake, parameters) in BROKEN {
             let served = Served::start(12, with(*mistake));
             let namespace = served.open(&world, parameters);
-            let (loaded, bytes) = load(&loader(&world), &namespace).expect("it goes on");
+            let loader = loader(&world).idle_limit(limit_of(*mistake));
+            let (loaded, bytes) = load(&loader, &namespace).expect("it goes on");
             assert!(loaded.broken >= 1, "{mistake:?}: {loaded:?}");
             assert!(loaded.repeated >= 1, "{mistake:?}: {loaded:?}");
             assert!(bytes == pattern(DISK_BYTES), "{mistake:?}");
@@ -208,6 +220,124 @@ fn a_target_that_crashes_and_comes_back_in_a_load_loses_no_byte() {
     });
 }
 
+#[test]
+fn a_target_that_is_killed_and_started_again_later_loses_no_byte() {
+    const TEST: &str = "nvme_faulty::a_target_that_is_killed_and_started_again_later_loses_no_byte";
+    in_netns(TEST, || {
+        let world = World::far(V4);
+        let Served { target, disk } = Served::start(9, |_| {});
+        let port = target.port();
+        let url = format!("nvme://{}:{port}/{NQN}", V4.host);
+        let namespace = NvmeNamespace::open(&world.nic, url.parse().unwrap()).expect("it opens");
+        let (mut target, mut started) = (Some(target), None);
+        let loaded = load_watched(&loader(&world), &namespace, &mut |so_far| {
+            if so_far.bytes > 1 << 20
+                && let Some(killed) = target.take()
+            {
+                killed.crash();
+                drop(killed);
+                let disk = Arc::clone(&disk);
+                started = Some(thread::spawn(move || {
+                    // The first attempts to connect again are refused.
+                    thread::sleep(LIMIT);
+                    Served::again(port, disk)
+                }));
+            }
+            ControlFlow::Continue(())
+        });
+        let (loaded, bytes) = loaded.expect("it goes on");
+        assert!(
+            loaded.broken > 0 && bytes == pattern(DISK_BYTES),
+            "{loaded:?}"
+        );
+        drop(namespace);
+        let again = started.expect("it was killed").join().expect("it starts");
+        assert_eq!(again.count(|it| &it.associations), 1);
+        world.end();
+    });
+}
+
+/// Goes on for so many questions.
+fn until(most: usize) -> impl FnMut() -> ControlFlow<()> {
+    let mut asked = 0;
+    move || {
+        asked += 1;
+        match asked > most {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// Runs `work` to its first, second, fourth ... question, until it ends before that.
+fn stop_everywhere<E: std::fmt::Debug>(
+    served: &Served,
+    mut work: impl FnMut(&mut dyn FnMut() -> ControlFlow<()>) -> Result<(), E>,
+) {
+    for exponent in 0..20 {
+        let done = work(&mut until((1 << exponent) - 1)).is_ok();
+        let start = Instant::now();
+        while served.count(|it| &it.open) > 0 {
+            assert!(start.elapsed() < PATIENCE, "connections stay open");
+            thread::sleep(Duration::from_millis(1));
+        }
+        if done {
+            return;
+        }
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn what_stops_at_any_time_leaves_nothing_behind() {
+    const TEST: &str = "nvme_faulty::what_stops_at_any_time_leaves_nothing_behind";
+    in_netns(TEST, || {
+        let world = World::far(V4);
+        let served = Served::start(9, |_| {});
+        let open = |go_on: &mut dyn FnMut() -> ControlFlow<()>| {
+            NvmeNamespace::open_while(&world.nic, served.url("?data-digest=1"), go_on)
+        };
+        stop_everywhere(&served, |go_on| open(go_on).map(drop));
+        let descriptors = || std::fs::read_dir("/proc/self/fd").map(Iterator::count).ok();
+        let before = descriptors();
+
+        let memory = memory_for(DISK_BYTES);
+        let part = || whole(&memory, DISK_BYTES);
+        let wiped = vec![0xee; DISK_BYTES];
+        stop_everywhere(&served, |go_on| {
+            let namespace = open(go_on)?;
+            let loaded = loader(&world).load(&namespace, &[part()], &mut |_| go_on());
+            if loaded.is_ok() {
+                assert!(memory.slice(0..DISK_BYTES).to_vec() == pattern(DISK_BYTES));
+                return Ok(());
+            }
+            // What the stopped load has requested arrives meanwhile, and has no place any more.
+            memory.fill(0..DISK_BYTES, 0xee).expect("it is mapped");
+            let other = load(&loader(&world), &namespace).expect("it loads").1;
+            assert!(other == pattern(DISK_BYTES));
+            assert!(memory.slice(0..DISK_BYTES).to_vec() == wiped);
+            loaded.map(drop)
+        });
+        let source = others();
+        stop_everywhere(&served, |go_on| {
+            let namespace = open(go_on)?;
+            memory.copy_in(0, &source).expect("it is mapped");
+            let bytes = store::Part {
+                target: 0..DISK_BYTES as u64,
+                offset: 0,
+            };
+            let storer = Storer::new(&world.nic).connections(2).piece_bytes(64 << 10);
+            let stored = storer.store(&namespace, &memory, &[bytes], &mut |_| go_on());
+            // The memory is the caller's again.
+            memory.fill(0..DISK_BYTES, 0).expect("it is mapped");
+            stored.map(drop)
+        });
+        assert!(served.disk.bytes() == source);
+        assert_eq!(descriptors(), before);
+        world.end();
+    });
+}
+
 fn others() -> Vec<u8> {
     pattern(DISK_BYTES).into_iter().map(|byte| !byte).collect()
 }
@@ -215,6 +345,7 @@ fn others() -> Vec<u8> {
 fn store_all(
     world: &World,
     namespace: &NvmeNamespace,
+    limit: Duration,
     crash: &mut dyn FnMut(u64),
 ) -> Result<store::Stored, StoreError> {
     let memory = memory_for(DISK_BYTES);
@@ -227,7 +358,7 @@ fn store_all(
         .connections(2)
         .piece_bytes(64 << 10)
         .window(4)
-        .idle_limit(LIMIT);
+        .idle_limit(limit);
     storer.store(namespace, &memory, &[part], &mut |so_far| {
         crash(so_far.bytes);
         ControlFlow::Continue(())
@@ -244,7 +375,7 @@ fn a_target_that_crashes_and_loses_its_cache_in_a_store_gets_all_bytes_again() {
         let served = Served::of(disk, |_| {});
         let namespace = served.open(&world, "");
         let mut has_crashed = false;
-        let stored = store_all(&world, &namespace, &mut |bytes| {
+        let stored = store_all(&world, &namespace, PATIENCE, &mut |bytes| {
             if bytes > 1 << 20 && !has_crashed {
                 has_crashed = true;
                 served.target.crash();
@@ -271,6 +402,9 @@ fn a_write_that_is_answered_wrongly_is_an_error_or_written_again() {
                 "a request for data without a command",
             ),
             (Mistake::TransferBeyond, "before, behind or twice"),
+            (Mistake::TransferTwice, "before, behind or twice"),
+            (Mistake::NoTransfer, "its data were not requested"),
+            (Mistake::ResponseTwice, "a response without a command"),
             (Mistake::ResponseForNobody, "a response without a command"),
             (Mistake::Fails(Status::WRITE_FAULT), "write fault"),
             (Mistake::Fails(Status::WRITE_PROTECTED), "is read-only"),
@@ -278,7 +412,7 @@ fn a_write_that_is_answered_wrongly_is_an_error_or_written_again() {
         ] {
             let served = Served::start(9, with(mistake));
             let namespace = served.open(&world, "");
-            let error = store_all(&world, &namespace, &mut |_| {}).expect_err(cause);
+            let error = store_all(&world, &namespace, PATIENCE, &mut |_| {}).expect_err(cause);
             let text = error.to_string();
             assert!(text.contains(cause), "{mistake:?}: {text}");
         }
@@ -286,11 +420,14 @@ fn a_write_that_is_answered_wrongly_is_an_error_or_written_again() {
             (Mistake::Closes, ""),
             (Mistake::Terminates, ""),
             (Mistake::Silence, ""),
+            (Mistake::TransferTag, ""),
+            (Mistake::Fails(Status::ABORTED_QUEUE_DELETED), ""),
             (Mistake::HeaderDigest, "?hdr-digest=1&data-digest=1"),
         ] {
             let served = Served::start(9, with(mistake));
             let namespace = served.open(&world, parameters);
-            let stored = store_all(&world, &namespace, &mut |_| {}).expect("it goes on");
+            let limit = limit_of(mistake);
+            let stored = store_all(&world, &namespace, limit, &mut |_| {}).expect("it goes on");
             assert!(stored.broken >= 1, "{mistake:?}: {stored:?}");
             assert!(served.disk.bytes() == others(), "{mistake:?}");
         }
@@ -307,12 +444,12 @@ fn a_namespace_that_is_read_only_shrinks_or_vanishes_is_an_error_that_says_so() 
         let served = Served::start(9, |_| {});
         served.disk.set_read_only(true);
         let namespace = served.open(&world, "");
-        let refused = store_all(&world, &namespace, &mut |_| {}).unwrap_err();
+        let refused = store_all(&world, &namespace, PATIENCE, &mut |_| {}).unwrap_err();
         assert!(matches!(refused, StoreError::ReadOnly { .. }), "{refused}");
         served.disk.set_read_only(false);
         let namespace = served.open(&world, "");
         served.disk.set_read_only(true);
-        let refused = store_all(&world, &namespace, &mut |_| {}).unwrap_err();
+        let refused = store_all(&world, &namespace, PATIENCE, &mut |_| {}).unwrap_err();
         assert!(refused.to_string().contains("is read-only"), "{refused}");
 
         served.disk.shrink(1 << 20);
@@ -345,7 +482,7 @@ fn a_controller_that_is_silent_for_ever_is_given_up() {
         let silences = (0..100).map(|_| (0, Mistake::Silence));
         let served = Served::start(9, |it| it.mistakes = Mistakes::once(silences));
         let namespace = served.open(&world, "");
-        let loader = loader(&world).connections(1).attempts(2);
+        let loader = loader(&world).connections(1).attempts(2).idle_limit(LIMIT);
         let text = load(&loader, &namespace).unwrap_err().to_string();
         assert!(text.contains("gave up after 2 attempts"), "{text}");
         let storer = Storer::new(&world.nic).attempts(2).idle_limit(LIMIT);

@@ -1,9 +1,9 @@
 //! recvmsg: delivers payload in order, copied to the iovec or as tokens in control messages (linux net/ipv4/tcp.c `tcp_recvmsg_dmabuf`).
 //!
-//! Reading and peeking differ in [`RecvCursor`] only, control buffers and typed batches in [`CmsgSink`] only.
+//! A peek reads a second owner of the queue ([`RecvQueue::share`]). Control buffers and typed batches differ in [`CmsgSink`] only.
 
 use devmem_uapi::{CmsgSink, DevmemCmsg, DmabufCmsg, DmabufId, FragToken, MsgFlags, cmsg_space};
-use netmem::{Frag, FragList, Payload};
+use netmem::{Frag, FragList};
 use tcp::RecvQueue;
 use wire::Instant;
 
@@ -132,44 +132,6 @@ enum End {
     Refused(RecvError),
 }
 
-/// Position in the receive queue, of a read (payload is taken) or a peek (payload stays).
-struct RecvCursor<'q> {
-    queue: &'q mut RecvQueue<FragList>,
-    /// Number of payloads of the queue that were peeked at; `None` for a read.
-    peeked: Option<usize>,
-    /// Rest of the current payload.
-    current: FragList,
-}
-
-impl RecvCursor<'_> {
-    /// Returns the next frag.
-    fn front(&mut self) -> Option<&Frag> {
-        if self.current.is_empty() {
-            self.current = match &mut self.peeked {
-                None => self.queue.pop(usize::MAX)?,
-                Some(seen) => {
-                    let payload = self.queue.iter().nth(*seen)?;
-                    *seen += 1;
-                    payload.share(0, payload.len())
-                }
-            };
-        }
-        self.current.first()
-    }
-
-    /// Returns how many bytes of the current payload, at most `most`, lie one after another.
-    fn run(&self, most: usize) -> usize {
-        self.current.first_run(most)
-    }
-
-    /// Puts the rest of the current payload back into the queue.
-    fn finish(self) {
-        if self.peeked.is_none() {
-            self.queue.unpop(self.current);
-        }
-    }
-}
-
 /// A control message that adjacent frags can still be added to.
 struct OpenCmsg {
     cmsg: DmabufCmsg,
@@ -190,12 +152,8 @@ pub(crate) fn recvmsg(
     placed_frags: Option<&mut PlacedFrags>,
     call: RecvCall<'_, '_>,
 ) -> Result<RecvOutcome, RecvError> {
-    let peeked = call.is_peek().then_some(0);
-    let mut cursor = RecvCursor {
-        queue,
-        peeked,
-        current: FragList::default(),
-    };
+    let mut peeked = call.is_peek().then(|| queue.share(call.msg.len));
+    let queue = peeked.as_mut().unwrap_or(queue);
     let mut delivery = Delivery {
         call,
         tokens,
@@ -206,13 +164,12 @@ pub(crate) fn recvmsg(
         open: None,
     };
     let end = loop {
-        match delivery.step(&mut cursor) {
+        match delivery.step(queue) {
             Ok(()) => {}
             Err(end) => break end,
         }
     };
     delivery.flush();
-    cursor.finish();
     let Delivery {
         bytes, host_bytes, ..
     } = delivery;
@@ -250,13 +207,16 @@ struct Delivery<'s, 'a, 'm> {
 
 impl Delivery<'_, '_, '_> {
     /// Delivers the next frag, or the part of it that is within the limits.
-    fn step(&mut self, cursor: &mut RecvCursor<'_>) -> Result<(), End> {
+    fn step(&mut self, queue: &mut RecvQueue<FragList>) -> Result<(), End> {
         let left = self.call.msg.len - self.bytes;
         if left == 0 {
             return Err(End::Stopped(Stopped::Full));
         }
-        let Some(frag) = cursor.front() else {
-            let stopped = if cursor.queue.has_fin() {
+        let front = queue
+            .front()
+            .and_then(|payload| Some((payload, payload.first()?)));
+        let Some((payload, frag)) = front else {
+            let stopped = if queue.has_fin() {
                 Stopped::Eof
             } else {
                 Stopped::Empty
@@ -265,8 +225,7 @@ impl Delivery<'_, '_, '_> {
         };
         let (kind, len) = (FragKind::of(frag), frag.len().min(left));
         if self.call.flags.contains(MsgFlags::TRUNC) {
-            let discarded = cursor.current.split_off_front(len);
-            (self.call.home)(discarded);
+            (self.call.home)(queue.pop(len).unwrap_or_default());
             self.bytes += len;
             return Ok(());
         }
@@ -280,13 +239,13 @@ impl Delivery<'_, '_, '_> {
             return Err(End::Refused(RecvError::Unreadable { bytes: len }));
         }
         match kind {
-            FragKind::Readable => self.copy(cursor, len).map(|_| ()),
-            FragKind::Linear => self.deliver_linear(cursor, len),
+            FragKind::Readable => self.copy(queue, len).map(|_| ()),
+            FragKind::Linear => self.deliver_linear(queue, len),
             FragKind::Device(id) if self.call.merge => {
-                let run = cursor.run(left.min(MAX_RUN));
-                self.deliver_device(cursor, id, run)
+                let run = payload.first_run(left.min(MAX_RUN));
+                self.deliver_device(queue, id, run)
             }
-            FragKind::Device(id) => self.deliver_device(cursor, id, len),
+            FragKind::Device(id) => self.deliver_device(queue, id, len),
             FragKind::Foreign => Err(End::Refused(RecvError::NotOurMemory { bytes: len })),
         }?;
         self.unreadable = Some(kind.is_unreadable());
@@ -294,7 +253,7 @@ impl Delivery<'_, '_, '_> {
     }
 
     /// Copies up to `len` bytes of the next frag to the iovec; returns how many.
-    fn copy(&mut self, cursor: &mut RecvCursor<'_>, len: usize) -> Result<usize, End> {
+    fn copy(&mut self, queue: &mut RecvQueue<FragList>, len: usize) -> Result<usize, End> {
         let room = self
             .call
             .msg
@@ -305,7 +264,7 @@ impl Delivery<'_, '_, '_> {
         if n == 0 {
             return Err(End::Refused(RecvError::NoBuffer { bytes: len }));
         }
-        let piece = cursor.current.split_off_front(n);
+        let piece = queue.pop(n).unwrap_or_default();
         for (at, frag) in offsets(&piece) {
             let out = room.get_mut(at..at + frag.len()).unwrap_or_default();
             // The frag is readable, as checked before.
@@ -318,12 +277,12 @@ impl Delivery<'_, '_, '_> {
         Ok(n)
     }
 
-    fn deliver_linear(&mut self, cursor: &mut RecvCursor<'_>, len: usize) -> Result<(), End> {
+    fn deliver_linear(&mut self, queue: &mut RecvQueue<FragList>, len: usize) -> Result<(), End> {
         self.flush();
         if self.call.sink.room() == 0 {
             return Err(End::Stopped(Stopped::ControlFull));
         }
-        let copied = self.copy(cursor, len)?;
+        let copied = self.copy(queue, len)?;
         let pushed = self.call.sink.push(DevmemCmsg::Linear(copied as u32));
         debug_assert!(pushed.is_ok(), "a sink keeps its word about its room");
         Ok(())
@@ -331,11 +290,11 @@ impl Delivery<'_, '_, '_> {
 
     fn deliver_device(
         &mut self,
-        cursor: &mut RecvCursor<'_>,
+        queue: &mut RecvQueue<FragList>,
         id: DmabufId,
         len: usize,
     ) -> Result<(), End> {
-        let Some(frag) = cursor.front() else {
+        let Some(frag) = queue.front().and_then(FragList::first) else {
             return Err(End::Stopped(Stopped::Empty));
         };
         let size = len as u32;
@@ -345,7 +304,7 @@ impl Delivery<'_, '_, '_> {
             && let Some(merged) = open.cmsg.frag_size.checked_add(size)
         {
             open.cmsg.frag_size = merged;
-            open.memory.keep(cursor.current.split_off_front(len));
+            open.memory.keep(queue.pop(len).unwrap_or_default());
             self.bytes += len;
             return Ok(());
         }
@@ -365,7 +324,7 @@ impl Delivery<'_, '_, '_> {
             flags: 0,
         };
         let mut memory = TokenMemory::default();
-        memory.keep(cursor.current.split_off_front(len));
+        memory.keep(queue.pop(len).unwrap_or_default());
         self.open = Some(OpenCmsg { cmsg, memory });
         self.bytes += len;
         Ok(())

@@ -202,6 +202,48 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_is_returned_twice_frees_once_and_does_not_take_its_next_owner() {
+        let mut table = lent(3);
+        assert_eq!(
+            release(&mut table, &[range(2, 1), range(2, 1), range(1, 2)]),
+            (2, vec![2, 1])
+        );
+        assert_eq!(table.outstanding(), 1);
+        assert_eq!(release(&mut table, &[range(1, 2)]), (0, vec![]));
+        // The numbers are used again, the lowest first, each for one frag.
+        let again: Vec<_> = (7..10).map(|held| table.issue(held).unwrap().0).collect();
+        assert_eq!((again, table.outstanding()), (vec![1, 2, 4], 4));
+        assert_eq!(release(&mut table, &[range(1, 4)]), (4, vec![7, 8, 3, 9]));
+        assert_eq!(table.outstanding(), 0);
+    }
+
+    #[test]
+    fn tokens_that_were_never_issued_free_nothing() {
+        let mut table = lent(2);
+        let unknown = [range(0, 1), range(3, 5), range(u32::MAX, 1)];
+        assert_eq!(release(&mut table, &unknown), (0, vec![]));
+        assert_eq!((table.outstanding(), table.issue(3)), (2, Ok(FragToken(3))));
+        let held: Vec<_> = table.held().copied().collect();
+        assert_eq!(held, [1, 2, 3]);
+    }
+
+    #[test]
+    fn too_many_ranges_free_nothing() {
+        let mut table = lent(1);
+        let ranges = [range(1, 1); MAX_DONTNEED_TOKENS + 1];
+        let refused = table.release(&ranges, |_| panic!("nothing is freed"));
+        assert_eq!(refused, Err(BadTokens::TooMany { given: 129 }));
+        assert_eq!(release(&mut table, &ranges[1..]), (1, vec![1]));
+    }
+
+    #[test]
+    fn a_call_looks_at_1024_tokens_and_no_more() {
+        let mut table = lent(1030);
+        let (freed, home) = release(&mut table, &[range(1, 1000), range(1, 20), range(1001, 30)]);
+        assert_eq!((freed, home.len(), home.last()), (1004, 1004, Some(&1004)));
+    }
+
+    #[test]
     fn an_empty_table_owns_little_and_starts_at_one_again() {
         let mut table = lent(3000);
         for start in [1, 1025, 2049] {

@@ -4,12 +4,10 @@ use nic::LinkState;
 use wire::Instant;
 
 use super::Stack;
+use super::serve::{Burst, FlushScope};
 use crate::config::POLL_BYTES;
 use crate::memory::StackMemory;
 use crate::socket::agenda::Mark;
-
-/// Maximum number of connections per queue and poll that are offered a larger window after memory was given back.
-const STARVED_BUDGET: usize = 64;
 
 /// How many times as much a poll receives while a timer is due: [`Stack::poll_goes_on`].
 const LATE_POLLS: usize = 8;
@@ -21,28 +19,6 @@ pub struct PollOutcome {
     pub received: usize,
     /// Something was received or sent: poll again before sleeping.
     pub worked: bool,
-}
-
-/// Whether more packets may follow in this burst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Burst {
-    /// More may follow: an ACK may be delayed to cover them.
-    GoesOn,
-    /// The link is empty: delayed ACKs are sent, except soon after others.
-    Drained,
-    /// The link is empty, and was when the poll began: delayed ACKs are sent.
-    Over,
-}
-
-/// What is sent of what the socket calls have queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FlushScope {
-    /// All that may leave.
-    All,
-    /// What fills super-packets, and all that must not wait, for a caller that expects further calls soon: a connection with a
-    /// whole super-packet in flight keeps what does not fill another one. [`Stack::wants_flush`] is true then, and the next
-    /// poll, or flush, sends it.
-    Full,
 }
 
 impl Stack {
@@ -146,17 +122,6 @@ impl Stack {
         !self.pause && (longest(1) || is_timer_due() && longest(LATE_POLLS))
     }
 
-    /// Sends what `scope` includes of what socket calls have queued since the last poll. Receives nothing.
-    pub fn flush(&mut self, scope: FlushScope, now: Instant) {
-        self.memory.windows.advance(now);
-        self.flush_touched(scope, now);
-        self.visit_starved(scope, now);
-        self.fail_unresolved(now);
-        self.tx_waiting = self.nic.flush_tx(now);
-        self.sockets.drain_sends();
-        self.check_readiness();
-    }
-
     /// Returns the time at which [`Stack::poll`] has to be called even if nothing arrives; a time in the past
     /// means at once.
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -183,41 +148,6 @@ impl Stack {
             || self.tx_waiting > 0 && !told_of_room
     }
 
-    /// Polls every connection that received segments since it was served for segments to send. When the link is empty, delayed
-    /// ACKs are sent, too.
-    ///
-    /// Before that, a connection is served once per arrival only: of a thousand connections that wait on the link, each poll
-    /// receives for a few.
-    fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
-        if burst != Burst::GoesOn {
-            self.sockets.release_held_acks();
-        }
-        let mut arrived = self.sockets.take(Mark::Arrivals);
-        for slot in arrived.drain(..) {
-            if !self.sockets.clear(Mark::Arrivals, slot) {
-                continue;
-            }
-            self.serve_within(slot, burst, FlushScope::All, now);
-            // An ACK that was not sent waits for the link to be empty.
-            if burst != Burst::Over {
-                self.sockets.hold_ack(slot);
-            }
-        }
-        self.sockets.reuse(Mark::Arrivals, arrived);
-    }
-
-    /// Polls every touched connection for segments to send.
-    fn flush_touched(&mut self, scope: FlushScope, now: Instant) {
-        let mut touched = self.sockets.take(Mark::Touched);
-        for slot in touched.drain(..) {
-            if self.sockets.clear(Mark::Touched, slot) {
-                self.serve_within(slot, Burst::GoesOn, scope, now);
-            }
-        }
-        // Sockets touched in the meantime wait for the link.
-        self.sockets.reuse(Mark::Touched, touched);
-    }
-
     /// Compares the readiness of every socket with what was reported of it, in debug builds: a difference means that a
     /// socket changed without a [`SocketMut`](crate::socket::sockets::SocketMut).
     ///
@@ -232,7 +162,7 @@ impl Stack {
     }
 
     /// Passes neighbours that did not answer on to the connections that need them, as unreachable hosts.
-    fn fail_unresolved(&mut self, now: Instant) {
+    pub(super) fn fail_unresolved(&mut self, now: Instant) {
         while let Some((owner, quoted)) = self.network.pop_failed() {
             self.neighbor_failed(owner, quoted, now);
         }
@@ -241,22 +171,6 @@ impl Stack {
     fn fire_timers(&mut self, now: Instant) {
         while let Some(slot) = self.sockets.pop_due(now) {
             self.on_timer(slot, now);
-        }
-    }
-
-    /// Offers a larger window to connections that got too little, on queues where memory was given back.
-    fn visit_starved(&mut self, scope: FlushScope, now: Instant) {
-        for queue in self.memory.windows.queues() {
-            if self.memory.windows.has_starved(queue) {
-                let free = self.nic.rx_space(queue).bytes as u64;
-                self.memory.windows.note_free(queue, free);
-            }
-            for _ in 0..STARVED_BUDGET {
-                let Some(slot) = self.memory.windows.next_starved(queue) else {
-                    break;
-                };
-                self.serve_within(slot, Burst::GoesOn, scope, now);
-            }
         }
     }
 }

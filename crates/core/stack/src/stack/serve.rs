@@ -1,4 +1,4 @@
-//! Serves connections: grants windows, sends, arms timers, and removes what is over.
+//! Serves connections, those that have something to do and single ones: grants windows, sends, arms timers, and removes what is over.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use tcp::StateKind;
 use wire::Instant;
 
 use super::Stack;
-use super::poll::{Burst, FlushScope};
 use crate::network::{Egress, Network, SegmentOwner};
 use crate::socket::agenda::Mark;
 use crate::socket::connection::{ConnectionSocket, Holder, acked_offset};
@@ -22,7 +21,94 @@ const BLACK_HOLE_TIMEOUTS: u8 = 2;
 /// Minimum time from now for which a timer is armed.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(1);
 
+/// Maximum number of connections per queue and poll that are offered a larger window after memory was given back.
+const STARVED_BUDGET: usize = 64;
+
+/// Whether more packets may follow in this burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Burst {
+    /// More may follow: an ACK may be delayed to cover them.
+    GoesOn,
+    /// The link is empty: delayed ACKs are sent, except soon after others.
+    Drained,
+    /// The link is empty, and was when the poll began: delayed ACKs are sent.
+    Over,
+}
+
+/// What is sent of what the socket calls have queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlushScope {
+    /// All that may leave.
+    All,
+    /// What fills super-packets, and all that must not wait, for a caller that expects further calls soon: a connection with a
+    /// whole super-packet in flight keeps what does not fill another one. [`Stack::wants_flush`] is true then, and the next
+    /// poll, or flush, sends it.
+    Full,
+}
+
 impl Stack {
+    /// Sends what `scope` includes of what socket calls have queued since the last poll. Receives nothing.
+    pub fn flush(&mut self, scope: FlushScope, now: Instant) {
+        self.memory.windows.advance(now);
+        self.flush_touched(scope, now);
+        self.visit_starved(scope, now);
+        self.fail_unresolved(now);
+        self.tx_waiting = self.nic.flush_tx(now);
+        self.sockets.drain_sends();
+        self.check_readiness();
+    }
+
+    /// Polls every connection that received segments since it was served for segments to send. When the link is empty, delayed
+    /// ACKs are sent, too.
+    ///
+    /// Before that, a connection is served once per arrival only: of a thousand connections that wait on the link, each poll
+    /// receives for a few.
+    pub(super) fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
+        if burst != Burst::GoesOn {
+            self.sockets.release_held_acks();
+        }
+        let mut arrived = self.sockets.take(Mark::Arrivals);
+        for slot in arrived.drain(..) {
+            if !self.sockets.clear(Mark::Arrivals, slot) {
+                continue;
+            }
+            self.serve_within(slot, burst, FlushScope::All, now);
+            // An ACK that was not sent waits for the link to be empty.
+            if burst != Burst::Over {
+                self.sockets.hold_ack(slot);
+            }
+        }
+        self.sockets.reuse(Mark::Arrivals, arrived);
+    }
+
+    /// Polls every touched connection for segments to send.
+    pub(super) fn flush_touched(&mut self, scope: FlushScope, now: Instant) {
+        let mut touched = self.sockets.take(Mark::Touched);
+        for slot in touched.drain(..) {
+            if self.sockets.clear(Mark::Touched, slot) {
+                self.serve_within(slot, Burst::GoesOn, scope, now);
+            }
+        }
+        // Sockets touched in the meantime wait for the link.
+        self.sockets.reuse(Mark::Touched, touched);
+    }
+
+    /// Offers a larger window to connections that got too little, on queues where memory was given back.
+    pub(super) fn visit_starved(&mut self, scope: FlushScope, now: Instant) {
+        for queue in self.memory.windows.queues() {
+            if self.memory.windows.has_starved(queue) {
+                let free = self.nic.rx_space(queue).bytes as u64;
+                self.memory.windows.note_free(queue, free);
+            }
+            for _ in 0..STARVED_BUDGET {
+                let Some(slot) = self.memory.windows.next_starved(queue) else {
+                    break;
+                };
+                self.serve_within(slot, Burst::GoesOn, scope, now);
+            }
+        }
+    }
+
     /// Serves a connection at once; further packets may follow in this burst.
     pub(super) fn serve(&mut self, slot: u32, now: Instant) {
         self.serve_within(slot, Burst::GoesOn, FlushScope::All, now);
@@ -31,13 +117,7 @@ impl Stack {
     /// Grants a connection its window, sends of its segments what `scope` includes, arms its timer, and handles its end.
     ///
     /// When the link is empty, a delayed ACK is sent, too.
-    pub(crate) fn serve_within(
-        &mut self,
-        slot: u32,
-        burst: Burst,
-        scope: FlushScope,
-        now: Instant,
-    ) {
+    fn serve_within(&mut self, slot: u32, burst: Burst, scope: FlushScope, now: Instant) {
         let Some(mut connection) = self.sockets.connection_at(slot) else {
             return self.serve_time_wait(slot, now);
         };

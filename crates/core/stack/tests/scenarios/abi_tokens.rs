@@ -76,6 +76,8 @@ fn each_socket_counts_its_own_tokens() {
         .connect(Side::B, Side::B.ipv4(), super::common::PORT + 1);
     assert_eq!(dontneed(&mut bound, &[range(1, 1)]), Ok(1));
     assert_eq!(bound.pair.b.dontneed(other, &[range(2, 1)]), Ok(0));
+    assert_eq!(bound.pair.b.tokens_outstanding(bound.receiver), Ok(2));
+    assert_eq!(dontneed(&mut bound, &[range(2, 1)]), Ok(1));
     bound.pair.a.close(sender).unwrap();
     bound.pair.b.close(other).unwrap();
     finish(bound);

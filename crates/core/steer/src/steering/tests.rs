@@ -1,8 +1,9 @@
 use super::*;
 use crate::testing::{Packet, arp};
-use crate::{
-    FlowType, IndirectionTable, NtupleRule, PortMatch, RuleLocation, RxQueueId, ToeplitzKey,
-};
+use crate::{IndirectionTable, PortMatch, ToeplitzKey};
+
+/// Number of queues: more than any test names, unless it says so.
+const QUEUES: usize = 256;
 
 fn steering() -> Steering {
     let table = IndirectionTable::new(&[RxQueueId(2)], 4).unwrap();
@@ -22,8 +23,8 @@ fn steering() -> Steering {
 
 #[test]
 fn a_rule_beats_rss() {
-    let selected = steering().select_queue(&Packet::tcp4().headers());
-    assert_eq!(selected, Some(RxQueueId(3)));
+    let selected = steering().select_queue(&Packet::tcp4().headers(), QUEUES);
+    assert_eq!(selected, Ok(RxQueueId(3)));
 }
 
 #[test]
@@ -33,12 +34,12 @@ fn packets_without_a_matching_rule_use_rss() {
         ..Packet::tcp4()
     };
     assert_eq!(
-        steering().select_queue(&other.headers()),
-        Some(RxQueueId(2))
+        steering().select_queue(&other.headers(), QUEUES),
+        Ok(RxQueueId(2))
     );
     assert_eq!(
-        steering().select_queue(&Packet::tcp6().headers()),
-        Some(RxQueueId(2))
+        steering().select_queue(&Packet::tcp6().headers(), QUEUES),
+        Ok(RxQueueId(2))
     );
 }
 
@@ -49,14 +50,14 @@ fn rules_count_only_while_ntuple_is_on() {
         ..steering()
     };
     assert_eq!(
-        steering.select_queue(&Packet::tcp4().headers()),
-        Some(RxQueueId(2))
+        steering.select_queue(&Packet::tcp4().headers(), QUEUES),
+        Ok(RxQueueId(2))
     );
 }
 
 #[test]
 fn packets_without_a_hash_go_to_queue_zero() {
-    assert_eq!(steering().select_queue(&arp()), Some(RxQueueId(0)));
+    assert_eq!(steering().select_queue(&arp(), QUEUES), Ok(RxQueueId(0)));
 }
 
 #[test]
@@ -64,7 +65,10 @@ fn a_rule_may_drop() {
     let mut steering = steering();
     let drop = NtupleRule::any(FlowType::Tcp4, RuleAction::Drop);
     steering.rules.insert(None, drop).unwrap();
-    assert_eq!(steering.select_queue(&Packet::tcp4().headers()), None);
+    assert_eq!(
+        steering.select_queue(&Packet::tcp4().headers(), QUEUES),
+        Err(Unsteered::Dropped)
+    );
 }
 
 #[test]
@@ -77,7 +81,10 @@ fn with_several_queues_the_hash_decides() {
     let headers = Packet::tcp6().headers();
     let hash = steering.rss.hash(&headers).unwrap();
     let queue = (hash % 128 % 4) as u16;
-    assert_eq!(steering.select_queue(&headers), Some(RxQueueId(queue)));
+    assert_eq!(
+        steering.select_queue(&headers, QUEUES),
+        Ok(RxQueueId(queue))
+    );
 }
 
 #[test]
@@ -93,7 +100,7 @@ fn a_rule_that_spreads_uses_every_queue_for_flows_from_even_ports() {
                 src_port: 40_000 + 2 * flow,
                 ..Packet::tcp4()
             };
-            let queue = steering.select_queue(&packet.headers());
+            let queue = steering.select_queue(&packet.headers(), QUEUES);
             flows[queue.expect("no rule drops").index()] += 1;
         }
         assert_eq!(flows[0], 0, "queue 0 is not in the range");
@@ -113,4 +120,26 @@ fn a_range_of_queues_has_one_at_least_and_names_its_last() {
     let all = range(1, u16::MAX).unwrap();
     assert_eq!(all.last(), RxQueueId(u16::MAX));
     assert_eq!(all.queue(0), RxQueueId(1));
+}
+
+#[test]
+fn a_queue_that_does_not_exist_is_not_selected() {
+    let steering = steering();
+    for (packet, needed) in [(Packet::tcp4(), 4), (Packet::tcp6(), 3)] {
+        let headers = packet.headers();
+        let selected = steering.select_queue(&headers, needed);
+        assert_eq!(selected, Ok(RxQueueId(needed as u16 - 1)));
+        let selected = steering.select_queue(&headers, needed - 1);
+        assert_eq!(selected, Err(Unsteered::NoQueue));
+    }
+}
+
+#[test]
+fn the_only_queue_takes_what_no_rule_matches() {
+    let steering = Steering {
+        rules: Rules::default(),
+        ..steering()
+    };
+    let selected = steering.select_queue(&Packet::tcp4().headers(), 1);
+    assert_eq!(selected, Ok(RxQueueId(0)));
 }

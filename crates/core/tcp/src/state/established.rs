@@ -219,22 +219,16 @@ impl<P: Payload> Synchronized<P> {
         segment: &Segment<P>,
         now: Instant,
     ) -> Result<(), SegmentVerdict> {
-        let Some(recent) = self
-            .receiver
-            .ts_recent()
-            .filter(|_| segment.control != Control::Rst)
-        else {
-            return Ok(());
-        };
-        match segment.options.timestamps {
-            // RFC 7323 3.2 says to drop it; accepted as in linux `tcp_validate_incoming`.
-            None => Ok(()),
-            Some(ts) if recent.rejects(ts.value, now) => {
+        match (self.receiver.ts_recent(), segment.options.timestamps) {
+            (Some(recent), Some(ts))
+                if segment.control != Control::Rst && recent.rejects(ts.value, now) =>
+            {
                 self.tally.paws_rejected += 1;
                 self.note_old(segment);
                 Err(self.answer(SegmentDrop::Paws, segment, now))
             }
-            Some(_) => Ok(()),
+            // RFC 7323 3.2 says to drop a segment without timestamps; accepted as in linux `tcp_validate_incoming`.
+            _ => Ok(()),
         }
     }
 

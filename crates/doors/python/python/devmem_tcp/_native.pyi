@@ -502,6 +502,125 @@ def load_safetensors(
     also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
     in the file.
     """
+def load(
+    url: str,
+    nic: Netdev | None = None,
+    *,
+    at: int = 0,
+    nbytes: int | None = None,
+    device: str = "cpu",
+    bind: int | None = None,
+    connections: int | None = None,
+    idle_limit: float = 30.0,
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    headers_file: str | PathLike[str] | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    password_file: str | PathLike[str] | None = None,
+    cacert: str | PathLike[str] | None = None,
+    cert: str | PathLike[str] | None = None,
+    key: str | PathLike[str] | None = None,
+    verify: bool = True,
+) -> Tensor:
+    """Loads `nbytes` from `at` on of what `url` names, by default all that is behind it: a file ("http:", "https:", "s3:"), an export of an NBD
+    server ("nbd:"), or a namespace of an NVMe subsystem ("nvme://HOST/SUBNQN?nsid=1"). Returns a tensor of bytes on `device`: "cpu",
+    "cuda:N", "hip:N" or "vulkan:N". Of exports and namespaces, whole blocks are loaded.
+
+    `nic`, `bind`, `connections`, `idle_limit` and, for files, `headers`, `headers_file`, `user`, `password`, `password_file`, `cacert`,
+    `cert`, `key` and `verify` are those of `load_safetensors`.
+    """
+def load_into(
+    out: Target,
+    url: str,
+    nic: Netdev | None = None,
+    *,
+    at: int = 0,
+    bind: int | None = None,
+    connections: int | None = None,
+    idle_limit: float = 30.0,
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    headers_file: str | PathLike[str] | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    password_file: str | PathLike[str] | None = None,
+    cacert: str | PathLike[str] | None = None,
+    cert: str | PathLike[str] | None = None,
+    key: str | PathLike[str] | None = None,
+    verify: bool = True,
+) -> int:
+    """Loads as many bytes from `at` on of what `url` names as fill `out`: a tensor, a Dmabuf, or a writable array or buffer. Returns their
+    number. A tensor of device memory gets them without a copy by the CPU; otherwise as `load`.
+    """
+def store(
+    data: Source | SupportsGpu,
+    url: str,
+    nic: Netdev,
+    *,
+    at: int = 0,
+    durability: str = "flush",
+    connections: int | None = None,
+    idle_limit: float = 30.0,
+) -> Stored:
+    """Stores the bytes of `data` from `at` on in an export of an NBD server ("nbd:") or a namespace of an NVMe subsystem
+    ("nvme://HOST/SUBNQN?nsid=1"), in whole blocks. A tensor of device memory is sent from where it lies, and must not be changed
+    meanwhile; arrays and buffers are copied once.
+
+    `durability` says when the bytes are on storage: "flush", when the call returns, if the server can flush; "fua", when each write
+    is acknowledged; "none", some time later. Up to `connections` connections are used, 4 by default. A server that does nothing for
+    `idle_limit` seconds is asked again, on another connection.
+    """
+@final
+class Stored:
+    """What a store has done."""
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes, all of which the server has acknowledged."""
+    @property
+    def repeated(self) -> int:
+        """How many requests were repeated, because a connection broke."""
+    @property
+    def durable(self) -> bool:
+        """Whether the bytes are on storage, and not only in the memory of the server: a flush followed them, or each write was durable."""
+    @property
+    def seconds(self) -> float:
+        """The time, in seconds."""
+
+def list_subsystems(url: str, nic: Netdev | None = None) -> list[Subsystem]:
+    """Lists the NVMe subsystems that the host of `url` ("nvme://HOST") names, or the one that `url` names, with their namespaces and the
+    sizes of those. Without `nic`, the kernel's sockets are used.
+    """
+@final
+class Subsystem:
+    """An NVMe subsystem of a host."""
+    @property
+    def url(self) -> str:
+        """The URL that names it."""
+    @property
+    def namespaces(self) -> list[Namespace]:
+        """Its active namespaces."""
+    @property
+    def problem(self) -> str | None:
+        """Why they are not known; None if they are."""
+
+@final
+class Namespace:
+    """A namespace of an NVMe subsystem."""
+    @property
+    def url(self) -> str:
+        """The URL by which it is loaded and stored."""
+    @property
+    def nsid(self) -> int:
+        """Its number in the subsystem."""
+    @property
+    def nbytes(self) -> int | None:
+        """Its size; None if it has blocks that cannot be loaded."""
+    @property
+    def block_bytes(self) -> int | None:
+        """The size of a block: what is loaded or stored starts and ends at multiples of it."""
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it refuses writes."""
+
 def _receive_all(stream: Stream, max_bytes: int) -> int:
     """Receives up to the end of the stream in batches of at most `max_bytes`, and releases each: the loop of a program in Rust,
     which the benchmark compares with that of a program in Python. Returns the number of bytes.

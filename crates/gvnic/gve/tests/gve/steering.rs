@@ -38,7 +38,7 @@ fn queue_of(bench: &mut Bench, driver: &mut Driver, frame: &Frame) -> u16 {
 fn queue_by_steer(bench: &Bench, frame: &Frame) -> u16 {
     let bytes = frame.bytes();
     let headers = wire::RxHeaders::parse(&bytes, bytes.len()).unwrap();
-    let queue = bench.device.steering().select_queue(&headers);
+    let queue = bench.device.steering().select_queue(&headers, 4);
     queue.expect("no rule drops").0
 }
 

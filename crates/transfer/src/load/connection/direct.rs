@@ -1,14 +1,14 @@
 //! A wire without TLS: the NIC receives payload at its place, or a copy from the bound memory takes it there.
 
 mod foretelling;
+mod plan;
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::ops::Range;
 
 use devmem_tcp::{RecvError, RxBatch, Stream};
 
-use self::foretelling::Named;
+use self::plan::Plan;
 use super::host_bytes::{TEXT_BYTES, give};
 use super::{Counts, Wire, to_usize};
 use crate::load::error::LoadError;
@@ -26,10 +26,8 @@ pub(super) struct Direct {
     stream: Box<Stream>,
     batch: RxBatch,
     text: Vec<u8>,
-    /// The bytes of the source for which the NIC was last told where they belong.
-    direct: Range<u64>,
-    /// The payload behind them whose place it was told, too.
-    foretold: Option<Named>,
+    /// What the NIC was told of the places of the next bytes.
+    plan: Plan,
     /// Received bytes that lay in the place of other payload than was foretold.
     moved: VecDeque<u8>,
     /// Bytes that the session has taken.
@@ -97,8 +95,7 @@ impl Direct {
             stream,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
-            direct: 0..0,
-            foretold: None,
+            plan: Plan::default(),
             moved: VecDeque::new(),
             taken: 0,
             mispredicted: 0,

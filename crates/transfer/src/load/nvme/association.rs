@@ -245,6 +245,13 @@ impl Association {
         }
     }
 
+    /// Returns whether the answer to a sign of life is awaited.
+    #[cfg(test)]
+    pub(super) fn awaits_answer(&self) -> bool {
+        let admin = lock(&self.admin);
+        admin.as_ref().is_some_and(|admin| admin.awaited.is_some())
+    }
+
     /// Connects an I/O queue for up to `wanted` commands in flight.
     ///
     /// # Errors

@@ -144,11 +144,11 @@ impl NvmeNamespace {
     }
 
     /// Sends a sign of life to the controller when one is due.
-    pub(crate) fn keep_alive(&self) {
+    pub(crate) fn keep_alive(&self, now: Instant) {
         let current = self.found.current.lock();
         let current = current.unwrap_or_else(PoisonError::into_inner);
         if let Some(current) = &*current {
-            current.association.keep_alive(Instant::now());
+            current.association.keep_alive(now);
         }
     }
 
@@ -312,4 +312,61 @@ fn judge(
         queues: association.queues(),
     };
     Ok((limits, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::atomic::Ordering;
+    use std::thread;
+    use std::time::Duration;
+
+    use nvme_target::{Disk, Subsystem, Target};
+
+    use super::*;
+
+    const NQN: &str = "nqn.2014-08.org.example:disk";
+    /// Far longer than an answer takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_sign_of_life_is_sent_when_it_is_due_and_its_answer_is_awaited() {
+        let disk = Arc::new(Disk::in_memory(vec![7; 1 << 20], 9));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = Target::start(listener, Subsystem::new(NQN, vec![disk])).unwrap();
+        let nic = Netdev::kernel_to("127.0.0.1".parse().unwrap()).expect("loopback");
+        let url = format!("nvme://127.0.0.1:{}/{NQN}", target.port());
+        let namespace = NvmeNamespace::open(&nic, url.parse().unwrap()).expect("it opens");
+        let signs = || target.counts().keep_alives.load(Ordering::Relaxed);
+        let association = {
+            let current = namespace.found.current.lock().unwrap();
+            Arc::clone(&current.as_ref().unwrap().association)
+        };
+        let until = |what: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !what() {
+                assert!(start.elapsed() < PATIENCE);
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let opened = Instant::now();
+        let at = |seconds| opened + Duration::from_secs(seconds);
+        namespace.keep_alive(opened);
+        assert!(!association.awaits_answer(), "it is not due");
+        for round in 1..=2 {
+            namespace.keep_alive(at(20 * round));
+            until(&|| signs() == round);
+            until(&|| {
+                namespace.keep_alive(at(20 * round));
+                !association.awaits_answer()
+            });
+            assert!(association.is_alive());
+        }
+        // Nobody answers any more.
+        target.crash();
+        until(&|| {
+            namespace.keep_alive(at(60));
+            !association.is_alive()
+        });
+    }
 }

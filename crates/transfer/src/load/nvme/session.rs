@@ -31,9 +31,13 @@ pub(crate) struct NvmeSession {
     /// Commands in flight, by their names.
     asked: BTreeMap<u16, Asked>,
     /// Those whose first data have not come, in the order in which they were issued.
-    unanswered: VecDeque<u16>,
-    /// The command whose data come in parts, and the length of the last part.
-    in_parts: Option<(u16, u64)>,
+    unanswered: VecDeque<(u16, Piece)>,
+    /// Commands whose data have come, or their last header, and whose response has not.
+    unconfirmed: usize,
+    /// The command whose data come in parts, if the last ones were not its last.
+    in_parts: Option<u16>,
+    /// How the controller answers, as far as it has.
+    manner: Manner,
     next_id: u16,
     /// Bytes of an incomplete header, or of an incomplete digest of data.
     text: Vec<u8>,
@@ -51,6 +55,15 @@ struct Asked {
     piece: Piece,
     /// Bytes that have come, or whose header has: data of a command come in their order (TCP Transport, "C2HData", DATAO).
     received: u64,
+}
+
+/// How a controller answers reads. It is likely to answer the next ones in the same way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Manner {
+    /// Length of the parts in which the data of a command come; `None`: they come at once.
+    part_bytes: Option<u64>,
+    /// Whether a response follows the data.
+    responds: bool,
 }
 
 /// What comes next.
@@ -88,7 +101,9 @@ impl NvmeSession {
             outgoing: Vec::new(),
             asked: BTreeMap::new(),
             unanswered: VecDeque::new(),
+            unconfirmed: 0,
             in_parts: None,
+            manner: Manner::default(),
             next_id: 0,
             text: Vec::new(),
             coming: Coming::Header,
@@ -141,10 +156,26 @@ impl NvmeSession {
             let error = out_of_sequence("the last data of a command, and some are missing");
             return Err(self.invalid(error, header));
         }
+        let len = u64::from(data.len);
         if received == 0 {
             self.forget_unanswered(data.command_id);
         }
-        self.in_parts = (!data.is_last).then_some((data.command_id, data.len.into()));
+        self.unconfirmed += usize::from(received < piece.len() && end == piece.len());
+        self.in_parts = (!data.is_last).then_some(data.command_id);
+        self.manner = match data.is_last {
+            false => Manner {
+                part_bytes: Some(len),
+                ..self.manner
+            },
+            true => Manner {
+                // Its other parts were as long, or longer.
+                part_bytes: self
+                    .manner
+                    .part_bytes
+                    .filter(|part| received > 0 && len <= *part),
+                responds: !data.is_success,
+            },
+        };
         self.sum = Crc32c::default();
         self.coming = Coming::Data(Data {
             command_id: data.command_id,
@@ -187,7 +218,7 @@ impl NvmeSession {
 
     fn forget_unanswered(&mut self, id: u16) {
         // Controllers answer in about the order of the commands.
-        let index = self.unanswered.iter().position(|other| *other == id);
+        let index = self.unanswered.iter().position(|(other, _)| *other == id);
         index.and_then(|index| self.unanswered.remove(index));
     }
 
@@ -201,8 +232,32 @@ impl NvmeSession {
 
     fn complete(&mut self, id: u16) {
         self.forget_unanswered(id);
+        self.unconfirmed = self.unconfirmed.saturating_sub(1);
         let asked = self.asked.remove(&id);
         self.completed.extend(asked.map(|asked| asked.piece));
+    }
+
+    /// Adds the data from `at` to `end`, of one command, in parts as those before, until there are `most`. Returns the gap behind them.
+    fn foretell(
+        &self,
+        foretold: &mut Vec<Foretold>,
+        most: usize,
+        mut gap: usize,
+        mut at: u64,
+        end: u64,
+    ) -> usize {
+        let between = self.digests.data_bytes() + self.header_bytes();
+        while at < end && foretold.len() < most {
+            let part = self.manner.part_bytes.unwrap_or(u64::MAX).max(1);
+            let len = part.min(end - at);
+            foretold.push(Foretold { gap, at, len });
+            at += len;
+            gap = between;
+        }
+        match self.manner.responds {
+            true => gap + self.header_bytes(),
+            false => gap,
+        }
     }
 
     /// Ends the data of a PDU.
@@ -270,7 +325,7 @@ impl Session for NvmeSession {
         };
         capsule.write(self.digests, &mut self.outgoing);
         self.asked.insert(id, Asked { piece, received: 0 });
-        self.unanswered.push_back(id);
+        self.unanswered.push_back((id, piece));
     }
 
     fn outgoing(&mut self) -> &mut Vec<u8> {
@@ -290,37 +345,36 @@ impl Session for NvmeSession {
         }
     }
 
-    /// The rest of a command whose data come in parts, or the data of the oldest command that was not answered.
-    fn foretold(&self) -> Option<Foretold> {
+    /// The rest of a command whose data come in parts, and the data of the commands that were not answered, in their order.
+    fn foretold(&self, most: usize) -> Vec<Foretold> {
         let header = self.header_bytes();
+        let unread = |len: usize| len.saturating_sub(self.text.len());
         let (before, current) = match self.coming {
-            Coming::Header => (header.checked_sub(self.text.len())?, None),
+            Coming::Header => (unread(header), None),
             Coming::Data(data) => (self.digests.data_bytes() + header, Some(data)),
-            Coming::Digest(data) => {
-                let digest = DIGEST_BYTES.checked_sub(self.text.len())?;
-                (digest + header, Some(data))
+            Coming::Digest(data) => (unread(DIGEST_BYTES) + header, Some(data)),
+        };
+        let mut foretold = Vec::with_capacity(most);
+        let in_parts = self.in_parts.and_then(|id| self.asked.get(&id));
+        let in_parts = in_parts.filter(|asked| asked.received < asked.piece.len());
+        let mut gap = match in_parts {
+            Some(Asked { piece, received }) => {
+                let at = piece.start.saturating_add(*received);
+                self.foretell(&mut foretold, most, before, at, piece.end)
+            }
+            None => {
+                let succeeds = current.is_some_and(|data| data.is_last && data.is_success);
+                let responses = self.unconfirmed.saturating_sub(usize::from(succeeds));
+                before + responses * header
             }
         };
-        if let Some((id, part)) = self.in_parts
-            && let Some(Asked { piece, received }) = self.asked.get(&id).copied()
-            && received < piece.len()
-        {
-            return Some(Foretold {
-                gap: before,
-                at: piece.start.saturating_add(received),
-                len: part.min(piece.len() - received),
-            });
+        for (_, piece) in &self.unanswered {
+            if foretold.len() >= most {
+                break;
+            }
+            gap = self.foretell(&mut foretold, most, gap, piece.start, piece.end);
         }
-        let next = self.asked.get(self.unanswered.front()?)?;
-        let is_whole = |asked: &&Asked| asked.received == asked.piece.len();
-        let succeeds = current.is_some_and(|data| data.is_last && data.is_success);
-        // Commands whose data have come, and whose response has not.
-        let responses = self.asked.values().filter(is_whole).count() - usize::from(succeeds);
-        Some(Foretold {
-            gap: before + responses * header,
-            at: next.piece.start,
-            len: next.piece.len(),
-        })
+        foretold
     }
 
     fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault> {

@@ -78,6 +78,15 @@ impl NvmeUrl {
         text
     }
 
+    /// Returns the URL of a namespace of the subsystem.
+    #[must_use]
+    pub fn with_nsid(&self, nsid: u32) -> Self {
+        Self {
+            nsid: Some(nsid),
+            ..self.clone()
+        }
+    }
+
     /// Returns the URL of a subsystem that the host names, at an address.
     pub(super) fn of_subsystem(&self, host: String, port: u16, subsystem: String) -> Self {
         Self {

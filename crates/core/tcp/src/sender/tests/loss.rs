@@ -426,6 +426,25 @@ fn dsacks_of_all_retransmissions_undo_the_reduction() {
 }
 
 #[test]
+fn a_dsack_of_what_came_before_the_recovery_undoes_nothing() {
+    let mut bench = ten_in_flight(|_| ());
+    let _ = bench.ack(2000);
+    bench.drain();
+    let _ = bench.sacked(2000, &[(3000, 6000)]);
+    assert_eq!(bench.drain()[0], sent(2000, 3000, ""));
+    let before = bench.cwnd().1;
+    // The network has copied a packet that was acknowledged before: as many bytes as were sent again.
+    let _ = bench.sacked(2000, &[(1000, 2000), (3000, 6000)]);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
+    let _ = bench.sacked(2000, &[(0, 1000), (3000, 6000)]);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Recovery);
+    assert_eq!(bench.cwnd().1, before);
+    // The same of what was sent again.
+    let _ = bench.sacked(3000, &[(2000, 3000), (3000, 6000)]);
+    assert_eq!(bench.cwnd().1, None);
+}
+
+#[test]
 fn a_dsack_a_window_later_undoes_nothing() {
     let mut bench = ten_in_flight(|_| ());
     let _ = bench.sacked(0, &[(1000, 4000)]);

@@ -162,6 +162,71 @@ fn frto_without_new_data_repeats_the_old() {
 }
 
 #[test]
+fn frto_is_over_once_only_new_data_arrives() {
+    let mut bench = ten_in_flight(|_| ());
+    bench.fire_and_drain();
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(10_000, 12_000, "")]);
+    bench.pass(100);
+    // Step 3a. An original that is acknowledged after it proves nothing.
+    let _ = bench.ack(1000);
+    let _ = bench.ack(2000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+    assert_eq!(bench.cwnd().1, Some(5000));
+}
+
+#[test]
+fn sack_frto_is_over_once_only_new_data_arrives() {
+    let mut bench = Bench::with(|_| ());
+    bench.write(20_000);
+    bench.drain();
+    // The probe is new data.
+    assert_eq!(bench.fire_and_drain().1, [sent(10_000, 11_000, "p")]);
+    bench.fire_and_drain();
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain()[0].start, 11_000);
+    // RFC 5682 3.1 step 3a: SACK reports what was sent after the timeout, and nothing before it.
+    bench.pass(100);
+    let _ = bench.sacked(1000, &[(11_000, 12_000)]);
+    let _ = bench.sacked(1000, &[(4000, 5000), (11_000, 12_000)]);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+    assert_eq!(bench.cwnd().1, Some(5000));
+}
+
+#[test]
+fn frto_goes_on_after_an_ack_that_reports_nothing_new() {
+    let mut bench = ten_in_flight(|_| ());
+    bench.fire_and_drain();
+    bench.pass(10);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(10_000, 12_000, "")]);
+    // An update of the window is no duplicate.
+    bench.window -= 1000;
+    let _ = bench.ack(1000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Loss);
+    let _ = bench.ack(2000);
+    assert_eq!(bench.sender.recovery.phase(), Phase::Open);
+    assert_eq!(bench.cwnd().1, None);
+}
+
+#[test]
+fn frto_whose_new_data_must_wait_repeats_the_old() {
+    let mut bench = Bench::with(|setup| {
+        setup.sack = false;
+        setup.config.settings.cork = true;
+    });
+    // The last half packet is held back until the writer fills it.
+    bench.write(10_500);
+    assert_eq!(bench.drain(), [sent(0, 10_000, "")]);
+    bench.fire_and_drain();
+    bench.pass(100);
+    let _ = bench.ack(1000);
+    assert_eq!(bench.drain(), [sent(1000, 3000, "")]);
+}
+
+#[test]
 fn sack_frto_sees_an_original_arrive() {
     let mut bench = Bench::with(|_| ());
     bench.write(10_000);

@@ -6,7 +6,7 @@ use stack::SocketOption;
 use crate::abi::{IPPROTO_TCP, SOCK_STREAM, so};
 use crate::options::row::{Check, Row};
 use crate::options::values::{int, shown, timeval, timeval_bytes};
-use crate::options::{Effect, Linger, Options, RCVBUF_MIN, Times};
+use crate::options::{Effect, IFINDEX, Linger, Options, RCVBUF_MIN, Times};
 
 /// Smallest send buffer (linux `SOCK_MIN_SNDBUF`, twice 2304).
 const SNDBUF_MIN: u32 = 4608;
@@ -166,7 +166,7 @@ fn linger_bytes(linger: Linger) -> Vec<u8> {
 }
 
 fn is_interface(index: i32) -> Result<(), Errno> {
-    let ours = u32::try_from(index) == Ok(crate::table::IFINDEX.0);
+    let ours = u32::try_from(index) == Ok(IFINDEX.0);
     match index == 0 || ours {
         true => Ok(()),
         false => Err(Errno::ENODEV),

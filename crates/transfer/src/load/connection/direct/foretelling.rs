@@ -1,11 +1,12 @@
 //! Telling the NIC where payload belongs, before its header has come.
 //!
-//! A session that knows the order of its requests foretells the payload behind the next header. The NIC is told its place, too; the
-//! header goes to the last bytes of that place. If other bytes come than were foretold, the place has bytes of others, perhaps
-//! several headers and payloads: they are moved to host memory, all that have arrived, before anything is written there.
+//! A session that knows the order of its requests foretells the payload of several of them, and the NIC is told all of their places
+//! (`plan.rs`). If other bytes come than were foretold, the places have bytes of others, perhaps several headers and payloads: they
+//! are moved to host memory, all that have arrived, before anything is written there.
 
 use devmem_tcp::RecvError;
 
+use super::plan::AHEAD;
 use super::{Direct, broken, to_usize};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
@@ -14,18 +15,8 @@ use crate::load::session::{Fault, Foretold, Next, Session};
 /// Bytes that are moved away at a time.
 const MOVED_BYTES: usize = 256 << 10;
 
-/// Payload whose place the NIC was told before its header has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Named {
-    /// Offset of its first byte in the source.
-    at: u64,
-    len: u64,
-    /// Bytes of the connection before it.
-    before: u64,
-}
-
 impl Direct {
-    /// Tells the NIC where the next payload belongs, and where the one that is likely to follow it.
+    /// Tells the NIC where the next payload belongs, and where that belongs which is likely to follow it.
     ///
     /// # Errors
     /// Other payload came than was foretold, and it cannot be moved away.
@@ -37,88 +28,73 @@ impl Direct {
         if !self.moved.is_empty() {
             return Ok(());
         }
-        match session.next() {
-            Next::Payload { at, len } if !self.direct.contains(&at) => {
-                let next = self.named(Foretold { gap: 0, at, len });
-                if let Some(named) = self.foretold.take()
-                    && named != next
-                {
-                    return self.move_away(named, landing);
-                }
-                self.direct = at..at.saturating_add(len.min(landing.room(at)));
-                self.place_payload(at, len, session, landing);
-                Ok(())
-            }
-            Next::Header(_) => self.place_foretold(session, landing),
-            _ => Ok(()),
-        }
-    }
-
-    fn named(&self, foretold: Foretold) -> Named {
-        let Foretold { gap, at, len } = foretold;
-        Named {
-            at,
-            len,
-            before: self.taken.saturating_add(gap as u64),
-        }
-    }
-
-    /// Names the place of `len` bytes of payload that come next, and that of those behind them.
-    fn place_payload(&mut self, at: u64, len: u64, session: &dyn Session, landing: &Landing<'_>) {
-        let Some((target, places, covered)) = landing.target(at, len) else {
-            return;
+        let next = session.next();
+        let current = match next {
+            Next::Payload { at, len } => Some(Foretold { gap: 0, at, len }),
+            Next::Header(_) => None,
+            Next::Nothing | Next::Text(_) | Next::Zeros { .. } | Next::Skip(_) => return Ok(()),
         };
-        self.direct.end = at.saturating_add(covered);
-        let foretold = session.foretold().filter(|_| covered == len);
-        if let Some(foretold) = foretold
-            && let Some((other, behind)) = landing.foretold_places(foretold)
-            && other.memory().is_same(target.memory())
-        {
-            let both = [&places[..], &behind].concat();
-            if self.stream.place_next(target, &both).is_ok() {
-                let gap = foretold.gap.saturating_add(to_usize(len));
-                self.foretold = Some(self.named(Foretold { gap, ..foretold }));
-                return;
+        self.plan.forget(self.taken);
+        if !self.plan.fits(self.taken, next) {
+            if self.plan.is_foretold() {
+                return self.move_away(landing);
             }
+            self.plan.clear(self.taken);
         }
-        // Without it, what was received is copied.
-        let _ = self.stream.place_next(target, &places);
+        self.continue_plan(current, session, landing)
     }
 
-    /// Names the place of the payload behind a header that has not come.
-    fn place_foretold(
+    /// Plans the bytes from those of `current` on, or from the next header on, and tells the NIC.
+    fn continue_plan(
         &mut self,
+        current: Option<Foretold>,
         session: &dyn Session,
         landing: &Landing<'_>,
     ) -> Result<(), Fault> {
-        let foretold = session.foretold();
-        let named = foretold.map(|foretold| self.named(foretold));
-        if self.foretold.is_some() && self.foretold == named {
+        let first = current.or_else(|| session.foretold(1).first().copied());
+        let Some(Foretold { at, len, .. }) = first else {
+            return Ok(());
+        };
+        // With short payload there is nothing to plan, and every header comes here.
+        let is_idle = self.plan.is_empty() && !Landing::is_worth_telling(len);
+        let ends = |payload: Foretold| {
+            let end = self.taken.saturating_add(payload.len);
+            self.plan.payload_ends(end)
+        };
+        if is_idle || self.plan.is_enough(self.taken) && current.is_none_or(ends) {
             return Ok(());
         }
-        if let Some(other) = self.foretold.take() {
-            return self.move_away(other, landing);
+        let Some(target) = landing.target_at(at) else {
+            return Ok(());
+        };
+        let mut upcoming: Vec<_> = current.into_iter().collect();
+        upcoming.extend(session.foretold(AHEAD));
+        let (plan, agrees) = self.plan.continued(self.taken, &upcoming, |at, len| {
+            let (other, places) = landing.target(at, len)?;
+            other.memory().is_same(target.memory()).then_some(places)
+        });
+        if plan == self.plan {
+            return Ok(());
         }
-        if let Some(foretold) = foretold
-            && let Some((target, places)) = landing.foretold_places(foretold)
-            && self.stream.place_next(target, &places).is_ok()
-        {
-            self.foretold = named;
+        match self.stream.place_next(target, &plan.places(self.taken)) {
+            Ok(()) => self.plan = plan,
+            Err(_) if !agrees => return self.move_away(landing),
+            // Without it, what was received is copied.
+            Err(_) => {}
         }
         Ok(())
     }
 
-    /// Ends the placing, and moves what has arrived in the place of `named` to host memory: it is none of these bytes.
-    fn move_away(&mut self, named: Named, landing: &Landing<'_>) -> Result<(), Fault> {
+    /// Ends the placing, and moves what has arrived in the places of the plan to host memory: other bytes were foretold.
+    fn move_away(&mut self, landing: &Landing<'_>) -> Result<(), Fault> {
         self.mispredicted += 1;
-        self.direct = 0..0;
+        // Bytes behind the plan are not in its places.
+        let mut left = to_usize(self.plan.end().saturating_sub(self.taken));
+        self.plan.clear(self.taken);
         if let Some(target) = landing.any_target() {
             // It fails only if the stream has ended, and then nothing is placed any more.
             let _ = self.stream.place_next(target, &[]);
         }
-        // Bytes behind the place are not in it.
-        let end = named.before.saturating_add(named.len);
-        let mut left = to_usize(end.saturating_sub(self.taken));
         while left > 0 {
             let received = match self.receive_bytes(left.min(MOVED_BYTES)) {
                 // The end is seen again.

@@ -267,57 +267,61 @@ fn names_of_commands_in_flight_are_different_also_after_65536_of_them() {
 }
 
 #[test]
-fn the_oldest_command_without_data_is_foretold_behind_the_headers_that_come_before_it() {
+fn the_data_of_all_commands_are_foretold_behind_the_headers_that_come_before_them() {
     for bits in 0..4 {
         let digests = Digests::of_bits(bits);
         let header = if digests.header { 28 } else { 24 };
         let mut session = asked(digests);
-        let foretold = |gap, at, len| Some(Foretold { gap, at, len });
-        // Command 0 is of the piece at 4096, command 1 of that at 0.
-        assert_eq!(session.foretold(), foretold(header, 4096, 2048));
-        let part = data_pdu(&data(0, 0, 512, false, false), digests);
-        feed(&mut session, &part[..10], usize::MAX).unwrap();
-        assert_eq!(session.foretold(), foretold(header - 10, 4096, 2048));
-        feed(&mut session, &part[10..header], usize::MAX).unwrap();
         let behind = digests.data_bytes() + header;
-        assert_eq!(
-            session.foretold(),
-            foretold(behind, 4608, 512),
-            "the next part"
-        );
+        let of = |gap, at, len| Foretold { gap, at, len };
+        // Command 0 is of the piece at 4096, command 1 of that at 0.
+        let whole = [of(header, 4096, 2048), of(behind, 0, 2048)];
+        assert_eq!(session.foretold(9), whole);
+        assert_eq!(session.foretold(1), whole[..1]);
+        let part = data_pdu(&data(0, 0, 1024, false, false), digests);
+        feed(&mut session, &part[..10], usize::MAX).unwrap();
+        assert_eq!(session.foretold(1), [of(header - 10, 4096, 2048)]);
+        feed(&mut session, &part[10..header], usize::MAX).unwrap();
+        let parts = |first| {
+            [
+                of(first, 5120, 1024),
+                of(behind, 0, 1024),
+                of(behind, 1024, 1024),
+            ]
+        };
+        assert_eq!(session.foretold(9), parts(behind), "in parts from now on");
         feed(&mut session, &part[header..], usize::MAX).unwrap();
-        assert_eq!(session.foretold(), foretold(header, 4608, 512));
-        let last = data_pdu(&data(0, 512, 1536, true, false), digests);
+        assert_eq!(session.foretold(9), parts(header));
+        let last = data_pdu(&data(0, 1024, 1024, true, false), digests);
         feed(&mut session, &last[..header], usize::MAX).unwrap();
+        let rest = |first| [of(first, 0, 1024), of(behind, 1024, 1024)];
         assert_eq!(
-            session.foretold(),
-            foretold(behind + header, 0, 2048),
+            session.foretold(9),
+            rest(behind + header),
             "a response first"
         );
         feed(&mut session, &last[header..], usize::MAX).unwrap();
-        feed(
-            &mut session,
-            &response(0, Status::SUCCESS, digests),
-            usize::MAX,
-        )
-        .unwrap();
-        assert_eq!(session.foretold(), foretold(header, 0, 2048));
+        let answer = response(0, Status::SUCCESS, digests);
+        feed(&mut session, &answer, usize::MAX).unwrap();
+        assert_eq!(session.foretold(9), rest(header));
         let whole = data_pdu(&data(1, 0, 2048, true, true), digests);
         feed(&mut session, &whole[..header], usize::MAX).unwrap();
-        assert_eq!(session.foretold(), None);
+        assert_eq!(session.foretold(9), []);
     }
 }
 
 #[test]
-fn a_response_is_not_awaited_of_a_command_that_succeeds_with_its_data() {
+fn responses_are_foretold_if_the_last_data_had_one_and_not_if_they_were_the_success() {
     let plain = Digests::default();
-    let mut session = asked(plain);
-    let whole = data_pdu(&data(0, 0, 2048, true, true), plain);
-    feed(&mut session, &whole[..24], usize::MAX).unwrap();
-    let expected = Foretold {
-        gap: 24,
-        at: 0,
-        len: 2048,
-    };
-    assert_eq!(session.foretold(), Some(expected));
+    for (is_success, gap) in [(true, 24), (false, 48)] {
+        let mut session = asked(plain);
+        session.request(Piece {
+            start: 8192,
+            end: 8192 + BLOCK,
+        });
+        let whole = data_pdu(&data(0, 0, 2048, true, is_success), plain);
+        feed(&mut session, &whole[..24], usize::MAX).unwrap();
+        let of = |at, len| Foretold { gap, at, len };
+        assert_eq!(session.foretold(9), [of(0, 2048), of(8192, 512)]);
+    }
 }

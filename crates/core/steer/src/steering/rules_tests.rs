@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use wire::protocol;
 
 use super::*;
+use crate::ntuple::{IpMatch, PortMatch, TosMatch};
 use crate::testing::{Packet, arp};
 
 const TO_ONE: RuleAction = RuleAction::Queue(RxQueueId(1));

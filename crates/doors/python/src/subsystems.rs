@@ -1,0 +1,115 @@
+//! What NVMe subsystems a host has.
+
+use devmem_transfer::load::{NvmeListed, NvmeNamespace, NvmeSubsystem, Origin};
+use pyo3::prelude::*;
+
+use crate::error::Error;
+use crate::interrupt::interruptible;
+use crate::load::{Secrets, Tls, nic_for};
+use crate::netdev::Netdev;
+
+/// An NVMe subsystem of a host.
+#[pyclass(frozen, get_all, module = "devmem_tcp")]
+#[derive(Debug)]
+pub(crate) struct Subsystem {
+    /// The URL that names it.
+    url: String,
+    /// Its active namespaces.
+    namespaces: Vec<Py<Namespace>>,
+    /// Why they are not known; None if they are.
+    problem: Option<String>,
+}
+
+/// A namespace of an NVMe subsystem.
+#[pyclass(frozen, get_all, module = "devmem_tcp")]
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    /// The URL by which it is loaded and stored.
+    url: String,
+    /// Its number in the subsystem.
+    nsid: u32,
+    /// Its size; None if it has blocks that cannot be loaded.
+    nbytes: Option<u64>,
+    /// The size of a block: what is loaded or stored starts and ends at multiples of it.
+    block_bytes: Option<u64>,
+    /// Whether it refuses writes.
+    is_read_only: bool,
+}
+
+#[pymethods]
+impl Subsystem {
+    fn __repr__(&self) -> String {
+        let count = crate::repr::count(self.namespaces.len(), "namespace");
+        format!("<Subsystem {}, {count}>", self.url)
+    }
+}
+
+#[pymethods]
+impl Namespace {
+    fn __repr__(&self) -> String {
+        let Self {
+            url,
+            nbytes,
+            is_read_only,
+            ..
+        } = self;
+        let size = nbytes.map_or("unusable blocks".to_owned(), |bytes| {
+            format!("{bytes} bytes")
+        });
+        let state = if *is_read_only { ", read-only" } else { "" };
+        format!("<Namespace {url}, {size}{state}>")
+    }
+}
+
+/// Lists the NVMe subsystems that the host of `url` ("nvme://HOST") names, or the one that `url` names, with their namespaces and the
+/// sizes of those. Without `nic`, the kernel's sockets are used.
+#[pyfunction]
+#[pyo3(signature = (url, nic=None))]
+pub(crate) fn list_subsystems(
+    py: Python<'_>,
+    url: &str,
+    nic: Option<&Bound<'_, Netdev>>,
+) -> PyResult<Vec<Subsystem>> {
+    let origin = Secrets::default().origin(Tls::default(), url)?;
+    let Origin::Nvme(named) = &origin else {
+        return Err(Error::value(format!("'{url}' is not nvme://HOST")).into());
+    };
+    let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
+    let listed = interruptible(py, |go_on| {
+        let nic = nic_for(nic, &origin, go_on)?;
+        Ok(NvmeNamespace::list(&nic, named, go_on)?)
+    })?;
+    let subsystems = listed.into_iter();
+    subsystems.map(|it| Subsystem::of(py, it)).collect()
+}
+
+impl Subsystem {
+    fn of(py: Python<'_>, listed: NvmeSubsystem) -> PyResult<Self> {
+        let NvmeSubsystem { url, namespaces } = listed;
+        let (namespaces, problem) = match namespaces {
+            Ok(namespaces) => (namespaces, None),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
+        let namespaces = namespaces.into_iter().map(|it| {
+            let NvmeListed {
+                nsid,
+                bytes,
+                block_bytes,
+                is_read_only,
+            } = it;
+            let namespace = Namespace {
+                url: url.with_nsid(nsid).to_string(),
+                nsid,
+                nbytes: bytes,
+                block_bytes,
+                is_read_only,
+            };
+            Py::new(py, namespace)
+        });
+        Ok(Self {
+            namespaces: namespaces.collect::<PyResult<_>>()?,
+            url: url.to_string(),
+            problem,
+        })
+    }
+}

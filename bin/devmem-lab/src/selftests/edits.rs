@@ -22,10 +22,12 @@ const EDITS: &[Edit] = &[Edit {
     file: "tools/testing/selftests/net/lib/py/ynl.py",
     before: "\n\nclass RtnlFamily(YnlFamily):",
     insertion: "
-        self._channels_get = self.channels_get
-        self.channels_get = self._combined_channels_get
-        self._rings_set = self.rings_set
-        self.rings_set = self._known_rings_set
+        # Inserted by devmem-tcp lab, for programs that do not look what a NIC has.
+        if Path(sys.argv[0]).name in ['iou-zcrx.py', 'nk_devmem.py', 'nk_qlease.py', 'ntuple.py', 'userns_devmem.py']:
+            self._channels_get = self.channels_get
+            self.channels_get = self._combined_channels_get
+            self._rings_set = self.rings_set
+            self.rings_set = self._known_rings_set
 
     # Inserted by devmem-tcp lab: the programs set a threshold of header split, and gve has none, but splits all packets. They make the
     # RX ring one of 64 entries, and gve's has 512 at least.
@@ -47,7 +49,7 @@ const EDITS: &[Edit] = &[Edit {
                     channels.setdefault(f'combined-{what}', channels[f'rx-{what}'])
         return found
 ",
-    why: "the programs count combined channels, set a threshold of header split and a ring of 64 entries, and gve has none of these",
+    why: "five programs count combined channels, set a threshold of header split and a ring of 64 entries, and gve has none of these",
 }];
 
 /// Edits the programs of a tree. Returns a line for each edit that does not fit this version of the tree.

@@ -184,7 +184,7 @@ mod tests {
             "uid=65534:eth0:1",
             "uid=1000::1",
             "uid=1000:a name:1",
-            "uid=1000:a-name-of-16-byt:1",
+            "uid=1000:sixteen-letters-:1",
             "uid=1000:eth0:",
             "uid=1000:eth0:7-4",
             "uid=1000:eth0:1-",

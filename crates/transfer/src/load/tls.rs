@@ -1,6 +1,6 @@
 //! TLS of https servers: the CPU decrypts their bytes in host memory, from where one copy takes them to their place.
 //!
-//! `rustls` is the protocol without I/O. A [`TlsStream`](stream::TlsStream) moves records between it and a [`Stream`](devmem_tcp::Stream), of
+//! `rustls` is the protocol without I/O. A [`TlsStream`] moves records between it and a [`Stream`](devmem_tcp::Stream), of
 //! our stack or of the kernel's.
 
 mod fault;

@@ -126,7 +126,7 @@ fn a_proxy_passes_the_bytes_of_tls_on_and_sees_no_request() {
 }
 
 #[test]
-fn a_refusal_of_the_proxy_is_told_as_the_proxys() {
+fn a_refusal_of_the_proxy_is_told_as_that_of_the_proxy() {
     let authority = Authority::new();
     let (server, _) = server(&authority);
     for (refusal, expected) in [

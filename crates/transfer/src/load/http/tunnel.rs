@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_the_proxy_is_told_as_the_proxys() {
+    fn a_refusal_of_the_proxy_is_told_as_that_of_the_proxy() {
         for (answer, expected) in [
             (
                 "HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",

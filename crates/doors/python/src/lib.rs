@@ -8,13 +8,13 @@
 //! of its modules only `raw` has unsafe code.
 
 mod batch;
+mod batch_state;
 mod batches;
 mod binding;
 mod closing;
 mod device;
 mod dtype;
 mod error;
-mod kept;
 mod listener;
 mod load;
 mod netdev;
@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use crate::load::load_safetensors;
     #[pymodule_export]
-    use crate::netdev::{Attempt, Netdev};
+    use crate::netdev::{Attempt, Netdev, resolve};
     #[pymodule_export]
     use crate::raw::Exported;
     #[pymodule_export]

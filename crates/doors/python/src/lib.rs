@@ -8,6 +8,7 @@
 //! of its modules only `raw` has unsafe code.
 
 mod batch;
+mod batch_state;
 mod batches;
 mod binding;
 mod blocks;
@@ -16,7 +17,6 @@ mod device;
 mod dtype;
 mod error;
 mod interrupt;
-mod kept;
 mod listener;
 mod load;
 mod netdev;
@@ -51,7 +51,7 @@ mod _native {
     #[pymodule_export]
     use crate::load::load_safetensors;
     #[pymodule_export]
-    use crate::netdev::{Attempt, Netdev};
+    use crate::netdev::{Attempt, Netdev, resolve};
     #[pymodule_export]
     use crate::raw::Exported;
     #[pymodule_export]

@@ -155,7 +155,7 @@ def test_each_address_of_a_name_is_tried(nics, monkeypatch):
         async with aio.listen(receiver, ADDRESS) as listener:
             async with await aio.connect(sender, "receiver.test:5201") as stream:
                 accepted, peer = await listener.accept()
-                assert peer == stream.stream.local_address
+                assert peer == stream.stream.getsockname()
                 accepted.close()
             found[1] = "10.77.0.2:2"
             with pytest.raises(ConnectionRefusedError):

@@ -3,8 +3,8 @@
 # as this machine's, or older if Zig is its linker.
 #
 #   packaging/wheel.sh          writes dist/devmem_tcp-VERSION-cp311-abi3-manylinux_*.whl, its bill of materials and checksums;
-#                               prints the path. It carries the backend for NIXL, which needs a compiler for C++20
-#   packaging/wheel.sh --zig    without that backend, for systems with glibc 2.28 or later (Debian 10, RHEL 8); fetches Zig from Python's index
+#                               prints the path. It carries the library for Run:ai's streamer and the backend for NIXL, which needs a compiler for C++20
+#   packaging/wheel.sh --zig    without these two, for systems with glibc 2.28 or later (Debian 10, RHEL 8); fetches Zig from Python's index
 #
 # Needs cargo and python3 with venv; maturin comes from Python's index, into a virtual environment in the target folder.
 set -eu
@@ -16,6 +16,14 @@ venv=$target/packaging-venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv" || { echo "python3 cannot make a virtual environment: apt install python3-venv" >&2; exit 3; }
 "$venv/bin/python" -m pip install --quiet "$maturin>=1.16,<2" || { echo "pip cannot install $maturin" >&2; exit 3; }
 rm -f "$dist"/devmem_tcp-*.whl
+# The library for Run:ai's streamer, with this machine's C library: not for older systems.
+library=crates/doors/python/python/devmem_tcp/runai_library
+rm -rf "$library"
+if [ "$maturin" = maturin ]; then
+    cargo build --quiet --release --locked --package devmem-streamer
+    mkdir "$library"
+    CARGO_TARGET_DIR=$target crates/doors/streamer/link.sh "$library/libstreamer.so"
+fi
 # The backend for NIXL, which the C++ library of this machine is part of: not for older systems.
 plugin=crates/doors/python/python/devmem_tcp/nixl_plugin
 rm -rf "$plugin"

@@ -40,6 +40,7 @@ const ISLANDS: &[&str] = &[
     "crates/doors/nixl/src/raw/",
     "crates/doors/nixl/tests/two_processes/loaded/",
     "crates/doors/python/src/raw/",
+    "crates/doors/streamer/src/ffi/",
     "crates/doors/nccl/tests/judge/loaded/",
     "crates/doors/nccl/tests/released/device/kernel.rs",
     "crates/doors/nccl/tests/released/device/pipe.rs",

@@ -82,6 +82,9 @@ pub struct Pod {
     pub local: std::net::SocketAddr,
     #[arg(long)]
     pub bytes: u64,
+    /// Ask the broker that listens there
+    #[arg(long)]
+    pub broker: Option<std::path::PathBuf>,
 }
 
 /// Test programs of the Linux kernel.

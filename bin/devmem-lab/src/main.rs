@@ -49,7 +49,7 @@ fn run_in_guest(command: &GuestCommand) -> Result<(), Failure> {
     match command {
         GuestCommand::Rows(args) => suite::rows::run(args),
         GuestCommand::Victim(args) => Ok(suite::devmem_rows::be_the_victim(args.bytes)?),
-        GuestCommand::Pod(args) => Ok(suite::lease_rows::be_the_pod(args.local, args.bytes)?),
+        GuestCommand::Pod(args) => Ok(suite::pods::be_the_pod(args)?),
         GuestCommand::Programs(args) => selftests::guest::run(args),
     }
 }

@@ -574,7 +574,6 @@ fn what_cannot_be_stored_is_refused_with_a_remedy() {
 fn a_command_line_that_cannot_work_is_refused_with_a_remedy() {
     for (line, text) in [
         ("https://host/file --strict", "that ends TLS"),
-        ("https://host/file --key k", "--cert"),
         ("nbd://host/x --insecure", "NBD has no TLS here"),
         ("ftp://host/file", "write http://HOST/PATH"),
         ("http://localhost:8000/file", "http://10.77.0.1:8000/file"),

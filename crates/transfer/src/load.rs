@@ -39,6 +39,7 @@
 
 mod active;
 mod base64;
+mod coming;
 mod connection;
 mod dial;
 mod error;
@@ -60,6 +61,7 @@ mod safetensors;
 mod secrets;
 mod session;
 mod source;
+mod tensor_stream;
 mod tls;
 mod to_host;
 mod transport;
@@ -67,6 +69,7 @@ mod transport;
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::checksum::{Crc32c, Xxh3};
 pub use crate::parallel::Progress;
+pub use coming::Coming;
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError, Volume};
@@ -78,8 +81,12 @@ pub use origin::Origin;
 pub use part::Part;
 pub use partial::{FileVersion, PartialError, PartialFile};
 pub use safetensors::{
-    Checkpoint, CheckpointError, CheckpointLimit, HeaderError, Metadata, Tensor,
+    Checkpoint, CheckpointError, CheckpointLimit, Destination, HeaderError, Metadata, Selected,
+    SelectionError, Tensor,
 };
 pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;
+pub use tensor_stream::{
+    Arrived, Next as NextTensor, Share, Sharing, StreamFailure, StreamSettings, TensorStream,
+};
 pub use tls::{TlsClient, TlsError, TlsOptions};

@@ -29,6 +29,8 @@ struct Figures {
     gbit_per_s: Vec<f64>,
     cpu_s_per_gb: Vec<f64>,
     server_s_per_gb: Vec<f64>,
+    /// Share of the bytes that a NIC in user space received at their place.
+    placed: Vec<f64>,
 }
 
 /// What was measured of a row.
@@ -60,6 +62,7 @@ impl LoadReport {
             gbit_per_s: Vec::new(),
             cpu_s_per_gb: Vec::new(),
             server_s_per_gb: Vec::new(),
+            placed: Vec::new(),
         };
         Self {
             bytes,
@@ -70,7 +73,11 @@ impl LoadReport {
 
     /// Adds a run of a row.
     pub fn add(&mut self, row: usize, reading: LoadReading) {
-        let LoadReading { meter, server } = reading;
+        let LoadReading {
+            meter,
+            server,
+            placed,
+        } = reading;
         let MeterReading {
             bytes,
             elapsed,
@@ -84,6 +91,8 @@ impl LoadReport {
         figures.cpu_s_per_gb.push(cpu.as_secs_f64() / gigabytes);
         let server = server.as_secs_f64() / gigabytes;
         figures.server_s_per_gb.push(server);
+        let share = |placed| placed as f64 / bytes as f64;
+        figures.placed.extend(placed.map(share));
     }
 
     /// Returns the rows that were measured.
@@ -125,10 +134,22 @@ impl fmt::Display for LoadReport {
             let Spread { median, min, max } = it.rate;
             write!(f, "{name:>40}  {median:5.1} Gbit/s ({min:.1} to {max:.1})")?;
             let Spread { median, min, max } = it.cpu;
-            writeln!(
+            write!(
                 f,
                 "  {median:.3} s/GB ({min:.3} to {max:.3}), server {server:.3}"
             )?;
+            if let Some(placed) = Spread::of(it.row.placed.iter().copied()) {
+                write!(f, ", {:.1} % placed", placed.median * 100.0)?;
+            }
+            if let Kind::Ours(ours) = it.row.kind
+                && let Some(command) = ours.short_command()
+            {
+                let command = command as f64;
+                let per_s = it.rate.median * 1e9 / 8.0 / command;
+                let us = it.cpu.median * command / 1e3;
+                write!(f, ", {per_s:.0} commands/s of {us:.2} us")?;
+            }
+            writeln!(f)?;
         }
         let row = |name: &str| self.measured().find(|it| it.row.name == name);
         for &(ours, other) in PAIRS {
@@ -163,7 +184,13 @@ mod tests {
                 cpu: Duration::from_millis(if ours { 250 } else { 500 }),
             };
             let server = Duration::from_millis(125);
-            report.add(index, LoadReading { meter, server });
+            let placed = ours.then_some(900_000_000);
+            let reading = LoadReading {
+                meter,
+                server,
+                placed,
+            };
+            report.add(index, reading);
         }
         let text = report.to_string();
         let expected = "ours runs at 2.00x the rate of curl, with 0.50x of its CPU time";
@@ -172,6 +199,9 @@ mod tests {
             text.contains("of nbdcopy/nbdkit/tmpfs, with 0.50x"),
             "{text}"
         );
-        assert!(text.contains("server 0.125"), "{text}");
+        assert!(text.contains("server 0.125, 90.0 % placed\n"), "{text}");
+        // 8 Gbit/s are 244,141 times 4 KiB, and 250 ms of CPU time.
+        let short = "90.0 % placed, 244141 commands/s of 1.02 us";
+        assert!(text.contains(short), "{text}");
     }
 }

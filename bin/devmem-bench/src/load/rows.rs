@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use devmem_linux::{cpu, socket};
-use devmem_tcp::Netdev;
+use devmem_tcp::{Netdev, stats::QueueStats};
 use netmem::Dmabuf;
 use tool::stock::StockServer;
 use transfer::load::{Checkpoint, HttpRequest, Loaded, Loader, Origin, Part, TlsOptions};
+use transfer::store::{Stored, Storer};
 
 use super::nvme::Digest;
 use super::server::{Files, Home, Server, Serving};
@@ -77,6 +78,14 @@ pub struct Ours {
     /// Requests in flight on one connection; `None`: those of the loader.
     window: Option<usize>,
     landing: Landing,
+    direction: Direction,
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Load,
+    Store,
 }
 
 /// Where the payload goes.
@@ -98,6 +107,7 @@ const HTTP: Ours = Ours {
     piece_bytes: 16 << 20,
     window: None,
     landing: Landing::OnePlace,
+    direction: Direction::Load,
 };
 
 const NBD: Ours = Ours {
@@ -120,6 +130,25 @@ impl Ours {
             piece_bytes,
             ..self
         }
+    }
+
+    const fn window(self, requests: usize) -> Self {
+        Self {
+            window: Some(requests),
+            ..self
+        }
+    }
+
+    const fn stored(self) -> Self {
+        Self {
+            direction: Direction::Store,
+            ..self
+        }
+    }
+
+    /// Returns the length of a command, if commands are so short that they count more than bytes.
+    pub fn short_command(self) -> Option<u64> {
+        Some(self.piece_bytes).filter(|bytes| *bytes < 64 << 10)
     }
 
     const fn from(self, serving: Serving) -> Self {
@@ -187,8 +216,14 @@ pub const ROWS: &[Row] = &[
     nbdcopy_row("nbdcopy/nbdkit-memory/1-connection", MEMORY, 1, Sink::Null),
     ours("ours/nbdkit-memory", NBD.from(MEMORY)),
     ours("ours/nbdkit-memory/4-connections", NBD.from(MEMORY).over(4)),
+    ours("ours/nbdkit-memory/store", NBD.from(MEMORY).stored()),
     ours("ours/nvme", NBD.from(NVME)),
     ours("ours/nvme/4-queues", NBD.from(NVME).over(4)),
+    ours(
+        "ours/nvme/4k-commands",
+        NBD.from(NVME).pieces(4 << 10).window(128),
+    ),
+    ours("ours/nvme/store", NBD.from(NVME).stored()),
     ours(
         "ours/nvme/hdr-digest",
         NBD.from(Serving::Nvme(Digest::Header)),
@@ -226,6 +261,7 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("ours/nvme/4-queues", "ours/nbdkit-memory/4-connections"),
     ("ours/nvme/hdr-digest", "ours/nvme"),
     ("ours/nvme/data-digest", "ours/nvme"),
+    ("ours/nvme/store", "ours/nbdkit-memory/store"),
 ];
 
 impl Row {
@@ -259,6 +295,8 @@ pub struct LoadReading {
     pub meter: MeterReading,
     /// CPU time of the server's process during that time.
     pub server: Duration,
+    /// Bytes that a NIC in user space received at their place.
+    pub placed: Option<u64>,
 }
 
 /// Runs one row once.
@@ -298,7 +336,11 @@ fn with_server(server: &Server, run: impl FnOnce() -> Result<MeterReading>) -> R
     let before = server.cpu_time()?;
     let meter = run()?;
     let server = server.cpu_time()?.saturating_sub(before);
-    Ok(LoadReading { meter, server })
+    Ok(LoadReading {
+        meter,
+        server,
+        placed: None,
+    })
 }
 
 fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
@@ -312,27 +354,54 @@ fn load(setting: &Setting<'_>, ours: Ours) -> Result<LoadReading> {
     let memory = Dmabuf::anonymous(BOUND_BYTES)?;
     let setup = nic.plan_receive(SocketAddr::from((RECEIVER, 0))).apply()?;
     let bound = nic.bind_rx(&memory, setup.queues())?;
-    let loader = Loader::new(&nic)
+    let reading = with_server(&running, || {
+        let (start, clock) = (Instant::now(), cpu::process_cpu_time());
+        let bytes = match ours.direction {
+            Direction::Load => load_by(&nic, setting, ours)?.bytes,
+            Direction::Store => store_by(&nic, setting, ours)?.bytes,
+        };
+        Ok(MeterReading {
+            bytes,
+            elapsed: start.elapsed(),
+            cpu: cpu::process_cpu_time().saturating_sub(clock),
+        })
+    });
+    let queues = nic.queue_stats();
+    let at_once = |queue: &QueueStats| queue.direct_bytes - queue.direct_copied_bytes;
+    let placed = queues.iter().map(at_once).sum();
+    drop((bound, setup));
+    Ok(LoadReading {
+        placed: Some(placed).filter(|_| ours.direction == Direction::Load),
+        ..reading?
+    })
+}
+
+fn store_by(nic: &Netdev, setting: &Setting<'_>, ours: Ours) -> Result<Stored> {
+    let storer = Storer::new(nic)
+        .connections(ours.connections)
+        .piece_bytes(ours.piece_bytes);
+    let storer = match ours.window {
+        Some(requests) => storer.window(requests),
+        None => storer,
+    };
+    let origin = ours.serving.url().parse::<Origin>()?;
+    let sink = transfer::store::Sink::open_while(nic, &origin, &mut || ControlFlow::Continue(()))?;
+    let all = transfer::store::Part {
+        target: 0..setting.bytes,
+        offset: 0,
+    };
+    let mut always = |_| ControlFlow::Continue(());
+    Ok(storer.store(&sink, &setting.target, &[all], &mut always)?)
+}
+
+fn load_by(nic: &Netdev, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
+    let loader = Loader::new(nic)
         .connections(ours.connections)
         .piece_bytes(ours.piece_bytes);
     let loader = match ours.window {
         Some(requests) => loader.pipeline(requests),
         None => loader,
     };
-    let reading = with_server(&running, || {
-        let (start, clock) = (Instant::now(), cpu::process_cpu_time());
-        let loaded = load_by(&loader, setting, ours)?;
-        Ok(MeterReading {
-            bytes: loaded.bytes,
-            elapsed: start.elapsed(),
-            cpu: cpu::process_cpu_time().saturating_sub(clock),
-        })
-    });
-    drop((bound, setup));
-    reading
-}
-
-fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
     let url = ours.serving.url();
     let mut always = |_| ControlFlow::Continue(());
     let whole = 0..setting.bytes;
@@ -347,8 +416,8 @@ fn load_by(loader: &Loader, setting: &Setting<'_>, ours: Ours) -> Result<Loaded>
             loader.load(source, &[part], &mut always)?
         }
         Landing::Tensors => {
-            let checkpoint = Checkpoint::open(loader, HttpRequest::new(url.parse()?))?;
-            checkpoint.load(loader, &setting.target, &mut always)?
+            let checkpoint = Checkpoint::open(&loader, HttpRequest::new(url.parse()?))?;
+            checkpoint.load(&loader, &setting.target, &mut always)?
         }
         Landing::InPlace => {
             let source = url.parse::<Origin>()?.open(loader.nic())?;

@@ -1,6 +1,8 @@
 //! In the guest: runs the programs one after another, and prints one JSON object for each program to stdout.
 
+use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -8,19 +10,46 @@ use anyhow::{Context as _, ensure};
 use devmem_linux::ethtool::{DataSplit, Ethtool, NTUPLE, RingsChange};
 use devmem_linux::netif::Interface;
 use lab::guest::command;
-use lab::job::{GuestNic, PEER_NETNS};
+use lab::job::{GuestNic, PEER_NETNS, TOOL_PATH};
 use lab::klog;
-use tool::output::Failure;
+use tool::output::{Failure, note};
 
+use super::edits;
 use super::report::ProgramEnd;
 use super::tree::{TESTS, TREE};
 use crate::args::GuestPrograms;
 use crate::places::ROOT;
-use crate::root::set_up_root;
+use crate::root::enter_root;
 use crate::suite::nic::{NIC, restore_addresses};
+use crate::suite::row::program;
 
 /// Maximum bytes of a program's output to send to the host.
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
+
+/// Network of the pods that programs make behind our NIC: none of the NICs'.
+const POD_PREFIX: &str = "fd77:0:0:2::/64";
+
+/// Puts the tool in the place of `ncdevmem`, unless the tree has a built one.
+fn put_ncdevmem() -> anyhow::Result<()> {
+    let folder = Path::new(ROOT).join(TREE.trim_start_matches('/'));
+    let folder = folder.join(TESTS).join("drivers/net/hw");
+    let place = folder.join("ncdevmem");
+    if !folder.is_dir() || place.is_file() {
+        return Ok(());
+    }
+    // A link to the tool leads nowhere in the guest.
+    let _ = fs::remove_file(&place);
+    fs::copy(TOOL_PATH, &place).context("put the tool in the place of ncdevmem")?;
+    Ok(())
+}
+
+/// Gives the peer a route to the pods.
+fn route_pods() -> anyhow::Result<()> {
+    let ours = GuestNic::standard(1, 2, 0).addresses[1].0.to_string();
+    let words = ["ip", "netns", "exec", PEER_NETNS, "ip", "route", "replace"];
+    program(&[&words[..], &[POD_PREFIX, "via", &ours]].concat())?;
+    Ok(())
+}
 
 /// Runs the programs.
 ///
@@ -28,7 +57,12 @@ const OUTPUT_BYTES_MAX: usize = 256 << 10;
 ///
 /// The root file system cannot be set up. A program that fails is no error.
 pub fn run(args: &GuestPrograms) -> Result<(), Failure> {
-    set_up_root()?;
+    put_ncdevmem()?;
+    enter_root()?;
+    for left in edits::apply(Path::new(TREE))? {
+        note(left);
+    }
+    route_pods()?;
     let mut known = complaints()?.len();
     for program in &args.programs {
         prepare_nic()?;
@@ -75,12 +109,12 @@ fn prepare_nic() -> anyhow::Result<()> {
 
 /// Runs the user's command for the NIC in the root file system of the programs.
 fn run_before(command: &str) -> anyhow::Result<()> {
-    let output = Command::new("/lab/busybox/chroot")
-        .args([ROOT, "/usr/bin/bash", "-c", command])
+    let output = Command::new("/usr/bin/bash")
+        .args(["-c", command])
         .env_clear()
         .envs(environment())
         .output()
-        .context("start chroot")?;
+        .context("start bash")?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
@@ -92,7 +126,7 @@ fn run_before(command: &str) -> anyhow::Result<()> {
 
 /// Returns the warnings and errors in the kernel's log.
 fn complaints() -> anyhow::Result<Vec<String>> {
-    let output = Command::new("/lab/busybox/dmesg")
+    let output = Command::new("/usr/bin/dmesg")
         .output()
         .context("read the kernel's log")?;
     Ok(klog::complaints(&String::from_utf8_lossy(&output.stdout)))
@@ -113,9 +147,9 @@ fn run_one(program: &str, limit: u64) -> anyhow::Result<ProgramEnd> {
     };
     let place = format!("{TREE}/{TESTS}/{program}");
     let (folder, name) = place.rsplit_once('/').context("a program is in a folder")?;
-    let mut command = Command::new("/lab/busybox/chroot");
-    command.args([ROOT, "/usr/bin/env", "-C", folder]);
-    command.args(["/usr/bin/timeout", "-k", "10", &limit.to_string()]);
+    let mut command = Command::new("/usr/bin/timeout");
+    command.current_dir(folder);
+    command.args(["-k", "10", &limit.to_string()]);
     command.args([interpreter, &format!("./{name}")]);
     // One pipe for both outputs keeps the order of their lines.
     let (mut reader, writer) = std::io::pipe()?;
@@ -124,7 +158,7 @@ fn run_one(program: &str, limit: u64) -> anyhow::Result<ProgramEnd> {
         .stdout(writer.try_clone()?)
         .stderr(writer);
     command.env_clear().envs(environment());
-    let mut child = command.spawn().context("start chroot")?;
+    let mut child = command.spawn().context("start timeout")?;
     // The command holds the write end of the pipe; the read below ends when all copies are closed.
     drop(command);
     let mut output = Vec::new();
@@ -146,7 +180,7 @@ fn environment() -> Vec<(String, String)> {
     let pairs = [
         (
             "PATH",
-            "/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin".to_owned(),
+            "/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin:/lab/busybox".to_owned(),
         ),
         ("HOME", "/root".to_owned()),
         ("LC_ALL", "C.UTF-8".to_owned()),
@@ -156,6 +190,7 @@ fn environment() -> Vec<(String, String)> {
         ("LOCAL_V6", address(1, 1)),
         ("REMOTE_V4", address(0, 0)),
         ("REMOTE_V6", address(0, 1)),
+        ("LOCAL_PREFIX_V6", POD_PREFIX.to_owned()),
         ("REMOTE_TYPE", "netns".to_owned()),
         ("REMOTE_ARGS", PEER_NETNS.to_owned()),
         // Longer time limits in the programs: the guest may be emulated.

@@ -255,8 +255,10 @@ fn cases_of(ended: &ProgramEnd) -> Vec<Case> {
             Verdict::Failed,
             "the program exceeded --limit",
         ));
+    } else if let Some(reason) = skipped_whole(&ended.output).filter(|_| cases.is_empty()) {
+        cases.push(case("the program runs", Verdict::Skipped, reason));
     } else if cases.is_empty() || (ended.code != 0 && ended.code != 4 && !failed) {
-        let last = ended.output.lines().rfind(|line| !line.trim().is_empty());
+        let last = last_line(&ended.output);
         let reason = format!("exit code {}: {}", ended.code, last.unwrap_or("no output"));
         cases.push(case("the program runs", Verdict::Failed, &reason));
     }
@@ -264,6 +266,19 @@ fn cases_of(ended: &ProgramEnd) -> Vec<Case> {
         cases.push(case("no kernel warning", Verdict::Failed, complaint));
     }
     cases
+}
+
+/// Returns the reason of a program that skips all its cases before it has begun: it ends with the exception for that.
+fn skipped_whole(output: &str) -> Option<&str> {
+    let (exception, reason) = last_line(output)?.split_once(": ")?;
+    let is_skip = ["KsftSkipEx", "KsftXfailEx"]
+        .iter()
+        .any(|name| exception.ends_with(name));
+    is_skip.then_some(reason)
+}
+
+fn last_line(output: &str) -> Option<&str> {
+    output.lines().rfind(|line| !line.trim().is_empty())
 }
 
 fn case(name: &str, verdict: Verdict, reason: &str) -> Case {
@@ -379,6 +394,18 @@ mod tests {
         assert_eq!(reason(124, "ok 1 a.x\n"), "the program exceeded --limit");
         assert_eq!(cases_of(&ended("a.py", 1, "not ok 1 a.x\n")).len(), 1);
         assert_eq!(cases_of(&ended("a.py", 4, "ok 1 a # SKIP no\n")).len(), 1);
+    }
+
+    #[test]
+    fn a_program_that_skips_before_its_first_case_is_skipped_and_not_failed() {
+        let output = "Traceback (most recent call last):\n  File \"x.py\"\nnet.lib.py.ksft.KsftSkipEx: BPF prog not found\n";
+        let skipped = cases_of(&ended("a.py", 1, output));
+        assert_eq!(skipped.len(), 1);
+        assert_eq!(skipped[0].verdict, Verdict::Skipped);
+        assert_eq!(skipped[0].reason, "BPF prog not found");
+        // One that skips after a failed case has failed.
+        let failed = cases_of(&ended("a.py", 1, &format!("not ok 1 a.x\n{output}")));
+        assert_eq!(failed[0].verdict, Verdict::Failed);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! program after another in a root file system made of packages (Python, iproute2, socat), with the peer's network
 //! namespace as the remote end. `ktap` reads the output of a program.
 
+mod edits;
 pub mod guest;
 pub mod host;
 mod ktap;

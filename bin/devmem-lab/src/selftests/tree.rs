@@ -35,8 +35,7 @@ const LOADED: &[(&str, &str)] = &[
         "Documentation/netlink/specs",
     ),
 ];
-/// The default programs: tests for one NIC and a remote end in which a gVNIC can pass test cases. gve has no combined
-/// channels, so ntuple.py and rss_drv.py are not here; stats.py makes it dereference NULL.
+/// The default programs: tests for one NIC and a remote end in which a gVNIC can pass test cases. stats.py makes gve dereference NULL.
 const DEFAULT: &[&str] = &[
     "drivers/net/ping.py",
     "drivers/net/hds.py",
@@ -45,6 +44,12 @@ const DEFAULT: &[&str] = &[
     "drivers/net/hw/rss_api.py",
     "drivers/net/hw/toeplitz.py",
     "drivers/net/hw/devmem.py",
+    "drivers/net/hw/userns_devmem.py",
+    "drivers/net/hw/nk_netns.py",
+    "drivers/net/hw/nk_devmem.py",
+    "drivers/net/hw/nk_qlease.py",
+    "drivers/net/hw/iou-zcrx.py",
+    "drivers/net/hw/ntuple.py",
     "drivers/net/hw/rss_input_xfrm.py",
     "drivers/net/hw/csum.py",
     "drivers/net/hw/tso.py",

@@ -11,10 +11,10 @@ use devmem_linux::netdev::Netdev;
 use super::devmem::bound::{Bound, DmabufKind, MEMORY_BYTES, Steering, bind, memory, require_rx};
 use super::devmem::receiving::{Habit, RxReport, Stream, receive, rx};
 use super::devmem::sending::tx;
-use super::lease_rows;
 use super::nic::{NIC, require_feature, without_gro};
 use super::row::{Context, Row, Seen, program};
 use super::traffic::{self, Family, STUCK, Way, pair};
+use super::{broker_rows, lease_rows};
 use crate::places::PROGRAM_PATH;
 
 /// The first bound queue; queue 0 always stays with the driver.
@@ -52,6 +52,21 @@ pub const ROWS: &[Row] = &[
     ("lease: two pods", lease_rows::two_pods),
     ("lease: agent killed", lease_rows::agent_killed),
     ("lease: pod removed", lease_rows::pod_removed),
+    (
+        "broker: received as an ordinary user",
+        broker_rows::right_user,
+    ),
+    ("broker: received by the tool", broker_rows::tool),
+    (
+        "broker: wrong user, wrong queue",
+        broker_rows::wrong_user_and_wrong_queue,
+    ),
+    ("broker: client killed", broker_rows::client_killed),
+    ("broker: killed", broker_rows::broker_killed),
+    (
+        "devmem tx as an ordinary user",
+        broker_rows::sent_as_an_ordinary_user,
+    ),
 ];
 
 pub const LOSS_ROWS: &[Row] = &[

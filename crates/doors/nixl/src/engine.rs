@@ -22,15 +22,21 @@ use crate::wire::Network;
 const CALLS_LAST: Duration = Duration::from_micros(200);
 
 /// For so long after the last byte the thread looks for more, before it waits for the network: the answer to a short message comes in less
-/// time than a processor takes to wake up. No longer: on a busy machine, a thread that has used up its share of a processor waits for others.
+/// time than a processor takes to wake up.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// While a transfer of at most so many bytes is awaited, calls only look: its end comes in less time than a sleep takes.
-const SHORT_BYTES: u64 = 64 << 10;
+/// A pause of the thread while it looks that is longer than this was somebody else's turn on the processor.
+const TAKEN: Duration = Duration::from_micros(300);
 
-/// Calls of `check` for a longer transfer in a row that found nothing to do, each at once after the one before, from which on a call waits
-/// for the network: the program does nothing else, and the processor is better used by the peer.
+/// For so long after that, the thread waits at once: on a busy machine, who has used up its share of a processor waits for the others, and
+/// who sleeps is woken before them.
+const CROWDED: Duration = Duration::from_millis(100);
+
+/// Calls of `check` in a row that found nothing to do, each at once after the one before, from which on a call waits for the network: the
+/// program does nothing else, and the processor is better used by the peer. The end of a short transfer comes in less time than a sleep takes.
 const FRUITLESS: u32 = 16;
+const FRUITLESS_SHORT: u32 = 100;
+const SHORT_BYTES: u64 = 64 << 10;
 const AT_ONCE: Duration = Duration::from_micros(10);
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -165,8 +171,7 @@ impl Engine {
         };
         let worked = agent.turn();
         drop(agent);
-        self.shared
-            .on_check(worked, transfer.bytes() <= SHORT_BYTES);
+        self.shared.on_check(worked, transfer.bytes());
         Ok(transfer.status())
     }
 
@@ -222,12 +227,18 @@ impl Shared {
     }
 
     /// Ends a call that waits for a transfer: lets others use the processor if such calls find nothing again and again.
-    fn on_check(&self, worked: bool, is_short: bool) {
+    fn on_check(&self, worked: bool, bytes: u64) {
         let is_at_once = self.since_call() < AT_ONCE;
         self.note_call();
-        if worked || is_short || !is_at_once {
+        if worked || !is_at_once {
             self.fruitless.store(0, Ordering::Relaxed);
-        } else if self.fruitless.fetch_add(1, Ordering::Relaxed) >= FRUITLESS {
+            return;
+        }
+        let most = match bytes {
+            ..=SHORT_BYTES => FRUITLESS_SHORT,
+            _ => FRUITLESS,
+        };
+        if self.fruitless.fetch_add(1, Ordering::Relaxed) >= most {
             self.network.pause(PAUSE);
             self.note_call();
         }
@@ -251,20 +262,17 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut idle_since = None;
+        let mut idle = Idle::default();
         while !self.is_closing.load(Ordering::Acquire) {
             if self.since_call() < CALLS_LAST {
                 std::thread::sleep(CALLS_LAST);
                 continue;
             }
-            let worked = self.agent().turn();
-            if worked {
-                idle_since = None;
-                continue;
-            }
-            let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
-            if idle > SPIN {
+            if self.agent().turn() {
+                idle.since = None;
+            } else if idle.is_over(Instant::now()) {
                 self.network.wait(LONGEST_WAIT);
+                idle.looked = None;
             }
         }
     }
@@ -278,6 +286,30 @@ impl Shared {
                 self.network.pause(LINGER_PAUSE);
             }
         }
+    }
+}
+
+/// Turns of the thread that found nothing to do.
+#[derive(Debug, Default)]
+struct Idle {
+    /// The first one.
+    since: Option<Instant>,
+    /// The last one, unless the thread has waited since.
+    looked: Option<Instant>,
+    /// Until then the thread does not look for long.
+    crowded_until: Option<Instant>,
+}
+
+impl Idle {
+    /// Notes such a turn. Returns whether the thread is to wait for the network.
+    fn is_over(&mut self, now: Instant) -> bool {
+        let looked = self.looked.replace(now);
+        let since = *self.since.get_or_insert(now);
+        if since != now && looked.is_some_and(|looked| now - looked > TAKEN) {
+            self.crowded_until = Some(now + CROWDED);
+        }
+        let is_crowded = self.crowded_until.is_some_and(|until| now < until);
+        is_crowded || now - since > SPIN
     }
 }
 
@@ -320,6 +352,24 @@ fn json_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_thread_looks_for_a_while_and_on_a_busy_machine_not_at_all() {
+        let micros = Duration::from_micros;
+        let (mut idle, begun) = (Idle::default(), Instant::now());
+        for at in [0, 20, 50] {
+            assert!(!idle.is_over(begun + micros(at)), "{at}");
+        }
+        assert!(idle.is_over(begun + micros(51)));
+        // After a wait and more work, it looks again; but not after somebody else has had the processor.
+        (idle.since, idle.looked) = (None, None);
+        assert!(!idle.is_over(begun + micros(1000)));
+        assert!(idle.is_over(begun + micros(1000) + TAKEN + micros(1)));
+        idle.since = None;
+        assert!(idle.is_over(begun + micros(2000)));
+        idle.since = None;
+        assert!(!idle.is_over(begun + micros(2000) + CROWDED));
+    }
 
     #[test]
     fn names_in_json_are_escaped() {

@@ -7,11 +7,13 @@
 //! their tokens are returned with the batch, or with the last tensor over them. It has no protocol and no policy, and
 //! of its modules only `raw` has unsafe code.
 
+mod arrivals;
 mod batch;
 mod batch_state;
 mod batches;
 mod binding;
 mod blocks;
+mod checkpoint;
 mod closing;
 mod device;
 mod dtype;
@@ -20,10 +22,12 @@ mod interrupt;
 mod listener;
 mod load;
 mod netdev;
+mod opened;
 mod raw;
 mod released;
 mod repr;
 mod sent;
+mod shared;
 mod source;
 mod stored;
 mod stream;
@@ -37,6 +41,8 @@ mod wait;
 #[pyo3::pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
+    use crate::arrivals::{Arrivals, Counting};
+    #[pymodule_export]
     use crate::batch::{Batch, Frag};
     #[pymodule_export]
     use crate::batches::{_receive_all, Batches};
@@ -44,6 +50,8 @@ mod _native {
     use crate::binding::{BoundRx, BoundTx, ReceivePlan, Setup};
     #[pymodule_export]
     use crate::blocks::{load, load_into};
+    #[pymodule_export]
+    use crate::checkpoint::{_open_safetensors, Checkpoint};
     #[pymodule_export]
     use crate::closing::Closing;
     #[pymodule_export]
@@ -58,6 +66,8 @@ mod _native {
     use crate::released::{_end, _forked};
     #[pymodule_export]
     use crate::sent::{Sent, Signal};
+    #[pymodule_export]
+    use crate::shared::{_shared_file, _shared_part, _shared_tensor};
     #[pymodule_export]
     use crate::stored::{Stored, store};
     #[pymodule_export]

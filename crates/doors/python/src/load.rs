@@ -142,7 +142,8 @@ fn tensors_of<'py>(
     let source = Source::device(memory, Vec::new())?;
     let (all, entries, texts) = (PyDict::new(py), PyDict::new(py), PyDict::new(py));
     for tensor in tensors {
-        let view = view_of(&source, &tensor)?;
+        let place = (tensor.place.start, tensor.place.len());
+        let view = view_of(&source, place, &tensor, &tensor.shape)?;
         let shape = PyTuple::new(py, &tensor.shape)?;
         entries.set_item(&tensor.name, (&tensor.dtype, shape))?;
         all.set_item(tensor.name, Tensor::make(py, view)?)?;
@@ -182,7 +183,7 @@ pub(crate) struct Secrets {
 
 impl Secrets {
     /// Returns the request for a URL.
-    fn request(self, url: &str) -> Result<HttpRequest, Error> {
+    pub(crate) fn request(self, url: &str) -> Result<HttpRequest, Error> {
         let request = match url.parse().map_err(of_url)? {
             Origin::Http(request) => request,
             // Not http: an error that says so.
@@ -268,7 +269,7 @@ impl Tls {
     }
 
     /// Adds it to a request.
-    fn add_to(self, request: HttpRequest) -> Result<HttpRequest, Error> {
+    pub(crate) fn add_to(self, request: HttpRequest) -> Result<HttpRequest, Error> {
         if !self.is_given() {
             return Ok(request);
         }
@@ -346,8 +347,14 @@ pub(crate) fn bind_for(
     Ok(Some(nic.bind_rx(&memory, setup.queues())?))
 }
 
-fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {
-    let bytes = View::of_bytes(source.clone(), tensor.place.start, tensor.place.len())?;
+/// Returns the view of a tensor: `bytes` of the memory from `offset` on, of which the dimensions are `shape`. A type that has no name here becomes bytes.
+pub(crate) fn view_of(
+    source: &Source,
+    (offset, bytes): (usize, usize),
+    tensor: &Placed,
+    shape: &[u64],
+) -> Result<View, Error> {
+    let bytes = View::of_bytes(source.clone(), offset, bytes)?;
     let name = match tensor.dtype.as_str() {
         "F64" => "float64",
         "F32" => "float32",
@@ -371,7 +378,7 @@ fn view_of(source: &Source, tensor: &Placed) -> Result<View, Error> {
         _ => return Ok(bytes),
     };
     let too_large = |_error| Error::value(format!("the shape of {} is too large", tensor.name));
-    let shape = tensor.shape.iter().map(|extent| i64::try_from(*extent));
+    let shape = shape.iter().map(|extent| i64::try_from(*extent));
     let shape: Vec<_> = shape.collect::<Result<_, _>>().map_err(too_large)?;
     bytes.shaped(Dtype::named(name)?, Some(&shape))
 }

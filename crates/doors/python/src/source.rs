@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use devmem_tcp::{Dmabuf, RxFrag, memory::CpuAccess};
+use devmem_transfer::load::Share;
 
 use crate::device::{Access, Device, Place};
 use crate::error::Error;
@@ -19,6 +20,8 @@ struct Held {
     _frags: Vec<RxFrag>,
     body: Body,
     place: Place,
+    /// Counts the memory; told by the drop that it is free.
+    _share: Option<Arc<Share>>,
     /// The library that has allocated the memory says so.
     is_read_only: bool,
 }
@@ -32,6 +35,19 @@ pub(crate) enum Body {
 impl Source {
     /// Memory of the library, and the frags that a stream has lent in it.
     pub(crate) fn device(memory: Dmabuf, frags: Vec<RxFrag>) -> Result<Self, Error> {
+        Self::of_device(memory, frags, None)
+    }
+
+    /// Memory that counts until it is free.
+    pub(crate) fn counted(memory: Dmabuf, share: Arc<Share>) -> Result<Self, Error> {
+        Self::of_device(memory, Vec::new(), Some(share))
+    }
+
+    fn of_device(
+        memory: Dmabuf,
+        frags: Vec<RxFrag>,
+        share: Option<Arc<Share>>,
+    ) -> Result<Self, Error> {
         let place = Place::of(&memory)?;
         if memory.exporter().is_some() && place.is_host() {
             // What a device has written becomes visible to the CPU.
@@ -41,6 +57,7 @@ impl Source {
             _frags: frags,
             body: Body::Device(memory),
             place,
+            _share: share,
             is_read_only: false,
         })))
     }
@@ -52,6 +69,7 @@ impl Source {
             _frags: Vec::new(),
             body: Body::Device(memory),
             place,
+            _share: None,
             is_read_only,
         })))
     }
@@ -79,6 +97,7 @@ impl Source {
             _frags: Vec::new(),
             body: Body::Host(bytes),
             place,
+            _share: None,
             is_read_only: false,
         }))
     }

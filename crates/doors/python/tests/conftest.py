@@ -72,7 +72,7 @@ def listening_last(name: str) -> tuple[Netdev, Listener, int]:
         pytest.skip(f"SKIP {name} has one address: {found}")
     listener = nic.listen((found[-1], 0))
     listener.settimeout(PATIENCE)
-    return nic, listener, listener.address[1]
+    return nic, listener, listener.getsockname()[1]
 
 
 def pattern(length: int, seed: int = 0) -> bytes:

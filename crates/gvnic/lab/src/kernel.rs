@@ -25,6 +25,11 @@ const KERNEL_DRIVER: &str = "CONFIG_GVE=y";
 const MODULES: &[&str] = &[
     "gve",
     "sch_netem",
+    // For the kernel's own tests of pods and of offloads.
+    "sch_ingress",
+    "cls_bpf",
+    "sch_fq",
+    "sch_etf",
     "veth",
     "tun",
     "configfs",

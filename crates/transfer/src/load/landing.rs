@@ -61,10 +61,13 @@ const MAX_RANGES: usize = 1024;
 /// Receives what has landed.
 pub(crate) type Take<'a> = dyn FnMut(Landed<'_>) -> io::Result<()> + 'a;
 
+/// Told which bytes of the source are in their place now. After a broken connection bytes may come again.
+pub(crate) type Watch<'a> = dyn FnMut(Range<u64>) + 'a;
+
 /// Where payload goes.
 pub(crate) enum Landing<'a> {
     /// To the place of its part; directly where the NIC can do that.
-    Memory(&'a Layout, Targets),
+    Memory(&'a Layout, Targets, Option<&'a mut Watch<'a>>),
     /// To the caller, where it lies.
     Caller(&'a mut Take<'a>),
 }
@@ -93,7 +96,7 @@ impl Landing<'_> {
 
     /// Returns the target of the NIC that the byte `at` belongs to; `None` if its memory is none.
     pub(crate) fn target_at(&self, at: u64) -> Option<&BoundTarget> {
-        let Self::Memory(layout, targets) = self else {
+        let Self::Memory(layout, targets, _) = self else {
             return None;
         };
         targets.of(layout.place(at)?.memory)
@@ -102,7 +105,7 @@ impl Landing<'_> {
     /// Returns where the NIC is to receive the bytes from `at` on, of which the next `len` come: up to those for another memory.
     /// `None` if they are few, or it cannot.
     pub(crate) fn target(&self, at: u64, len: u64) -> Option<(&BoundTarget, Vec<Range<usize>>)> {
-        let Self::Memory(layout, targets) = self else {
+        let Self::Memory(layout, targets, _) = self else {
             return None;
         };
         let first = layout.place(at).filter(|_| Self::is_worth_telling(len))?;
@@ -127,7 +130,7 @@ impl Landing<'_> {
     /// Returns a target of the NIC, if there is one.
     pub(crate) fn any_target(&self) -> Option<&BoundTarget> {
         match self {
-            Self::Memory(_, targets) => targets.0.first(),
+            Self::Memory(_, targets, _) => targets.0.first(),
             Self::Caller(_) => None,
         }
     }
@@ -135,7 +138,7 @@ impl Landing<'_> {
     /// Returns how many bytes from `at` on can be placed at once.
     pub(crate) fn room(&self, at: u64) -> u64 {
         match self {
-            Self::Memory(layout, _) => layout.place(at).map_or(0, |place| place.room),
+            Self::Memory(layout, ..) => layout.place(at).map_or(0, |place| place.room),
             Self::Caller(_) => u64::MAX,
         }
     }
@@ -152,7 +155,7 @@ impl Landing<'_> {
     ) -> Result<(), LoadError> {
         let len = batch.device_bytes() + batch.linear_bytes();
         match self {
-            Self::Memory(layout, _) => {
+            Self::Memory(layout, _, watch) => {
                 let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
                 batch
                     .gather_into(place.memory, place.offset)
@@ -161,6 +164,7 @@ impl Landing<'_> {
                     let added = sum.add_memory(place.memory, place.offset..place.offset + len);
                     added.map_err(|error| LoadError::Gather(error.into()))?;
                 }
+                tell(watch, at, len as u64);
                 Ok(())
             }
             Self::Caller(take) => {
@@ -179,15 +183,17 @@ impl Landing<'_> {
     /// # Errors
     /// They cannot be copied, or the caller failed.
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), LoadError> {
-        let layout = match self {
-            Self::Memory(layout, _) => layout,
+        let (layout, watch) = match self {
+            Self::Memory(layout, _, watch) => (layout, watch),
             Self::Caller(take) => {
                 return take(Landed::Bytes { at, bytes }).map_err(LoadError::Caller);
             }
         };
         let place = layout.place(at).ok_or(LoadError::Unasked { at })?;
         let copied = place.memory.copy_in(place.offset, bytes);
-        copied.map_err(|error| LoadError::Gather(error.into()))
+        copied.map_err(|error| LoadError::Gather(error.into()))?;
+        tell(watch, at, bytes.len() as u64);
+        Ok(())
     }
 
     /// Writes zeros to the places of `len` bytes.
@@ -195,8 +201,8 @@ impl Landing<'_> {
     /// # Errors
     /// The memory cannot be written, or the caller failed.
     pub(crate) fn zeros(&mut self, at: u64, len: u64) -> Result<(), LoadError> {
-        let layout = match self {
-            Self::Memory(layout, _) => layout,
+        let (layout, watch) = match self {
+            Self::Memory(layout, _, watch) => (layout, watch),
             Self::Caller(take) => {
                 return take(Landed::Zeros { at, len }).map_err(LoadError::Caller);
             }
@@ -209,9 +215,16 @@ impl Landing<'_> {
             let bytes = usize::try_from(len).map_err(|_| LoadError::Unasked { at })?;
             let filled = place.memory.fill(place.offset..place.offset + bytes, 0);
             filled.map_err(|error| LoadError::Gather(error.into()))?;
+            tell(watch, at, len);
             at = at.saturating_add(len);
             left -= len;
         }
         Ok(())
+    }
+}
+
+fn tell(watch: &mut Option<&mut Watch<'_>>, at: u64, len: u64) {
+    if let Some(watch) = watch {
+        watch(at..at.saturating_add(len));
     }
 }

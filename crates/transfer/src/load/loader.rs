@@ -10,7 +10,7 @@ use devmem_tcp::{Netdev, memory::check_room};
 use super::dial::GoOn;
 use super::error::LoadError;
 use super::http::{Client, HttpFile};
-use super::landing::{Landed, Landing, Take, Targets};
+use super::landing::{Landed, Landing, Take, Targets, Watch};
 use super::loaded::Loaded;
 use super::notice::Notice;
 use super::origin::Origin;
@@ -119,10 +119,26 @@ impl Loader {
         parts: &[Part],
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Loaded, LoadError> {
+        self.load_watched(&source.into(), parts, None, progress)
+    }
+
+    /// As [`load`](Self::load); `watch` is told of the bytes that are in their place.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn load_watched(
+        &self,
+        source: &Source,
+        parts: &[Part],
+        watch: Option<&mut Watch<'_>>,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Loaded, LoadError> {
         let layout = Layout::new(parts)?;
         let ranges = layout.ranges();
-        let landing = Landing::Memory(&layout, Targets::bind(&self.nic, &layout));
-        self.run(&source.into(), ranges, landing, progress)
+        let targets = Targets::bind(&self.nic, &layout);
+        let watch = watch.map(|watch| -> &mut Watch<'_> { watch });
+        let landing = Landing::Memory(&layout, targets, watch);
+        self.run(source, ranges, landing, progress)
     }
 
     /// Loads `ranges` of `source` and hands every batch to `take`, where it lies in the bound memory. Pieces of different

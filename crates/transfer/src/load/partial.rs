@@ -1,7 +1,7 @@
 //! A file that is being loaded: its bytes are in `NAME.part` beside it until all have come, and `NAME.part.state` says which have. An earlier file of the
 //! name stays as it is until then, and a load that was ended goes on where it stopped.
 
-mod done;
+pub(in crate::load) mod done;
 mod part;
 mod state;
 

@@ -4,6 +4,8 @@ mod header;
 mod json;
 mod limits;
 mod openings;
+mod selected;
+mod selection;
 mod shards;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +28,8 @@ use header::{Described, Header, Unparsed};
 pub use limits::CheckpointLimit;
 use limits::{Budget, MAX_EARLY_BYTES};
 use openings::open_each;
+pub use selected::Destination;
+pub use selection::{Selected, SelectionError};
 
 /// Alignment of every tensor in device memory: that of CUDA's allocations, enough for all loads and stores of GPUs.
 const ALIGNMENT: u64 = 256;
@@ -138,6 +142,8 @@ type Placement = (Range<u64>, Range<usize>);
 /// A file of a checkpoint.
 #[derive(Debug)]
 struct CheckpointFile {
+    /// Number of its first tensor.
+    first: usize,
     places: Vec<Placement>,
     /// Bytes of the tensors that came with the header, and the first one's offset in the file.
     early: Vec<u8>,
@@ -264,7 +270,7 @@ impl Checkpoint {
         let (mut parts, mut early) = (Vec::new(), 0);
         for (file, base) in self.files.iter().zip(self.volume.starts()) {
             for (source, place) in &file.places {
-                let came = file.put_early(source, place, memory)?;
+                let came = file.put_early(source, place.start, memory)?;
                 early += came;
                 // Fits: it is at most the length of the place.
                 let inside = usize::try_from(came).unwrap_or(place.len());
@@ -290,11 +296,11 @@ impl Checkpoint {
 }
 
 impl CheckpointFile {
-    /// Copies the bytes of a tensor that came with the header to its place, and returns their number.
+    /// Copies those bytes of a range that came with the header to its place, and returns their number.
     fn put_early(
         &self,
         source: &Range<u64>,
-        place: &Range<usize>,
+        place: usize,
         memory: &Dmabuf,
     ) -> Result<u64, LoadError> {
         let early_end = self.early_start + self.early.len() as u64;
@@ -306,7 +312,7 @@ impl CheckpointFile {
         let from = usize::try_from(source.start - self.early_start).unwrap_or(usize::MAX);
         let bytes = self.early.get(from..).unwrap_or_default();
         let bytes = &bytes[..bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX))];
-        let copied = memory.copy_in(place.start, bytes);
+        let copied = memory.copy_in(place, bytes);
         copied.map_err(|error| LoadError::Gather(error.into()))?;
         Ok(bytes.len() as u64)
     }
@@ -349,9 +355,8 @@ impl Opening<'_> {
         self.loader
             .read_on(&source, &mut bytes, data_start, go_on)?;
         let data_start = u64::from(data_start);
-        let text = bytes
-            .get(header::LENGTH_BYTES as usize..)
-            .unwrap_or_default();
+        let text = bytes.get(header::LENGTH_BYTES as usize..);
+        let text = text.unwrap_or_default();
         let header = Header::parse(text, size - data_start, self.budget.tensors(), go_on);
         drop(bytes);
         let header = header.map_err(|unparsed| match unparsed {
@@ -368,8 +373,9 @@ impl Opening<'_> {
         early.truncate(self.early_bytes);
         self.early_bytes -= early.len();
         early.shrink_to_fit();
-        let places = self.place(tensors, data_start)?;
+        let (first, places) = (self.tensors.len(), self.place(tensors, data_start)?);
         self.files.push(CheckpointFile {
+            first,
             places,
             early,
             early_start: data_start,

@@ -207,7 +207,7 @@ fn most_bytes_of_long_commands_are_received_at_their_place() {
             .map(|it| it.direct_bytes - it.direct_copied_bytes);
         let at_once: u64 = at_once.sum();
         println!("{at_once} of {DISK_BYTES} bytes were received at their place at once");
-        assert!(at_once > DISK_BYTES as u64 / 2, "{queues:?}");
+        assert!(at_once > DISK_BYTES as u64 / 100 * 98, "{queues:?}");
         world.end();
     });
 }

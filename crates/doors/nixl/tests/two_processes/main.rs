@@ -77,7 +77,8 @@ fn main() -> ExitCode {
         ]);
     }
     tests.extend(trials_of_ways![
-        ways::over_a_tap,
+        ways::from_a_stack_on_a_tap_to_the_kernel,
+        ways::from_the_kernel_to_a_stack_on_a_tap,
         ways::over_packet_sockets,
         ways::over_packet_sockets_that_lose_and_reorder,
         ways::over_a_wire,

@@ -5,7 +5,7 @@ use devmem_linux::tap::TapOptions;
 use devmem_linux::test_util::in_netns;
 
 use crate::loaded::{Agent, paths};
-use crate::setup::{Setup, use_setup};
+use crate::setup::{Parameters, Setup, use_setup};
 use crate::{failures, transfers};
 
 /// What works over each of them. In the other tests, agents know addresses of this machine, or have several in one process.
@@ -41,7 +41,7 @@ fn run(setup: &Setup) {
     }
 }
 
-fn parameters(given: &[(&str, &str)]) -> Vec<(String, String)> {
+fn parameters(given: &[(&str, &str)]) -> Parameters {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
     given.iter().map(owned).collect()
 }
@@ -71,36 +71,35 @@ pub fn over_a_wire_with_loss_and_reordering() {
     run(&setup);
 }
 
-pub fn over_a_tap() {
-    in_netns("ways::over_a_tap", || {
-        let tap = TapOptions::new("nixl0".to_owned()).open().expect("a TAP");
-        let address = [10, 99, 0, 1].into();
-        // Nothing is restored of an interface that was just made.
-        drop(
-            tap.set_up_interface(1500, &[(address, 24)])
-                .expect("the kernel's end"),
-        );
-        tap.set_persistent(true)
-            .expect("it outlives its descriptor");
-        drop(tap);
-        let user = parameters(&[
-            ("way", "tap:nixl0"),
-            ("address", "10.99.0.2/24"),
-            ("timeout", "3"),
-        ]);
-        let kernel = parameters(&[
-            ("way", "sockets"),
-            ("address", "10.99.0.1"),
-            ("timeout", "3"),
-        ]);
-        run_all(&Setup {
-            near: user.clone(),
-            far: kernel.clone(),
-        });
-        run_all(&Setup {
-            near: kernel,
-            far: user,
-        });
+/// A peer that does not answer for so many seconds is gone. On a busy machine, one that lives may take a while.
+const TIMEOUT: (&str, &str) = ("timeout", "5");
+
+/// Makes a TAP, and returns the parameters of a stack on it and of the kernel's sockets at its other end.
+fn tap() -> [Parameters; 2] {
+    let tap = TapOptions::new("nixl0".to_owned()).open().expect("a TAP");
+    let address = [10, 99, 0, 1].into();
+    let settings = tap.set_up_interface(1500, &[(address, 24)]);
+    // Nothing is restored of an interface that was just made.
+    drop(settings.expect("the kernel's end"));
+    tap.set_persistent(true)
+        .expect("it outlives its descriptor");
+    [
+        parameters(&[("way", "tap:nixl0"), ("address", "10.99.0.2/24"), TIMEOUT]),
+        parameters(&[("way", "sockets"), ("address", "10.99.0.1"), TIMEOUT]),
+    ]
+}
+
+pub fn from_a_stack_on_a_tap_to_the_kernel() {
+    in_netns("ways::from_a_stack_on_a_tap_to_the_kernel", || {
+        let [near, far] = tap();
+        run_all(&Setup { near, far });
+    });
+}
+
+pub fn from_the_kernel_to_a_stack_on_a_tap() {
+    in_netns("ways::from_the_kernel_to_a_stack_on_a_tap", || {
+        let [far, near] = tap();
+        run_all(&Setup { near, far });
     });
 }
 
@@ -110,7 +109,7 @@ fn veth() -> Setup {
     for mut end in [first, second] {
         end.set_up().expect("an end of it");
     }
-    let end = |way, address| parameters(&[("way", way), ("address", address), ("timeout", "3")]);
+    let end = |way, address| parameters(&[("way", way), ("address", address), TIMEOUT]);
     Setup {
         near: end("packet:nixl1", "10.98.0.1/24"),
         far: end("packet:nixl2", "10.98.0.2/24"),

@@ -26,6 +26,7 @@ from ._errors import (
     UnreachableError,
     WouldBlockError,
 )
+from ._loading import TensorIterator, iter_safetensors
 from ._native import (
     Batch,
     BoundRx,
@@ -49,6 +50,7 @@ from ._native import (
     store,
 )
 from ._native import __version__ as __version__
+from ._progress import Progress
 from ._ring import SendRing
 from ._tensors import Tensors
 
@@ -76,6 +78,7 @@ __all__ = [
     "OutOfResourcesError",
     "PeerRefusedError",
     "PeerResetError",
+    "Progress",
     "ReceivePlan",
     "SendRing",
     "Sent",
@@ -85,10 +88,12 @@ __all__ = [
     "Stream",
     "Subsystem",
     "Tensor",
+    "TensorIterator",
     "Tensors",
     "TimedOutError",
     "UnreachableError",
     "WouldBlockError",
+    "iter_safetensors",
     "list_subsystems",
     "load",
     "load_into",

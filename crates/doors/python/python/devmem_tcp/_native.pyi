@@ -449,6 +449,48 @@ class _Batches:
     def __next__(self) -> Batch: ...
 
 @final
+class _Checkpoint(_Closing):
+    """An opened checkpoint."""
+    @property
+    def entries(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The names of its tensors, in the order of the files; of each the name of its type and its shape."""
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the writers of the files have added to them."""
+    def start(
+        self,
+        wanted: Sequence[tuple[str, Sequence[tuple[int, int]]]],
+        memory_limit: int | None,
+        merge_gap: int,
+        in_files: bool,
+    ) -> _Arrivals:
+        """Begins to load tensors: names, and of each the part of its first dimensions. The checkpoint is closed then.
+
+        `memory_limit`, in bytes, counts tensors that are requested, wait to be taken, or are held; without it those that are held do not count. With `in_files`
+        they are in memory with file descriptors, several of them in one, and room is waited for longer: other processes have to make it.
+        """
+    def close(self) -> None:
+        """Gives up the connections. Tensors stay."""
+
+@final
+class _Arrivals(_Closing):
+    """Tensors of a checkpoint, and what loads them."""
+    def next(self, timeout: float | None = None) -> tuple[str, Tensor, int, _Share, bool] | bool | None:
+        """Takes the next tensor, and waits for it `timeout` seconds. Returns its name, the tensor, the number of its memory, what counts that, and whether
+        it is the last one of it; None if none has come, True when all have.
+        """
+    def progress(self) -> tuple[int, int]:
+        """How many bytes of the tensors are in place, and how many they have in all."""
+    def fileno(self) -> int:
+        """A file descriptor that is readable when there may be a tensor: read 8 bytes of it, then take what is there."""
+    def close(self) -> None:
+        """Ends the load. Tensors that were taken stay."""
+
+@final
+class _Share:
+    """Memory that counts until this is collected."""
+
+@final
 class _Signal:
     """A file descriptor with an edge when a call that would have blocked can be repeated."""
     def arm(self) -> None:
@@ -626,6 +668,14 @@ class Namespace:
     def is_read_only(self) -> bool:
         """Whether it refuses writes."""
 
+def _open_safetensors(url: str, options: dict[str, Any]) -> _Checkpoint:
+    """Opens the checkpoint at a URL: the first call of every load. `options` are the arguments of load_safetensors, by their names."""
+def _shared_file(file: Any, nbytes: int, number: int, tell: Any | None = None) -> Tensor:
+    """Maps a memory of another process, and returns it as a read-only tensor of bytes. When it is not used any more, `number` is sent on the socket `tell`."""
+def _shared_part(tensor: Tensor, shape: Sequence[int], bounds: Sequence[tuple[int, int]], device: str) -> Tensor:
+    """Returns a part of a tensor that has `shape` in its file, on `device`: where it lies, if that is the CPU and its bytes are contiguous, else as a copy."""
+def _shared_tensor(tensor: Tensor) -> tuple[int, int]:
+    """Returns the file descriptor of the memory of a tensor, which belongs to that, and the length of the memory."""
 def _receive_all(stream: Stream, max_bytes: int) -> int:
     """Receives up to the end of the stream in batches of at most `max_bytes`, and releases each: the loop of a program in Rust,
     which the benchmark compares with that of a program in Python. Returns the number of bytes.

@@ -5,7 +5,8 @@
     stream = await aio.connect(nic, "10.77.0.1:5201")
     async for batch in stream: ...
 
-Nothing blocks: the event loop watches file descriptors of the library; only the name of a host is resolved in a thread. A call that is cancelled while it
+Nothing blocks: the event loop watches file descriptors of the library. Only the name of a host is resolved, and `iter_safetensors` waits, in a thread of the
+event loop's executor. A call that is cancelled while it
 waits has taken nothing from the queue of received bytes. One task may receive while another one sends. A NIC of `Netdev.pair` cannot be
 used: in its virtual time only calls move the clock.
 """
@@ -17,9 +18,9 @@ import errno
 import select
 import weakref
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _attempts, _native
+from . import _attempts, _loading, _native
 from ._errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._native import Address, Batch, BoundTx, Buffer, Netdev, Tensor
 
-__all__ = ["Listener", "Sent", "Stream", "connect", "listen"]
+__all__ = ["Listener", "Sent", "Stream", "TensorIterator", "connect", "iter_safetensors", "listen"]
 
 T = TypeVar("T")
 
@@ -271,3 +272,66 @@ async def _connect(nic: Netdev, address: str, source: Address | None) -> Stream:
         events.close()
         attempt.close()
     return Stream(stream)
+
+
+class TensorIterator:
+    """Tensors of a checkpoint in the order in which they come, for `async for`: pairs of name and tensor. `iter_safetensors` makes it."""
+
+    def __init__(self, make: Callable[[], _loading.TensorIterator]) -> None:
+        self._make = make
+        self._iterator: _loading.TensorIterator | None = None
+        self._step: asyncio.Future[tuple[str, Tensor] | None] | None = None
+
+    @property
+    def iterator(self) -> _loading.TensorIterator | None:
+        """The iterator that waits in its calls; None before the first tensor was awaited."""
+        return self._iterator
+
+    def __aiter__(self) -> TensorIterator:
+        return self
+
+    def _next(self) -> tuple[str, Tensor] | None:
+        if self._iterator is None:
+            self._iterator = self._make()
+        return next(self._iterator, None)
+
+    async def __anext__(self) -> tuple[str, Tensor]:
+        if self._step is None:
+            self._step = asyncio.get_running_loop().run_in_executor(None, self._next)
+        # If this task is cancelled, what comes is for the next call.
+        step = self._step
+        try:
+            taken = await asyncio.shield(step)
+        finally:
+            if step.done():
+                self._step = None
+        if taken is None:
+            raise StopAsyncIteration
+        return taken
+
+    async def aclose(self) -> None:
+        """Ends the load. Tensors that were taken stay."""
+        step, self._step = self._step, None
+        if self._iterator is not None:
+            await asyncio.to_thread(self._iterator.close)
+        if step is not None:
+            # It fails, because the load is closed, or was still being opened.
+            await asyncio.wait([step])
+            step.exception()
+            if self._iterator is not None:
+                self._iterator.close()
+
+    async def __aenter__(self) -> TensorIterator:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def iter_safetensors(url: str, nic: Netdev | None = None, **options: Any) -> TensorIterator:
+    """Loads tensors as `devmem_tcp.iter_safetensors` does, with the same arguments, for `async for`. The checkpoint is opened when the first tensor is
+    awaited. A function for the progress is called in another thread.
+    """
+    return TensorIterator(lambda: _loading.iter_safetensors(url, nic, **options))

@@ -28,6 +28,8 @@ pub(super) struct Direct {
     text: Vec<u8>,
     /// What the NIC was told of the places of the next bytes.
     plan: Plan,
+    /// Requests in flight when the plan was made, less those that are answered.
+    planned: usize,
     /// Received bytes that lay in the place of other payload than was foretold.
     moved: VecDeque<u8>,
     /// Bytes that the session has taken.
@@ -96,6 +98,7 @@ impl Direct {
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
             plan: Plan::default(),
+            planned: 0,
             moved: VecDeque::new(),
             taken: 0,
             mispredicted: 0,

@@ -21,7 +21,11 @@ impl HttpRequest {
         Self::s3_object_of(text, |name| std::env::var(name).ok())
     }
 
-    fn s3_object_of(
+    /// As [`s3_object`](Self::s3_object), with other variables than those of the environment.
+    ///
+    /// # Errors
+    /// As [`s3_object`](Self::s3_object).
+    pub fn s3_object_of(
         text: &str,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, UrlError> {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Done {
+pub(in crate::load) struct Done {
     /// Ends by starts. No two touch.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl Done {
     /// Adds a range, which may overlap others.
-    pub(super) fn add(&mut self, range: Range<u64>) {
+    pub(in crate::load) fn add(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -29,9 +29,12 @@ impl Done {
     }
 
     /// Returns what of `whole` has not come.
-    pub(super) fn missing_in(&self, whole: Range<u64>) -> Vec<Range<u64>> {
+    pub(in crate::load) fn missing_in(&self, whole: Range<u64>) -> Vec<Range<u64>> {
         let (mut missing, mut at) = (Vec::new(), whole.start);
-        for (&start, &end) in &self.ranges {
+        let before = self.ranges.range(..=whole.start).next_back();
+        let first = before.map_or(whole.start, |(start, _)| *start);
+        let end = whole.end.max(first);
+        for (&start, &end) in self.ranges.range(first..end) {
             if start > at {
                 missing.push(at..start.min(whole.end));
             }
@@ -42,11 +45,11 @@ impl Done {
         missing
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(in crate::load) fn bytes(&self) -> u64 {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(in crate::load) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ranges.iter().map(|(start, end)| *start..*end)
     }
 }

@@ -61,9 +61,14 @@ impl Direct {
             let end = self.taken.saturating_add(payload.len);
             self.plan.payload_ends(end)
         };
-        if is_idle || self.plan.is_enough(self.taken) && current.is_none_or(ends) {
+        let outstanding = session.outstanding();
+        let has_new = outstanding > self.planned;
+        self.planned = outstanding.min(self.planned);
+        let is_enough = self.plan.is_enough(self.taken) && !has_new;
+        if is_idle || is_enough && current.is_none_or(ends) {
             return Ok(());
         }
+        self.planned = outstanding;
         let Some(target) = landing.target_at(at) else {
             return Ok(());
         };

@@ -7,10 +7,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
+use crate::batch_state::{Layout, Run, Runs, State, was_released};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::kept::{Kept, Layout, Run, State, was_released};
 use crate::raw::HostBytes;
 use crate::released::released;
 use crate::repr;
@@ -97,15 +97,15 @@ impl Batch {
     }
 
     /// Moves the frags to sources of tensors.
-    fn keep<'a>(&self, state: &'a mut State) -> Result<&'a Kept, Error> {
+    fn keep<'a>(&self, state: &'a mut State) -> Result<&'a Runs, Error> {
         if let State::Lent(batch) = state {
-            let kept = Kept::of(batch)?;
-            if let State::Lent(batch) = std::mem::replace(state, State::Kept(kept)) {
+            let shared = Runs::of(batch)?;
+            if let State::Lent(batch) = std::mem::replace(state, State::Shared(shared)) {
                 self.spares.put(batch);
             }
         }
         match state {
-            State::Kept(kept) => Ok(kept),
+            State::Shared(shared) => Ok(shared),
             State::Lent(_) | State::Released => Err(was_released()),
         }
     }
@@ -196,8 +196,8 @@ impl Batch {
         let dtype = dtype.map_or(Ok(Dtype::BYTE), Dtype::of)?;
         let shape = shape.map(Shape::into_vec);
         let view = self.with(py, |state| {
-            let kept = self.keep(state)?;
-            if let [run] = &kept.runs[..] {
+            let shared = self.keep(state)?;
+            if let [run] = &shared.runs[..] {
                 let view = run.view()?;
                 if view.is_aligned(dtype) {
                     return view.shaped(dtype, shape.as_deref());
@@ -260,7 +260,7 @@ impl Batch {
             let (bytes, frags) = (repr::count(bytes, "byte"), repr::count(frags, "frag"));
             let place = match state {
                 State::Lent(_) => "lent",
-                State::Kept(_) => "kept by tensors",
+                State::Shared(_) => "kept by tensors",
                 State::Released => "released",
             };
             Ok(format!("{bytes} in {frags}, {place}"))

@@ -9,6 +9,7 @@
 
 mod arrivals;
 mod batch;
+mod batch_state;
 mod batches;
 mod binding;
 mod blocks;
@@ -18,7 +19,6 @@ mod device;
 mod dtype;
 mod error;
 mod interrupt;
-mod kept;
 mod listener;
 mod load;
 mod netdev;
@@ -59,7 +59,7 @@ mod _native {
     #[pymodule_export]
     use crate::load::load_safetensors;
     #[pymodule_export]
-    use crate::netdev::{Attempt, Netdev};
+    use crate::netdev::{Attempt, Netdev, resolve};
     #[pymodule_export]
     use crate::raw::Exported;
     #[pymodule_export]

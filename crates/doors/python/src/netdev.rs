@@ -1,5 +1,6 @@
 //! NICs.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -40,6 +41,23 @@ impl Netdev {
         }
     }
 
+    /// Begins to connect.
+    fn attempt(
+        &self,
+        py: Python<'_>,
+        address: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Attempt, Error> {
+        let nic = self.get(py)?;
+        let begun = released(py, || {
+            nic.begin_connect(address, options).map_err(Error::from)
+        });
+        Ok(Attempt {
+            connecting: Handle::new(begun?, "attempt"),
+            time: self.time,
+        })
+    }
+
     /// Returns another handle of the NIC.
     pub(crate) fn get(&self, py: Python<'_>) -> Result<devmem_tcp::Netdev, Error> {
         self.nic.with(py, |nic| nic.clone())
@@ -73,19 +91,53 @@ impl<'py> FromPyObject<'_, 'py> for Address {
     }
 }
 
+/// Most addresses of one name that are tried: a resolver may return thousands.
+const MAX_ADDRESSES: usize = 16;
+
 impl Address {
+    /// Returns the first address, for what can use only one.
     fn resolve(self, py: Python<'_>) -> Result<SocketAddr, Error> {
+        self.resolve_all(py).map(|(first, _)| first)
+    }
+
+    /// Returns the addresses of a name in the order of the resolver: the first one, and those after it.
+    fn resolve_all(self, py: Python<'_>) -> Result<(SocketAddr, Vec<SocketAddr>), Error> {
         let resolved = released(py, || {
-            let mut found = match &self {
+            let found = match &self {
                 Self::Text(text) => text.to_socket_addrs()?,
                 Self::Pair(host, port) => (host.as_str(), *port).to_socket_addrs()?,
             };
-            let nothing =
-                || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the name has no address");
-            found.next().ok_or_else(nothing)
+            let mut found = found.take(MAX_ADDRESSES);
+            let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+            Ok((found.next().ok_or_else(nothing)?, found.collect()))
         });
-        resolved.map_err(|error: std::io::Error| Error::not_an_address(&error))
+        resolved.map_err(|error: io::Error| Error::not_an_address(&error))
     }
+}
+
+/// The addresses of a name as texts with the port, in the order of the resolver.
+#[pyfunction]
+#[pyo3(name = "_resolve")]
+pub(crate) fn resolve(py: Python<'_>, address: Address) -> PyResult<Vec<String>> {
+    let (first, others) = address.resolve_all(py)?;
+    let all = [first].into_iter().chain(others);
+    Ok(all.map(|address| address.to_string()).collect())
+}
+
+/// Returns the options of a connection.
+fn connect_options(
+    py: Python<'_>,
+    source: Option<Address>,
+    congestion: Option<&str>,
+) -> Result<ConnectOptions, Error> {
+    let mut options = ConnectOptions::new();
+    if let Some(source) = source {
+        options = options.source(source.resolve(py)?);
+    }
+    if let Some(name) = congestion {
+        options = options.congestion(name.parse().map_err(Error::from)?);
+    }
+    Ok(options)
 }
 
 /// Opens a NIC in user space.
@@ -230,7 +282,8 @@ impl Netdev {
         Ok(Open(Listener::new(listener, self.time)))
     }
 
-    /// Connects; gives up after `timeout` seconds. `source`: the local address. `congestion`: the congestion control, as in `listen`.
+    /// Connects; gives up after `timeout` seconds. Of several addresses of a name, each is tried in turn, for as long. `source`: the
+    /// local address. `congestion`: the congestion control, as in `listen`.
     #[pyo3(signature = (address, timeout=None, source=None, congestion=None))]
     fn connect(
         &self,
@@ -240,33 +293,22 @@ impl Netdev {
         source: Option<Address>,
         congestion: Option<&str>,
     ) -> PyResult<Open<Stream>> {
-        let mut patience = Patience::new(Timeout::new(timeout)?, Time::Real);
-        let mut is_over = patience.is_over();
-        let connecting = self.begin_connect(py, address, source, congestion)?;
-        let edges = match self.time {
-            Time::Real => Some(connecting.edges(py)?),
-            // Each attempt advances the clock.
-            Time::Virtual => None,
-        };
-        loop {
-            if let Some(edges) = &edges {
-                edges.signal.arm();
+        let timeout = Timeout::new(timeout)?;
+        let options = connect_options(py, source, congestion)?;
+        let (first, others) = address.resolve_all(py)?;
+        let connect = |address| self.attempt(py, address, &options)?.finish(py, timeout);
+        let mut outcome = connect(first);
+        for address in others {
+            match outcome {
+                // An exception of Python, as of a signal, ends the call.
+                Ok(_) | Err(Error::Python(_)) => break,
+                Err(_) => outcome = connect(address),
             }
-            if let Some(stream) = connecting.try_finish(py)? {
-                return Ok(stream);
-            }
-            if is_over {
-                return Err(Error::no_answer().into());
-            }
-            if let Some(edges) = &edges {
-                released(py, || edges.sleep());
-            }
-            py.check_signals()?;
-            is_over = patience.is_over();
         }
+        Ok(outcome?)
     }
 
-    /// Begins to connect, without waiting.
+    /// Begins to connect to the first address of a name, without waiting.
     #[pyo3(signature = (address, source=None, congestion=None))]
     fn begin_connect(
         &self,
@@ -275,22 +317,8 @@ impl Netdev {
         source: Option<Address>,
         congestion: Option<&str>,
     ) -> PyResult<Attempt> {
-        let address = address.resolve(py)?;
-        let mut options = ConnectOptions::new();
-        if let Some(source) = source {
-            options = options.source(source.resolve(py)?);
-        }
-        if let Some(name) = congestion {
-            options = options.congestion(name.parse().map_err(Error::from)?);
-        }
-        let nic = self.get(py)?;
-        let begun = released(py, || {
-            nic.begin_connect(address, &options).map_err(Error::from)
-        });
-        Ok(Attempt {
-            connecting: Handle::new(begun?, "attempt"),
-            time: self.time,
-        })
+        let options = connect_options(py, source, congestion)?;
+        Ok(self.attempt(py, address.resolve(py)?, &options)?)
     }
 
     /// The shards of the NIC, each as a NIC: for one thread per shard, which share nothing. A shard has the connections that a
@@ -389,6 +417,41 @@ impl Attempt {
             .with(py, |connecting| connecting.signal())??;
         Ok(Edges::of(signal)?)
     }
+
+    /// Returns the stream once the connection is established. Never waits.
+    fn outcome(&self, py: Python<'_>) -> Result<Option<Open<Stream>>, Error> {
+        let finished = self
+            .connecting
+            .with(py, |connecting| connecting.try_finish())?;
+        Ok(finished?.map(|stream| Open(Stream::new(stream, self.time))))
+    }
+
+    /// Waits until the connection is established.
+    fn finish(&self, py: Python<'_>, timeout: Timeout) -> Result<Open<Stream>, Error> {
+        let mut patience = Patience::new(timeout, Time::Real);
+        let mut is_over = patience.is_over();
+        let edges = match self.time {
+            Time::Real => Some(self.edges(py)?),
+            // Each attempt advances the clock.
+            Time::Virtual => None,
+        };
+        loop {
+            if let Some(edges) = &edges {
+                edges.signal.arm();
+            }
+            if let Some(stream) = self.outcome(py)? {
+                return Ok(stream);
+            }
+            if is_over {
+                return Err(Error::no_answer());
+            }
+            if let Some(edges) = &edges {
+                released(py, || edges.sleep());
+            }
+            py.check_signals()?;
+            is_over = patience.is_over();
+        }
+    }
 }
 
 /// A signal, and the epoll set that sees its edges.
@@ -427,11 +490,7 @@ impl Edges {
 impl Attempt {
     /// Returns the stream once the connection is established; None while it is not. Never waits.
     fn try_finish(&self, py: Python<'_>) -> PyResult<Option<Open<Stream>>> {
-        let finished = self
-            .connecting
-            .with(py, |connecting| connecting.try_finish())?;
-        let stream = finished.map_err(Error::from)?;
-        Ok(stream.map(|stream| Open(Stream::new(stream, self.time))))
+        Ok(self.outcome(py)?)
     }
 
     /// What tells when there may be an outcome.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import threading
 from collections.abc import Callable
 
@@ -61,6 +62,17 @@ def wire():
     wire = Wire()
     yield wire
     wire.close()
+
+
+def listening_last(name: str) -> tuple[Netdev, Listener, int]:
+    """Returns the loopback interface, and a listener on the last address of `name`, on a port that is free on the others."""
+    nic = Netdev.kernel("lo")
+    found = list(dict.fromkeys(info[4][0] for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
+    if len(found) < 2:
+        pytest.skip(f"SKIP {name} has one address: {found}")
+    listener = nic.listen((found[-1], 0))
+    listener.settimeout(PATIENCE)
+    return nic, listener, listener.getsockname()[1]
 
 
 def pattern(length: int, seed: int = 0) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from conftest import ADDRESS, pattern
 
 import devmem_tcp
-from devmem_tcp import Dmabuf, Netdev, aio
+from devmem_tcp import Dmabuf, Netdev, _attempts, aio
 
 PATIENCE = 60
 
@@ -144,6 +144,73 @@ def test_connections_that_fail_raise_the_same_errors(nics):
             await asyncio.wait_for(aio.connect(sender, "10.77.0.77:9"), 0.05)
 
     run(main())
+
+
+def test_each_address_of_a_name_is_tried(nics, monkeypatch):
+    sender, receiver = nics
+    found = ["10.77.0.2:1", ADDRESS]
+    monkeypatch.setattr(aio._native, "_resolve", lambda address: found)
+
+    async def main():
+        async with aio.listen(receiver, ADDRESS) as listener:
+            async with await aio.connect(sender, "receiver.test:5201") as stream:
+                accepted, peer = await listener.accept()
+                assert peer == stream.stream.getsockname()
+                accepted.close()
+            found[1] = "10.77.0.2:2"
+            with pytest.raises(ConnectionRefusedError):
+                await aio.connect(sender, "receiver.test:5201")
+
+    run(main())
+
+
+class Attempt:
+    """What a connection attempt made."""
+
+    def __init__(self, address):
+        self.address = address
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_silent_address_does_not_hold_up_the_next_one_and_losers_are_closed():
+    begun, made, ended = [], [], []
+
+    async def connect(address):
+        begun.append(address)
+        try:
+            if address == "silent":
+                await asyncio.Event().wait()
+            if address == "refused":
+                raise ConnectionRefusedError(address)
+        except asyncio.CancelledError:
+            ended.append(address)
+            if address != "silent":
+                raise
+        made.append(Attempt(address))
+        return made[-1]
+
+    async def main():
+        stream = await _attempts.first_of(["silent", "refused", "good", "never"], connect)
+        assert (stream.address, stream.closed) == ("good", False)
+        assert (begun, ended) == (["silent", "refused", "good"], ["silent"])
+        # It had a connection when it was given up.
+        assert [(it.address, it.closed) for it in made] == [("good", False), ("silent", True)]
+        with pytest.raises(ConnectionRefusedError):
+            await _attempts.first_of(["refused", "refused"], connect)
+
+    run(main())
+
+
+def test_the_families_of_addresses_take_turns():
+    found = ["[::1]:1", "[::2]:1", "[::3]:1", "10.0.0.1:1"]
+    assert _attempts.in_turns(found) == ["[::1]:1", "10.0.0.1:1", "[::2]:1", "[::3]:1"]
+    for address in ("10.77.0.1:5201", "[fd77::1]:5201", ("fe80::1%lo", 80), ("::1", 80)):
+        assert not _attempts.is_name(address)
+    for address in ("localhost:80", ("store.example", 80), "nonsense"):
+        assert _attempts.is_name(address)
 
 
 def test_virtual_time_is_refused():

@@ -7,7 +7,7 @@ import textwrap
 import threading
 
 import pytest
-from conftest import pattern
+from conftest import PATIENCE, listening_last, pattern
 
 from devmem_tcp import ClosedError, Dmabuf, Netdev
 
@@ -29,6 +29,17 @@ def interrupted(call):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_each_address_of_a_name_is_tried():
+    nic, listener, port = listening_last("localhost")
+    with nic.connect(("localhost", port), timeout=PATIENCE) as stream:
+        accepted, peer = listener.accept()
+        assert peer == stream.getsockname()
+        accepted.close()
+    listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        nic.connect(("localhost", port), timeout=PATIENCE)
 
 
 def test_a_signal_ends_every_wait(wire):

@@ -189,11 +189,13 @@ class Netdev(_Closing):
         source: Address | None = None,
         congestion: str | None = None,
     ) -> Stream:
-        """Connects; gives up after `timeout` seconds. `source`: the local address. `congestion`: the congestion control, as in `listen`."""
+        """Connects; gives up after `timeout` seconds. Of several addresses of a name, each is tried in turn, for as long. `source`: the
+        local address. `congestion`: the congestion control, as in `listen`.
+        """
     def begin_connect(
         self, address: Address, source: Address | None = None, congestion: str | None = None
     ) -> _Connecting:
-        """Begins to connect, without waiting."""
+        """Begins to connect to the first address of a name, without waiting."""
     def shards(self) -> list[Netdev]:
         """The shards of the NIC, each as a NIC: for one thread per shard, which share nothing. A shard has the connections that a
         hash of their addresses and ports selects, so every shard must listen.
@@ -506,6 +508,9 @@ class _Connecting:
     def is_virtual(self) -> bool: ...
     def close(self) -> None:
         """Gives up."""
+
+def _resolve(address: Address) -> list[str]:
+    """The addresses of a name as texts with the port, in the order of the resolver."""
 
 def load_safetensors(
     url: str,

@@ -5,8 +5,8 @@
     stream = await aio.connect(nic, "10.77.0.1:5201")
     async for batch in stream: ...
 
-Nothing blocks: the event loop watches file descriptors of the library, and there is no thread, but for `iter_safetensors`, whose waits are in one of the event
-loop's executor. A call that is cancelled while it
+Nothing blocks: the event loop watches file descriptors of the library. Only the name of a host is resolved, and `iter_safetensors` waits, in a thread of the
+event loop's executor. A call that is cancelled while it
 waits has taken nothing from the queue of received bytes. One task may receive while another one sends. A NIC of `Netdev.pair` cannot be
 used: in its virtual time only calls move the clock.
 """
@@ -20,7 +20,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _loading, _native
+from . import _attempts, _loading, _native
 from ._errors import NotSupportedError
 
 if TYPE_CHECKING:
@@ -250,7 +250,13 @@ def listen(nic: Netdev, address: Address) -> Listener:
 
 
 async def connect(nic: Netdev, address: Address, source: Address | None = None) -> Stream:
-    """Connects. Cancelling gives up."""
+    """Connects. Of several addresses of a name, IPv6 and IPv4 are tried in turn: the next one when one has failed, or has not answered for
+    250 ms (RFC 8305). Cancelling gives up."""
+    found = await asyncio.to_thread(_native._resolve, address) if _attempts.is_name(address) else _native._resolve(address)
+    return await _attempts.first_of(found, lambda to: _connect(nic, to, source))
+
+
+async def _connect(nic: Netdev, address: str, source: Address | None) -> Stream:
     attempt = nic.begin_connect(address, source)
     _check(attempt)
     signal = attempt.signal()

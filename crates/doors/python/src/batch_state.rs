@@ -16,13 +16,13 @@ pub(crate) enum State {
     /// As received.
     Lent(RxBatch),
     /// The frags were moved to the sources of tensors.
-    Kept(Kept),
+    Shared(Runs),
     Released,
 }
 
 /// A batch in parts that are contiguous in their memory.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct Runs {
     frags: Vec<Layout>,
     pub(crate) runs: Vec<Run>,
 }
@@ -57,7 +57,7 @@ impl State {
     pub(crate) fn frags(&self) -> Result<Vec<Layout>, Error> {
         match self {
             Self::Lent(batch) => Ok(layout_of(batch)),
-            Self::Kept(kept) => Ok(kept.frags.clone()),
+            Self::Shared(shared) => Ok(shared.frags.clone()),
             Self::Released => Err(was_released()),
         }
     }
@@ -65,7 +65,7 @@ impl State {
     pub(crate) fn bytes(&self) -> Result<usize, Error> {
         match self {
             Self::Lent(batch) => Ok(batch.device_bytes() + batch.linear_bytes()),
-            Self::Kept(kept) => Ok(kept.runs.iter().map(|run| run.range.len()).sum()),
+            Self::Shared(shared) => Ok(shared.runs.iter().map(|run| run.range.len()).sum()),
             Self::Released => Err(was_released()),
         }
     }
@@ -83,8 +83,8 @@ impl State {
                     Some(id) => Ok(Place::of(&batch.memory_of(id)?)?.device),
                 }
             }
-            Self::Kept(kept) => {
-                let mut devices = kept.runs.iter().map(|run| run.source.place().device);
+            Self::Shared(shared) => {
+                let mut devices = shared.runs.iter().map(|run| run.source.place().device);
                 let other = devices.find(|device| *device != Device::Cpu);
                 Ok(other.unwrap_or(Device::Cpu))
             }
@@ -96,9 +96,9 @@ impl State {
     pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<usize, Error> {
         match self {
             Self::Lent(batch) => Ok(batch.copy_to(out)?),
-            Self::Kept(kept) => {
+            Self::Shared(shared) => {
                 let mut done = 0;
-                for run in &kept.runs {
+                for run in &shared.runs {
                     let room = out.get_mut(done..).unwrap_or_default();
                     let len = run.range.len().min(room.len());
                     run.source.copy_out(run.range.start, &mut room[..len])?;
@@ -121,9 +121,9 @@ impl State {
                 batch.copy_to(&mut bytes)?;
                 target.copy_in(at, &bytes)?;
             }
-            (Self::Kept(kept), _) => {
+            (Self::Shared(shared), _) => {
                 let mut at = at;
-                for run in &kept.runs {
+                for run in &shared.runs {
                     run.source
                         .copy_to(run.range.start, target, at, run.range.len())?;
                     at += run.range.len();
@@ -135,7 +135,7 @@ impl State {
     }
 }
 
-impl Kept {
+impl Runs {
     pub(crate) fn of(batch: &mut RxBatch) -> Result<Self, Error> {
         let frags = layout_of(batch);
         let mut memories = Vec::new();

@@ -209,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rst_counts_before_a_syn_and_a_syn_before_a_fin() {
+        let control = |syn, fin, rst| Control::from_flags(syn, fin, rst);
+        for others in [(false, false), (true, false), (false, true), (true, true)] {
+            assert_eq!(control(others.0, others.1, true), Control::Rst);
+        }
+        assert_eq!(control(true, true, false), Control::Syn);
+        assert_eq!(control(true, false, false), Control::Syn);
+        assert_eq!(control(false, true, false), Control::Fin);
+        assert_eq!(control(false, false, false), Control::None);
+    }
+
+    #[test]
     fn trim_keeps_the_part_inside_the_window() {
         let mut seg = segment(90, 30, Control::None);
         assert!(seg.trim_to_window(SeqNum(100), SeqNum(110)));

@@ -1,6 +1,6 @@
 //! Explicit congestion notification (RFC 3168): routers mark packets instead of dropping them.
 //!
-//! The two SYNs negotiate it ([`asks`], [`granted`], [`answered`]). New data is sent as [`Ecn::Ect0`](wire::Ecn::Ect0). The
+//! The two SYNs negotiate it ([`asks`], [`granted`], [`answered`]). New data is sent as [`Ecn::Ect0`]. The
 //! receiver echoes a mark in each ACK until the sender confirms it with CWR ([`Echo`](echo::Echo)). The sender reduces the congestion
 //! window once per window of data, and sets CWR on the next new data ([`CwrAnswer`](echo::CwrAnswer), and the phase CWR of
 //! `sender/recovery.rs`).

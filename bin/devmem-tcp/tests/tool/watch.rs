@@ -5,7 +5,7 @@ use std::process::{Child, ExitStatus};
 
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
 
-use crate::common::{LIMIT, has_tap, tool};
+use crate::common::{LIMIT, hang_up, has_tap, tool};
 use tool::pty::Pty;
 
 /// A run of the tool on a terminal.
@@ -125,6 +125,9 @@ fn the_run_ends_with_its_terminal() {
     const TEST: &str = "watch::the_run_ends_with_its_terminal";
     if !has_tap(TEST) {
         return;
+    }
+    if hang_up().is_none() {
+        return skip(TEST, "SIGHUP", "it is ignored, as by nohup, and the tool goes on then");
     }
     let Some(mut demo) = watch(TEST, "demo --bytes 900G --watch") else {
         return;

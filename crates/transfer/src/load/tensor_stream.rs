@@ -232,9 +232,14 @@ impl<E: fmt::Debug> TensorStream<E> {
                 };
             }
             let now = Instant::now();
+            let mut longest = until.saturating_duration_since(now);
             if let Some(needed) = coming.wanted {
                 let since = *coming.starved.get_or_insert(now);
-                if now.saturating_duration_since(since) >= self.patience {
+                let left = self
+                    .patience
+                    .saturating_sub(now.saturating_duration_since(since));
+                longest = longest.min(left);
+                if left.is_zero() {
                     coming.starved = None;
                     return Err(StreamFailure::Held {
                         held: coming.held,
@@ -246,7 +251,7 @@ impl<E: fmt::Debug> TensorStream<E> {
             if now >= until {
                 return Ok(Next::NotYet);
             }
-            coming = self.line.budget.wait(coming, until - now);
+            coming = self.line.budget.wait(coming, longest);
         }
     }
 

@@ -121,13 +121,15 @@ impl Use {
     /// Returns where a range is, and its length, if it is in the region: its address; or of a GPU's memory, its offset.
     pub(super) fn place(&self, offset: u64, len: u64) -> Option<(usize, usize)> {
         let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
-        let end = offset.checked_add(len)?;
+        if offset.checked_add(len)? > self.0.len {
+            return None;
+        }
         let start = match self.0.gpu {
-            // No overflow: `new` has checked the end of the region.
+            // No overflow: the offset is in the region, and `new` has checked its end.
             None => self.0.address + offset,
             Some(_) => offset,
         };
-        (end <= self.0.len).then_some((start, len))
+        Some((start, len))
     }
 }
 

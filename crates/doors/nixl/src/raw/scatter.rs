@@ -214,6 +214,8 @@ mod tests {
         assert_eq!(uses.take(&region), Some(0));
         let mut it = Scatter::new(Arc::new(uses), 1);
         assert!(it.push(0, 8, 9).is_none());
+        assert!(it.push(0, u64::MAX - 1, 1).is_none());
+        assert!(it.push(0, u64::MAX, 1).is_none());
         assert!(it.push(1, 0, 1).is_none());
         assert!(it.push(0, 8, 8).is_some());
         assert_eq!(it.left(), 8);

@@ -127,7 +127,11 @@ fn the_run_ends_with_its_terminal() {
         return;
     }
     if hang_up().is_none() {
-        return skip(TEST, "SIGHUP", "it is ignored, as by nohup, and the tool goes on then");
+        return skip(
+            TEST,
+            "SIGHUP",
+            "it is ignored, as by nohup, and the tool goes on then",
+        );
     }
     let Some(mut demo) = watch(TEST, "demo --bytes 900G --watch") else {
         return;

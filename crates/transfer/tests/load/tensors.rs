@@ -163,8 +163,9 @@ fn the_next_tensors_wait_until_there_is_room_for_them() {
             settings.patience = Duration::from_millis(50);
             let mut stream = start(&loader, &checkpoint, all(&checkpoint), settings).unwrap();
             let (mut held, mut starved) = (Vec::new(), 0);
+            let begun = Instant::now();
             loop {
-                match stream.next(PATIENCE) {
+                match stream.next(10 * PATIENCE) {
                     Ok(NextTensor::Tensor(arrived)) => held.push(arrived),
                     Ok(NextTensor::End) => break,
                     Ok(NextTensor::NotYet) => panic!("nothing came"),
@@ -182,6 +183,7 @@ fn the_next_tensors_wait_until_there_is_room_for_them() {
             }
             // 9.5 MB do not fit at once.
             assert!(starved >= 1);
+            assert!(begun.elapsed() < PATIENCE, "told after the limit of the call");
             let too_small = StreamSettings::new(2 * MIB as u64);
             match start(&loader, &checkpoint, all(&checkpoint), too_small) {
                 Err(StreamFailure::TooLarge { name, .. }) => assert_eq!(name, "a1"),

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use devmem_linux::socket::TcpInfo;
 use devmem_linux::test_util::{in_netns, skip};
 use devmem_tcp::{
-    Dmabuf, Netdev, RxBatch,
+    Dmabuf, Netdev, RxBatch, Stream,
     tcp::{Congestion, Ecn, TcpOptions},
 };
 
@@ -28,6 +28,22 @@ fn set_kernel(tcp_ecn: &str) {
     std::fs::write("/proc/sys/net/ipv4/tcp_ecn", tcp_ecn).expect("a network of our own");
 }
 
+/// Receives `bytes` from the kernel, which must see marks. Returns a second handle of its end, which has sent all.
+fn receive_marked(ours: &mut Stream, theirs: &TcpStream, bytes: usize) -> TcpStream {
+    let mut back = theirs.try_clone().expect("a second handle");
+    let kernel = std::thread::spawn(move || {
+        back.write_all(&expected(0, bytes)).expect("all is read");
+        back.shutdown(Shutdown::Write).expect("open");
+        back
+    });
+    let memory = Dmabuf::anonymous(4096).expect("memory");
+    assert_eq!(receive_all(ours, &memory), bytes);
+    let back = kernel.join().expect("the peer");
+    let kernels = TcpInfo::of(back.as_fd()).expect("a TCP socket");
+    assert!(kernels.delivered_ce() > 0, "{kernels:?}");
+    back
+}
+
 #[test]
 fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
     const BYTES: usize = 3_000_000;
@@ -41,18 +57,7 @@ fn marks_reduce_the_window_of_either_side_and_change_no_byte() {
                 });
                 let mut ours = host.connect(&nic);
                 let theirs = host.accept();
-                let mut back = theirs.try_clone().expect("a second handle");
-                let kernel = std::thread::spawn(move || {
-                    back.write_all(&expected(0, BYTES)).expect("all is read");
-                    back.shutdown(Shutdown::Write).expect("open");
-                    back
-                });
-                let memory = Dmabuf::anonymous(4096).expect("memory");
-                assert_eq!(receive_all(&mut ours, &memory), BYTES);
-                let back = kernel.join().expect("the peer");
-                let kernels = TcpInfo::of(back.as_fd()).expect("a TCP socket");
-                assert!(kernels.delivered_ce() > 0, "{kernels:?}");
-
+                let back = receive_marked(&mut ours, &theirs, BYTES);
                 let receiving = std::thread::spawn(move || check_all(theirs));
                 nic.send(&mut ours, BYTES, 30_000);
                 let info = ours.tcp_info().expect("open");
@@ -137,17 +142,7 @@ fn dctcp_and_linux_dctcp_agree_and_answer_marks_by_their_share() {
         let (host, nic) = Host::with_nic(V4, |builder| builder.impair(impairment).tcp(dctcp()));
         let mut ours = host.connect(&nic);
         let theirs = host.accept();
-        let mut back = theirs.try_clone().expect("a second handle");
-        let kernel = std::thread::spawn(move || {
-            back.write_all(&expected(0, BYTES)).expect("all is read");
-            back.shutdown(Shutdown::Write).expect("open");
-            back
-        });
-        let memory = Dmabuf::anonymous(4096).expect("memory");
-        assert_eq!(receive_all(&mut ours, &memory), BYTES);
-        let back = kernel.join().expect("the peer");
-        let kernels = TcpInfo::of(back.as_fd()).expect("a TCP socket");
-        assert!(kernels.delivered_ce() > 0, "{kernels:?}");
+        let _back = receive_marked(&mut ours, &theirs, BYTES);
         let receiving = std::thread::spawn(move || check_all(theirs));
         nic.send(&mut ours, BYTES, 30_000);
         let info = ours.tcp_info().expect("open");

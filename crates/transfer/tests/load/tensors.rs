@@ -183,7 +183,10 @@ fn the_next_tensors_wait_until_there_is_room_for_them() {
             }
             // 9.5 MB do not fit at once.
             assert!(starved >= 1);
-            assert!(begun.elapsed() < PATIENCE, "told after the limit of the call");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "told after the limit of the call"
+            );
             let too_small = StreamSettings::new(2 * MIB as u64);
             match start(&loader, &checkpoint, all(&checkpoint), too_small) {
                 Err(StreamFailure::TooLarge { name, .. }) => assert_eq!(name, "a1"),

@@ -307,7 +307,14 @@ fn a_waiter_naps_while_a_stream_arrives_and_not_after_a_send_of_the_program() {
         let idle = Duration::from_micros(1);
         let mut core = driver.core.lock();
         let mut rest = wait.idling.rest();
-        core.pause(&driver.clock, wait, idle, Duration::MAX, &mut rest)
+        core.pause(
+            &driver.clock,
+            wait,
+            driver.now(),
+            idle,
+            Duration::MAX,
+            &mut rest,
+        )
     };
     assert_eq!(pause(), Pause::Yield);
     driver.core.lock().received += 1000;
@@ -326,7 +333,14 @@ fn a_waiter_does_not_nap_while_connections_begin_and_end() {
         let mut core = driver.core.lock();
         core.received += packets;
         let idle = Duration::from_micros(1);
-        core.pause(&driver.clock, wait, idle, Duration::MAX, &mut None)
+        core.pause(
+            &driver.clock,
+            wait,
+            driver.now(),
+            idle,
+            Duration::MAX,
+            &mut None,
+        )
     };
     assert_eq!(pause_after_packets(0), Pause::Yield, "one has begun");
     let end = |call: &dyn Fn(&mut Stack)| {
@@ -378,7 +392,7 @@ fn a_waiter_rests_after_the_sleep_if_a_rest_before_it_was_in_vain() {
     let mut core = driver.core.lock();
     let clock = &driver.clock;
     let pause = |core: &mut Core<OneStack>, left: &mut Option<Duration>| {
-        core.pause(clock, wait, rest, long, left)
+        core.pause(clock, wait, driver.now(), rest, long, left)
     };
     for _ in 0..3 {
         assert_eq!(pause(&mut core, &mut Some(rest)), Pause::Nap(rest));

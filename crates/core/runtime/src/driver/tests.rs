@@ -271,6 +271,27 @@ fn the_background_thread_looks_at_an_empty_link_once_before_it_sleeps() {
 }
 
 #[test]
+fn a_frame_that_comes_alone_as_the_one_before_is_not_followed_by_a_look() {
+    let (stack, left, looks) = watched_flood(0);
+    let driver = driver(stack);
+    let looks_at = |frames| {
+        left.fetch_add(frames, Ordering::Relaxed);
+        let before = looks.load(Ordering::Relaxed);
+        driver.poll(&mut driver.core.lock());
+        looks.load(Ordering::Relaxed) - before
+    };
+    assert_eq!([1, 0].map(looks_at), [2, 1], "a frame, and none; none");
+    assert_eq!([1, 0, 1, 0].map(looks_at), [1, 1, 1, 1]);
+    assert_eq!(
+        [3, 0].map(looks_at),
+        [1, 3],
+        "the others come with the next poll"
+    );
+    assert_eq!(left.load(Ordering::Relaxed), 0);
+    assert_eq!([1, 0].map(looks_at), [2, 1], "it may be one of three again");
+}
+
+#[test]
 fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
     let (driver, _) = with_one_to_accept();
     let now = driver.now();

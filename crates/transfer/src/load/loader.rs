@@ -226,12 +226,12 @@ impl Loader {
             first,
             window,
         } = source.piece_lengths();
-        // An export may end with a part of a block. Many servers read it, although they name a block.
-        let is_end = |end: u64| source.size() == Some(end);
-        if let Some(&Range { start, end }) = unaligned(&ranges, block)
-            && !(start.is_multiple_of(block) && is_end(end))
-        {
-            return Err(LoadError::Unaligned { start, end, block });
+        if let Some((range, blocks)) = unaligned(&ranges, block, source.size()) {
+            return Err(LoadError::Unaligned {
+                range,
+                block,
+                blocks,
+            });
         }
         let wanted = self.settings.piece_bytes(usual);
         let connections = source.usable_connections(self.settings.connections());

@@ -68,14 +68,11 @@ impl Transport {
     ) -> Result<Came, LoadError> {
         match self {
             Self::Tcp(stream) => receive(stream, batch, text),
-            Self::Tls(tls) => match tls.receive() {
-                Ok(tls::Came::Bytes) => {
-                    let plain = tls.plain();
-                    let count = plain.len();
-                    text.extend_from_slice(plain);
-                    tls.take(count);
-                    Ok(Came::Bytes)
-                }
+            Self::Tls(tls) => match tls.receive(&mut |bytes| {
+                text.extend_from_slice(bytes);
+                bytes.len()
+            }) {
+                Ok(tls::Came::Bytes) => Ok(Came::Bytes),
                 Ok(tls::Came::Nothing) => Ok(Came::Nothing),
                 Ok(tls::Came::End) => Ok(Came::End),
                 Ok(tls::Came::Cut) => Ok(Came::Broken(CUT.to_owned())),
@@ -91,7 +88,7 @@ impl Transport {
         let is_idle = match self {
             Self::Tcp(stream) => matches!(stream.peek(&mut [0]), Err(RecvError::WouldBlock)),
             // Tickets for later sessions come after the handshake.
-            Self::Tls(tls) => matches!(tls.receive(), Ok(tls::Came::Nothing)),
+            Self::Tls(tls) => matches!(tls.receive(&mut |_| 0), Ok(tls::Came::Nothing)),
         };
         self.stream().set_nonblocking(false);
         is_idle

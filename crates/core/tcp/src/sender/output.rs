@@ -101,11 +101,8 @@ impl<P: Payload> Sender<P> {
                 .congestion
                 .on_application_limited(self.flight.pipe());
         }
-        let release = self
-            .rate
-            .pacer
-            .release(cx.now)
-            .filter(|_| waits || self.flight.board.lost() > 0);
+        let waits = waits || self.flight.board.lost() > 0;
+        let release = self.rate.pacer.await_release(waits, cx.now);
         self.timers.set_paced_until(release);
     }
 

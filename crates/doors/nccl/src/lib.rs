@@ -16,7 +16,8 @@
 //! (`ptrSupport` is 5, else 1): copies of a GPU promise no order of their bytes. It takes memory of NVIDIA's GPUs only. It waits for
 //! the copies of a gather, as a call that moves bytes must not return before; so it needs no flush. With
 //! UNPACK it holds frags as long as kernels need them, and does not look whether the pool is large enough for all that is posted.
-//! It has run neither inside of NCCL nor on a GPU: tests have a stub of the driver, whose memory the CPU cannot access.
+//! It has never run on a GPU: tests run the released NCCL with a stand-in for CUDA, and have a stub of the driver, whose memory the CPU
+//! cannot access.
 
 mod comm;
 mod config;

@@ -7,7 +7,7 @@ use super::{Counts, Wire};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};
-use crate::load::tls::{Came, TlsStream};
+use crate::load::tls::{TlsRead, TlsStream};
 use crate::load::transport::{CUT, Transport};
 
 /// A TLS connection.
@@ -40,10 +40,10 @@ impl Wire for Decrypted {
         landing: &mut Landing<'_>,
     ) -> Result<Option<usize>, Fault> {
         match self.tls.receive().map_err(fault)? {
-            Came::Bytes => {}
-            Came::Nothing => return Ok(None),
-            Came::End => return Err(session.on_end()),
-            Came::Cut => return Err(cut(session.on_end())),
+            TlsRead::Bytes => {}
+            TlsRead::Nothing => return Ok(None),
+            TlsRead::End => return Err(session.on_end()),
+            TlsRead::Cut => return Err(cut(session.on_end())),
         }
         let taken = give(next, self.tls.plain(), session, landing)?;
         self.tls.take(taken);

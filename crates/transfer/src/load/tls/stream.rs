@@ -24,7 +24,7 @@ const RECORD_BYTES: usize = 5 + (16 << 10) + 256;
 
 /// What a receive has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum TlsRead {
     /// Decrypted bytes.
     Bytes,
     /// Nothing that is complete, so far.
@@ -144,18 +144,18 @@ impl TlsStream {
     ///
     /// # Errors
     /// The connection broke, or the records are wrong.
-    pub(crate) fn receive(&mut self) -> Result<Came, LoadError> {
+    pub(crate) fn receive(&mut self) -> Result<TlsRead, LoadError> {
         loop {
             if !self.plain().is_empty() {
-                return Ok(Came::Bytes);
+                return Ok(TlsRead::Bytes);
             }
             if self.is_closed {
-                return Ok(Came::End);
+                return Ok(TlsRead::End);
             }
             match self.fill()? {
-                Some(0) => return Ok(Came::Cut),
+                Some(0) => return Ok(TlsRead::Cut),
                 Some(_) => self.proceed()?,
-                None => return Ok(Came::Nothing),
+                None => return Ok(TlsRead::Nothing),
             }
             // The answer to a change of keys, for example.
             self.flush()?;

@@ -44,6 +44,7 @@ const ISLANDS: &[&str] = &[
     "crates/doors/streamer/src/ffi/",
     "crates/doors/nccl/tests/judge/loaded/",
     "crates/doors/nccl/tests/released/device/kernel.rs",
+    "crates/doors/nccl/tests/released/device/memory.rs",
     "crates/doors/nccl/tests/released/device/pipe.rs",
     "crates/doors/nccl/tests/released/device/runtime.rs",
     "crates/doors/nccl/tests/released/library/",

@@ -255,23 +255,28 @@ fn an_object_of_a_store_that_checks_signatures_is_loaded() {
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_store.py"))
             .stderr(Stdio::null());
         let _store = Killed::once_listening(python.spawn().expect("it was found before"), 8000);
-        let load = |secret: &str| {
+        let load = |secret: &str, verify: &str| {
             let mut command = tool();
+            command.args("load --peer-addr 10.77.0.1/24 --piece 100K --json".split(' '));
             command
-                .args("load --peer-addr 10.77.0.1/24 --piece 100K --json --verify=xxh3".split(' '));
-            command.args(["s3://models/a b"]).env_remove("http_proxy");
+                .args([verify, "s3://models/a b"])
+                .env_remove("http_proxy");
             command.env("AWS_ENDPOINT_URL", "http://10.77.0.1:8000");
             command.env("AWS_ACCESS_KEY_ID", "key");
             command.env("AWS_SECRET_ACCESS_KEY", secret);
             start_command(command).finish()
         };
-        let json = load("sec/ret").json();
+        let json = load("sec/ret", "--verify=xxh3").json();
         assert_eq!(json["bytes"], 1_024_000, "{json}");
         // That of the reference implementation.
         assert_eq!(json["xxh3"], "eb1713fb5109680b", "{json}");
         assert_eq!(json["url"], "http://10.77.0.1:8000/models/a%20b", "{json}");
         assert_everything_home(&json);
-        load("wrong").failed_with(1, "403 SignatureDoesNotMatch");
+        // The store tells its checksum only to those who ask for it.
+        let json = load("sec/ret", "--verify").json();
+        assert_eq!(json["crc32c"], "640a73c9", "{json}");
+        assert_eq!(json["crc32c_matches"], true, "{json}");
+        load("wrong", "--verify").failed_with(1, "403 SignatureDoesNotMatch");
     });
 }
 

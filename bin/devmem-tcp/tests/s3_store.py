@@ -8,6 +8,8 @@ import hmac
 import http.server
 
 KEY, SECRET = "key", "sec/ret"
+# CRC-32C of BODY, as S3 tells it to those who ask: for the whole object, and not with a range.
+CRC32C = "ZApzyQ=="
 PATH = "/models/a%20b"
 BODY = bytes(range(256)) * 4000
 EMPTY_BODY = hashlib.sha256(b"").hexdigest()
@@ -29,7 +31,7 @@ class Store(http.server.BaseHTTPRequestHandler):
         key, *scope = parts["Credential"].split("/")
         names = parts["SignedHeaders"]
         fields = "".join(f"{name}:{self.headers[name]}\n" for name in names.split(";"))
-        request = f"GET\n{self.path}\n\n{fields}\n{names}\n{EMPTY_BODY}"
+        request = f"{self.command}\n{self.path}\n\n{fields}\n{names}\n{EMPTY_BODY}"
         lines = [
             algorithm,
             self.headers["x-amz-date"],
@@ -42,11 +44,27 @@ class Store(http.server.BaseHTTPRequestHandler):
         right = mac(signer, "\n".join(lines)).hex()
         return key == KEY and hmac.compare_digest(right, parts["Signature"])
 
+    def refuses(self):
+        if self.path == PATH and self.is_signed():
+            return False
+        self.send_response(403, "SignatureDoesNotMatch")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return True
+
+    def do_HEAD(self):
+        if self.refuses():
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        names = self.headers["Authorization"].partition("SignedHeaders=")[2].partition(",")[0]
+        asks = "x-amz-checksum-mode" in names.split(";")
+        if asks and self.headers["x-amz-checksum-mode"] == "ENABLED":
+            self.send_header("x-amz-checksum-crc32c", CRC32C)
+        self.end_headers()
+
     def do_GET(self):
-        if self.path != PATH or not self.is_signed():
-            self.send_response(403, "SignatureDoesNotMatch")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+        if self.refuses():
             return
         first, last = self.headers["Range"].removeprefix("bytes=").split("-")
         body = BODY[int(first) : int(last) + 1]

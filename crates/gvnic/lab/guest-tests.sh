@@ -88,7 +88,9 @@ in_guest() {
     }
 }
 
-in_guest "$folder/list" nic,kernel,udmabuf
+# nccl.sh runs the released NCCL.
+grep -v '^devmem-nccl/released ' "$folder/list" >"$folder/all"
+in_guest "$folder/all" nic,kernel,udmabuf
 
 # The tests of bytes that a NIC leaves with the headers: its other end adds the option that only they want.
 printf '#!/bin/sh\nexec "%s" "$@" --linear 100\n' "$(realpath "$tool")" >"$folder/nic"

@@ -10,8 +10,8 @@
 //! so more threads would only wait for each other. Several connections hide round trips and server latency; a load uses no more
 //! than make it faster.
 //!
-//! The bytes of https servers are decrypted by the CPU in host memory, and one copy takes them to their place: only a NIC that decrypts TLS could
-//! place plain bytes in device memory. `Transport` is a connection with or without TLS, and a `Wire` receives from it.
+//! The bytes of https servers are decrypted by the CPU in host memory, and copied to their place record by record: only a NIC that decrypts TLS
+//! could place plain bytes in device memory. `Transport` is a connection with or without TLS, and a `Wire` receives from it.
 //!
 //! # One piece
 //!

@@ -70,15 +70,23 @@ impl Bench {
         self.peer.run(work).unwrap()
     }
 
-    /// The address of the other end.
-    pub fn peer_ip(&self) -> IpAddr {
+    /// The name of the NIC at the other end, in its namespace, and its address.
+    pub fn peer_nic(&self) -> (String, IpAddr) {
         let find = || {
             let all = netif::interfaces().unwrap().into_iter();
-            let addresses = all.flat_map(|(index, ..)| netif::addresses(index).unwrap());
-            let mut v4 = addresses.filter(|ip| ip.is_ipv4() && !ip.is_loopback());
-            v4.next().expect("the other end has an address")
+            let mut found = all.flat_map(|(index, name, ..)| {
+                let addresses = netif::addresses(index).unwrap().into_iter();
+                let v4 = addresses.filter(|ip| ip.is_ipv4() && !ip.is_loopback());
+                v4.map(move |ip| (name.clone(), ip))
+            });
+            found.next().expect("the other end has an address")
         };
         self.at_peer(find)
+    }
+
+    /// The address of the other end.
+    pub fn peer_ip(&self) -> IpAddr {
+        self.peer_nic().1
     }
 
     /// An ordinary program's connection from the other end.

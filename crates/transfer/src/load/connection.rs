@@ -30,14 +30,12 @@ trait Wire: fmt::Debug {
     /// Sends as many of `bytes` as there is room for, and removes them.
     fn send(&mut self, bytes: &mut Vec<u8>) -> Result<(), Fault>;
 
-    /// Receives once what comes `next`, and gives it to the session or its place. Returns the number of bytes, `None` if there are none
-    /// yet.
+    /// Receives once, and gives what comes to the session or its place. Returns its bytes, `None` if there are none yet.
     fn receive(
         &mut self,
-        next: Next,
         session: &mut dyn Session,
         landing: &mut Landing<'_>,
-    ) -> Result<Option<usize>, Fault>;
+    ) -> Result<Option<Received>, Fault>;
 
     /// Prepares the place of the payload that comes next.
     fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault>;
@@ -50,6 +48,29 @@ trait Wire: fmt::Debug {
 
     /// Returns the connection for another session; `None`: it has received what nobody took.
     fn into_transport(self: Box<Self>) -> Option<Transport>;
+}
+
+/// The bytes of one receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Received {
+    /// All that were taken, those of headers, too.
+    bytes: u64,
+    /// Those of payload.
+    payload: u64,
+    /// Those of a file that was sent whole, which nobody wants: it ends.
+    skipped: u64,
+}
+
+impl Received {
+    /// Counts bytes of what was to come.
+    fn count(&mut self, next: Next, bytes: u64) {
+        self.bytes += bytes;
+        match next {
+            Next::Payload { .. } | Next::Zeros { .. } => self.payload += bytes,
+            Next::Skip(_) => self.skipped += bytes,
+            Next::Nothing | Next::Text(_) | Next::Header(_) => {}
+        }
+    }
 }
 
 /// What a wire counts beside its stream.
@@ -132,8 +153,7 @@ impl Connection {
         let mut heard = false;
         // The NIC has to know where payload belongs before it arrives, so the headers before it are read at once.
         for _ in 0..=HEADERS_AT_ONCE {
-            let received = self.step(landing, now)?;
-            let has_bytes = received.is_some_and(|bytes| bytes > 0);
+            let has_bytes = self.step(landing, now)?;
             heard |= has_bytes;
             self.wire.place_next(&*self.session, landing)?;
             let is_header = matches!(self.session.next(), Next::Text(_) | Next::Header(_));
@@ -147,32 +167,26 @@ impl Connection {
         Ok(heard)
     }
 
-    /// Receives once. Returns the number of bytes, `None` if there are none yet.
-    fn step(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<Option<u64>, Fault> {
-        let next = self.session.next();
-        let received = match next {
-            Next::Nothing => return Ok(Some(0)),
-            Next::Zeros { at, len } => {
+    /// Receives once. Returns whether any bytes came.
+    fn step(&mut self, landing: &mut Landing<'_>, now: Instant) -> Result<bool, Fault> {
+        let mut received = Received::default();
+        match self.session.next() {
+            Next::Nothing => {}
+            next @ Next::Zeros { at, len } => {
                 landing.zeros(at, len)?;
                 self.session.on_bytes(len)?;
-                Some(len)
+                received.count(next, len);
             }
-            next => {
-                let received = self.wire.receive(next, &mut *self.session, landing)?;
-                received.map(|bytes| bytes as u64)
+            Next::Text(_) | Next::Header(_) | Next::Payload { .. } | Next::Skip(_) => {
+                let came = self.wire.receive(&mut *self.session, landing);
+                // What came before a fault stays.
+                landing.settle()?;
+                received = came?.unwrap_or_default();
             }
-        };
-        let bytes = received.unwrap_or(0);
-        match next {
-            Next::Payload { .. } | Next::Zeros { .. } => {
-                self.placed += bytes;
-                self.pace.add(bytes, now);
-            }
-            // Of a file that was sent whole: it ends.
-            Next::Skip(_) => self.pace.add(bytes, now),
-            Next::Nothing | Next::Text(_) | Next::Header(_) => {}
         }
-        Ok(received)
+        self.placed += received.payload;
+        self.pace.add(received.payload + received.skipped, now);
+        Ok(received.bytes > 0)
     }
 
     /// Returns a piece that has become whole, once.

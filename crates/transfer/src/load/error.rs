@@ -202,16 +202,16 @@ pub enum LoadError {
     },
     /// A range does not start and end at multiples of the source's block, or end with the source.
     #[error(
-        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the source\n  widen the range to {} to {}",
-        start - start % block, end.saturating_add(block - 1) / block * block
+        "bytes {} to {} do not start and end at multiples of {block}, the block of the source\n  widen the range to {} to {}",
+        .range.start, .range.end, .blocks.start, .blocks.end
     )]
     Unaligned {
-        /// First byte.
-        start: u64,
-        /// End.
-        end: u64,
+        /// The range.
+        range: Range<u64>,
         /// Size of a block.
         block: u64,
+        /// The whole blocks that it lies in, up to the end of the source.
+        blocks: Range<u64>,
     },
     /// The file is not the one that was opened.
     #[error(

@@ -10,7 +10,7 @@ use devmem_tcp::{Netdev, memory::check_room};
 use super::dial::GoOn;
 use super::error::LoadError;
 use super::http::{Client, HttpFile};
-use super::landing::{Landed, Landing, Take, Targets, Watch};
+use super::landing::{Landed, Landing, Places, Take, Watch};
 use super::loaded::Loaded;
 use super::notice::Notice;
 use super::origin::Origin;
@@ -135,10 +135,9 @@ impl Loader {
     ) -> Result<Loaded, LoadError> {
         let layout = Layout::new(parts)?;
         let ranges = layout.ranges();
-        let targets = Targets::bind(&self.nic, &layout);
         let watch = watch.map(|watch| -> &mut Watch<'_> { watch });
-        let landing = Landing::Memory(&layout, targets, watch);
-        self.run(source, ranges, landing, progress)
+        let places = Places::new(&self.nic, &layout, watch);
+        self.run(source, ranges, Landing::Memory(places), progress)
     }
 
     /// Loads `ranges` of `source` and hands every batch to `take`, where it lies in the bound memory. Pieces of different
@@ -226,12 +225,12 @@ impl Loader {
             first,
             window,
         } = source.piece_lengths();
-        // An export may end with a part of a block. Many servers read it, although they name a block.
-        let is_end = |end: u64| source.size() == Some(end);
-        if let Some(&Range { start, end }) = unaligned(&ranges, block)
-            && !(start.is_multiple_of(block) && is_end(end))
-        {
-            return Err(LoadError::Unaligned { start, end, block });
+        if let Some((range, blocks)) = unaligned(&ranges, block, source.size()) {
+            return Err(LoadError::Unaligned {
+                range,
+                block,
+                blocks,
+            });
         }
         let wanted = self.settings.piece_bytes(usual);
         let connections = source.usable_connections(self.settings.connections());

@@ -1,4 +1,4 @@
-//! TLS of https servers: the CPU decrypts their bytes in host memory, from where one copy takes them to their place.
+//! TLS of https servers: the CPU decrypts their bytes in host memory, from where they are copied to their place.
 //!
 //! `rustls` is the protocol without I/O. A [`TlsStream`] moves records between it and a [`Stream`](devmem_tcp::Stream), of
 //! our stack or of the kernel's.

@@ -68,14 +68,11 @@ impl Transport {
     ) -> Result<ReadOutcome, LoadError> {
         match self {
             Self::Tcp(stream) => receive(stream, batch, text),
-            Self::Tls(tls) => match tls.receive() {
-                Ok(tls::TlsRead::Bytes) => {
-                    let plain = tls.plain();
-                    let count = plain.len();
-                    text.extend_from_slice(plain);
-                    tls.take(count);
-                    Ok(ReadOutcome::Bytes)
-                }
+            Self::Tls(tls) => match tls.receive(&mut |bytes| {
+                text.extend_from_slice(bytes);
+                bytes.len()
+            }) {
+                Ok(tls::TlsRead::Bytes) => Ok(ReadOutcome::Bytes),
                 Ok(tls::TlsRead::Nothing) => Ok(ReadOutcome::Nothing),
                 Ok(tls::TlsRead::End) => Ok(ReadOutcome::End),
                 Ok(tls::TlsRead::Cut) => Ok(ReadOutcome::Broken(CUT.to_owned())),
@@ -91,7 +88,7 @@ impl Transport {
         let is_idle = match self {
             Self::Tcp(stream) => matches!(stream.peek(&mut [0]), Err(RecvError::WouldBlock)),
             // Tickets for later sessions come after the handshake.
-            Self::Tls(tls) => matches!(tls.receive(), Ok(tls::TlsRead::Nothing)),
+            Self::Tls(tls) => matches!(tls.receive(&mut |_| 0), Ok(tls::TlsRead::Nothing)),
         };
         self.stream().set_nonblocking(false);
         is_idle

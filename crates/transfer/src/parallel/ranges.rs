@@ -40,11 +40,19 @@ pub(crate) fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<
     joined
 }
 
-/// Returns the first range that does not start and end at multiples of `block`.
-pub(crate) fn unaligned(ranges: &[Range<u64>], block: u64) -> Option<&Range<u64>> {
-    let is_aligned =
-        |range: &Range<u64>| range.start.is_multiple_of(block) && range.end.is_multiple_of(block);
-    ranges.iter().find(|range| !is_aligned(range))
+/// Returns the first range that is not of whole blocks, and the blocks that it lies in. All bytes, if their number is known, may end with a part
+/// of a block: many servers that name a block read and write it.
+pub(crate) fn unaligned(
+    ranges: &[Range<u64>],
+    block: u64,
+    size: Option<u64>,
+) -> Option<(Range<u64>, Range<u64>)> {
+    let all = 0..size.unwrap_or(u64::MAX);
+    let blocks_of = |range: &Range<u64>| widened(std::slice::from_ref(range), block, &all).pop();
+    ranges.iter().find_map(|range| {
+        let blocks = blocks_of(range).filter(|blocks| blocks != range)?;
+        Some((range.clone(), blocks))
+    })
 }
 
 /// Returns sorted ranges inside of `whole`, widened to multiples of `block` from its start on, and joined where they touch then.
@@ -87,8 +95,10 @@ mod tests {
 
     #[test]
     fn ranges_and_pieces_obey_the_block_size() {
-        assert_eq!(unaligned(&[0..8, 8..15], 8), Some(&(8..15)));
-        assert_eq!(unaligned(&[8..16], 8), None);
+        assert_eq!(unaligned(&[0..8, 8..15], 8, None), Some((8..15, 8..16)));
+        assert_eq!(unaligned(&[8..16], 8, Some(99)), None);
+        assert_eq!(unaligned(&[8..99], 8, Some(99)), None, "all bytes end");
+        assert_eq!(unaligned(&[98..99], 8, Some(99)), Some((98..99, 96..99)));
         assert_eq!(
             widened(&[13..20, 21..22, 50..99], 8, &(8..100)),
             [8..24, 48..100]

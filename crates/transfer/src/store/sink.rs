@@ -89,7 +89,7 @@ impl Sink {
         }
     }
 
-    /// Returns the size of a block: every range must start and end at a multiple of it.
+    /// Returns the size of a block: every range must start and end at a multiple of it, or end with all bytes.
     pub fn block_bytes(&self) -> u64 {
         match self {
             Self::Nbd(export) => export.block_bytes(),

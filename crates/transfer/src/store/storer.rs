@@ -225,7 +225,7 @@ impl Storer {
             let export = export();
             return Err(StoreError::PastEnd { export, end, size });
         }
-        if let Some(&Range { start, end }) = unaligned(&ranges, block) {
+        if let Some((Range { start, end }, _)) = unaligned(&ranges, block, Some(size)) {
             return Err(StoreError::Unaligned { start, end, block });
         }
         let wanted = self.settings.piece_bytes(PIECE_BYTES);

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use devmem_linux::test_util::in_netns;
-use devmem_transfer::load::{Loader, NbdExport};
-use devmem_transfer::store::{Filled, Storer};
+use devmem_transfer::load::{Loader, NbdExport, Part};
+use devmem_transfer::store::{self, Filled, Storer};
 
 use crate::nbd_script::{ACK, Peer, SIZE, serve, simple};
 use crate::world::{V4, World, memory_for, pattern, whole};
@@ -86,6 +86,9 @@ fn servers_with_old_negotiations_are_loaded_from() {
     );
 }
 
+/// Block sizes of which the export is no multiple.
+const BLOCKS: [u32; 3] = [512, 4096, 1 << 20];
+
 #[test]
 fn an_export_that_ends_with_a_part_of_a_block_is_loaded() {
     in_netns(
@@ -94,10 +97,53 @@ fn an_export_that_ends_with_a_part_of_a_block_is_loaded() {
             assert!(!SIZE.is_multiple_of(512));
             let world = World::new(V4);
             let (port, _) = serve(|_, peer| {
-                peer.negotiate(ACK + 1, 0, Some([512, 4096, 1 << 20]))?;
+                peer.negotiate(ACK + 1, 0, Some(BLOCKS))?;
                 answer_reads(peer, 512)
             });
-            load_all(&world, &format!("nbd://{}:{port}/disk", V4.host));
+            let url = format!("nbd://{}:{port}/disk", V4.host);
+            load_all(&world, &url);
+
+            let export = NbdExport::open(&world.nic, url.parse().expect("a URL")).expect(&url);
+            let end = SIZE as u64;
+            let part = Part {
+                source: end - 1..end,
+                memory: memory_for(SIZE),
+                offset: 0,
+            };
+            let loader = Loader::new(&world.nic);
+            let refused = loader.load(&export, &[part], &mut |_| ControlFlow::Continue(()));
+            let refused = refused.expect_err("it is no block").to_string();
+            let blocks = format!("widen the range to {} to {end}", end / 512 * 512);
+            assert!(refused.ends_with(&blocks), "{refused}");
+            world.end();
+        },
+    );
+}
+
+#[test]
+fn an_export_that_ends_with_a_part_of_a_block_is_stored_in() {
+    in_netns(
+        "nbd_old::an_export_that_ends_with_a_part_of_a_block_is_stored_in",
+        || {
+            let disk = Arc::new(Mutex::new(vec![0xee; SIZE]));
+            let served = Arc::clone(&disk);
+            let (port, _) = serve(move |_, peer| {
+                peer.negotiate(ACK + 1, 0, Some(BLOCKS))?;
+                take_writes(peer, &served)
+            });
+            let world = World::new(V4);
+            let url = format!("nbd://{}:{port}/disk", V4.host);
+            let export = NbdExport::open(&world.nic, url.parse().expect("a URL")).expect(&url);
+            let memory = memory_for(SIZE);
+            memory.copy_in(0, &pattern(SIZE)).expect("it fits");
+            let all = store::Part {
+                target: 0..SIZE as u64,
+                offset: 0,
+            };
+            let storer = Storer::new(&world.nic).piece_bytes(4096);
+            let stored = storer.store(&export, &memory, &[all], &mut |_| ControlFlow::Continue(()));
+            assert_eq!(stored.expect("it stores").bytes, SIZE as u64);
+            assert!(*disk.lock().expect("no panic") == pattern(SIZE));
             world.end();
         },
     );

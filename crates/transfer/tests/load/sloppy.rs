@@ -2,6 +2,7 @@
 //! come when the server likes.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::Loader;
 
 use crate::server::{After, Server, empty, good};
-use crate::world::{V4, World, pattern};
+use crate::world::{V4, World, memory_for, pattern, whole};
 
 const FILE_BYTES: usize = 3_000_001;
 
@@ -219,6 +220,63 @@ fn a_server_that_stalls_on_several_requests_is_asked_one_at_a_time() {
                 .idle_limit(limit);
             let loaded = world.load_all(&server.url(V4.host), &file, &loader);
             assert!(loaded.broken <= 1, "learned once: {loaded:?}");
+            world.end();
+        },
+    );
+}
+
+#[test]
+fn a_sloppy_head_is_read_as_curl_reads_it() {
+    in_netns("sloppy::a_sloppy_head_is_read_as_curl_reads_it", || {
+        let file = Arc::new(pattern(FILE_BYTES));
+        let served = Arc::clone(&file);
+        let server = Server::start(move |asked, out| {
+            let mut whole = Vec::new();
+            good(asked, &served, &mut whole)?;
+            let end = whole.iter().position(|byte| *byte == b'\n');
+            let (status, rest) = whole.split_at(end.expect("a status line") + 1);
+            out.write_all(status)?;
+            // A space before a colon, a field without one, and a name that is none.
+            out.write_all(b"Accept-Ranges : bytes\r\nno colon\r\n\"x\": y\r\n")?;
+            out.write_all(rest).map(|()| After::Keep)
+        });
+        let world = World::new(V4);
+        world.load_all(&server.url(V4.host), &file, &Loader::new(&world.nic));
+        world.end();
+    });
+}
+
+#[test]
+fn a_slow_first_byte_is_waited_for_up_to_the_limit() {
+    /// What a server needs for its first byte.
+    const SLOW: Duration = Duration::from_millis(300);
+    in_netns(
+        "sloppy::a_slow_first_byte_is_waited_for_up_to_the_limit",
+        || {
+            let file = Arc::new(pattern(FILE_BYTES));
+            let served = Arc::clone(&file);
+            let server = Server::start(move |asked, out| {
+                if asked.range != Some(0..1) {
+                    std::thread::sleep(SLOW);
+                }
+                good(asked, &served, out)
+            });
+            let world = World::new(V4);
+            let url = server.url(V4.host);
+            let patient = Loader::new(&world.nic).idle_limit(200 * SLOW);
+            world.load_all(&url, &file, &patient);
+
+            let impatient = Loader::new(&world.nic)
+                .attempts(1)
+                .connections(1)
+                .pipeline(1)
+                .idle_limit(SLOW / 10);
+            let opened = world.open(&url).expect("its first byte comes at once");
+            let memory = memory_for(FILE_BYTES);
+            let part = whole(&memory, FILE_BYTES);
+            let given_up = impatient.load(&opened, &[part], &mut |_| ControlFlow::Continue(()));
+            let error = given_up.expect_err("it is too slow").to_string();
+            assert!(error.ends_with("--idle-limit SECONDS"), "{error}");
             world.end();
         },
     );

@@ -5,8 +5,6 @@
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod bench;
 
-use devmem_linux::netif;
-
 use crate::gpu::with_gpus;
 use crate::unpack::with_kernels;
 use crate::{both, settings, start};
@@ -30,20 +28,10 @@ fn outcome_with(bench: &Bench, case: &str, more: &[(&'static str, String)]) -> [
         settings.extend_from_slice(more);
         start("rank", folder.path(), &settings)
     };
+    let (peer, _) = bench.peer_nic();
     let first = rank(0, &bench.name);
-    let second = bench.at_peer(|| rank(1, &peer_interface()));
+    let second = bench.at_peer(|| rank(1, &peer));
     both(first, second)
-}
-
-/// Returns the interface with an IPv4 address in the namespace of the caller.
-fn peer_interface() -> String {
-    let all = netif::interfaces().expect("netlink").into_iter();
-    let mut others = all.filter(|(index, ..)| {
-        let addresses = netif::addresses(*index).expect("netlink");
-        let mut addresses = addresses.into_iter();
-        addresses.any(|ip| ip.is_ipv4() && !ip.is_loopback())
-    });
-    others.next().expect("the other NIC has an address").1
 }
 
 pub fn messages_are_received_by_way_of_device_memory() {

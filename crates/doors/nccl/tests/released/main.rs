@@ -5,6 +5,9 @@
 //! `DEVMEM_TEST_NCCL` names a folder with the libraries, `VERSION/libnccl.so.2` (`.ci/run --only nccl` fetches them). Without it, and for each
 //! library that is missing or was built in another way, the tests say SKIP.
 
+#[path = "../../../../devmem-tcp/tests/kernel_nic/bench.rs"]
+#[allow(dead_code, reason = "the tests of the library use the rest")]
+mod bench;
 mod device;
 mod library;
 mod play;
@@ -15,6 +18,7 @@ use std::process::ExitCode;
 use devmem_linux::test_util::skip;
 use libtest_mimic::{Arguments, Trial};
 
+use bench::Bench;
 use play::{Play, RELEASES, Wire};
 
 /// From one element to more than all buffers of a connection hold, in bytes.
@@ -78,6 +82,38 @@ fn bootstrap(test: &str) {
     Play::of("collectives", NEWEST, 3, &settings).succeed(test);
 }
 
+/// The buffers of the connections are memory of the stand-in's GPU with dma-bufs, and messages are received in a pool on that GPU.
+fn device_memory(test: &str, wire: Wire<'_>, stand_in: &str) {
+    let settings = format!("{SOME_SIZES} {stand_in} {}", play::gpu());
+    let play = Play::of("collectives", NEWEST, 2, &settings);
+    for log in play.over(wire).succeed(test) {
+        for way in ["send", "receive"] {
+            let line = format!("[{way}] via NET/Devmem/0/GDRDMA");
+            assert!(log.contains(&line), "no {line:?} in\n{log}");
+        }
+        // What a communicator says at its end: bytes sent, received, and received by way of device memory.
+        let ends = log.split("a communicator is closed: ").skip(1);
+        let counts = ends.map(|end| end.split([' ', ',']).flat_map(str::parse::<u64>));
+        let counts: Vec<Vec<u64>> = counts.map(|of| of.take(3).collect()).collect();
+        assert!(counts.iter().any(|of| of[1] > 0), "{log}");
+        assert!(counts.iter().all(|of| of[1] == of[2]), "{log}");
+    }
+}
+
+fn gpu(test: &str) {
+    device_memory(test, Wire::Cable("loss=1%,reorder=2%,seed=7"), "");
+}
+
+/// The memory of the GPU are dma-bufs of the kernel, whose NICs write to them and read from them.
+fn kernel_nics(test: &str) {
+    let Some(bench) = Bench::new(test) else {
+        return;
+    };
+    let before = bench.settings();
+    device_memory(test, Wire::Nics(&bench), "STUB_GPU=udmabuf=1");
+    assert_eq!(bench.settings(), before);
+}
+
 fn several(test: &str) {
     Play::of("several", NEWEST, 3, "").succeed(test);
 }
@@ -105,12 +141,14 @@ fn without(test: &str) {
 /// A test, which is told its name.
 type Test = (&'static str, fn(&str));
 
-const TESTS: [Test; 9] = [
+const TESTS: [Test; 11] = [
     ("every_release_connects_all_its_channels", start),
     ("collectives_of_every_release_that_is_played", releases),
     ("collectives_over_the_kernels_sockets", sockets),
     ("collectives_over_shared_memory", shared_memory),
     ("collectives_under_loss_and_reordering", loss),
+    ("device_memory_under_loss_and_reordering", gpu),
+    ("kernel_nics_move_device_memory", kernel_nics),
     ("the_bootstrap_uses_the_plugin", bootstrap),
     ("several_communicators_at_once", several),
     ("a_killed_rank_ends_the_others", killed),

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use devmem_linux::test_util::{built_library, skip};
 use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
 
+use crate::bench::Bench;
+
 /// Environment variable: the folder with the libraries.
 pub const LIBRARIES: &str = "DEVMEM_TEST_NCCL";
 
@@ -36,10 +38,19 @@ pub const RELEASES: [(&str, u32); 6] = [
 /// What every rank is told: the network; what is played of the kernels; and what a GPU would be needed for.
 const SETTINGS: &str = "\
     NCCL_NET=Devmem NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET \
-    NCCL_SOCKET_IFNAME=lo NCCL_SOCKET_FAMILY=AF_INET NCCL_IB_DISABLE=1 \
+    NCCL_SOCKET_FAMILY=AF_INET NCCL_IB_DISABLE=1 \
     NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_MAX_NCHANNELS=2 NCCL_MAX_P2P_NCHANNELS=2 \
     NCCL_LOCAL_REGISTER=0 NCCL_GRAPH_REGISTER=0 NCCL_WIN_ENABLE=0 \
     NCCL_CUMEM_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_GIN_ENABLE=0 NCCL_RAS_ENABLE=0";
+
+/// Settings of ranks whose device memory is that of the stand-in's GPU.
+pub fn gpu() -> String {
+    let driver = built_library("libdevmem_gpu_stub.so");
+    let driver = driver.display();
+    format!(
+        "DEVMEM_LIBCUDA={driver} NCCL_DEVMEM_POOL=16777216 NCCL_NET_GDR_LEVEL=SYS NCCL_NET_GDR_READ=1"
+    )
+}
 
 /// Longer than any case takes, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -47,22 +58,24 @@ const LIMIT: Duration = Duration::from_secs(240);
 const LOG_BYTES: usize = 3000;
 
 /// What connects the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wire {
+#[derive(Clone, Copy)]
+pub enum Wire<'a> {
     /// The kernel's loopback.
     Loopback,
     /// Two stacks in user space on a wire that shares memory.
     Shared,
     /// Two stacks in user space on a cable with these impairments.
     Cable(&'static str),
+    /// Two NICs of the kernel, with device memory; the second is in another namespace.
+    Nics(&'a Bench),
 }
 
 /// A case, and the settings of its ranks: `NAME=VALUE`, separated by spaces.
-pub struct Play {
+pub struct Play<'a> {
     case: &'static str,
     version: &'static str,
     ranks: usize,
-    wire: Wire,
+    wire: Wire<'a>,
     settings: String,
 }
 
@@ -95,7 +108,7 @@ fn variables(settings: &str) -> impl Iterator<Item = (&str, &str)> {
         .filter_map(|setting| setting.split_once('='))
 }
 
-impl Play {
+impl<'a> Play<'a> {
     pub fn of(case: &'static str, version: &'static str, ranks: usize, settings: &str) -> Self {
         let (wire, settings) = (Wire::Loopback, settings.to_owned());
         Self {
@@ -107,7 +120,7 @@ impl Play {
         }
     }
 
-    pub fn over(self, wire: Wire) -> Self {
+    pub fn over(self, wire: Wire<'a>) -> Self {
         Self { wire, ..self }
     }
 
@@ -132,7 +145,7 @@ impl Play {
         let mut running = Vec::new();
         for rank in 0..self.ranks {
             running.push(Running(self.start(rank, folder, differs(rank))));
-            if self.wire == Wire::Shared && rank == 0 {
+            if matches!(self.wire, Wire::Shared) && rank == 0 {
                 // The other end connects to it.
                 wait_for(&folder.join("wire"));
             }
@@ -171,12 +184,17 @@ impl Play {
         command.env("NCCL_HOSTID", format!("released-{rank}"));
         command.env("NCCL_DEBUG_FILE", folder.join(format!("log.{rank}")));
         command.env("DEVMEM_TCP_DEVICES", self.wire.device(rank, folder));
+        command.env("NCCL_SOCKET_IFNAME", self.wire.interface(rank));
         let settings = [SETTINGS, &self.settings, differs];
         command.envs(settings.into_iter().flat_map(variables));
         command
             .stdout(said.try_clone().expect("a descriptor"))
             .stderr(said);
-        command.spawn().expect("this program can be started")
+        let mut start = || command.spawn().expect("this program can be started");
+        match self.wire {
+            Wire::Nics(bench) if rank == 1 => bench.at_peer(start),
+            _ => start(),
+        }
     }
 
     /// Runs all ranks, which must succeed over this plugin. Returns their logs; none if the test is skipped.
@@ -190,10 +208,7 @@ impl Play {
 
     /// Returns what a failure shows.
     pub fn told(&self, ended: &[Ended]) -> String {
-        let mut text = format!(
-            "{} with NCCL {} over {:?}",
-            self.case, self.version, self.wire
-        );
+        let mut text = format!("{} with NCCL {}", self.case, self.version);
         for (rank, Ended { status, said, log }) in ended.iter().enumerate() {
             let log = log
                 .get(log.len().saturating_sub(LOG_BYTES)..)
@@ -204,7 +219,16 @@ impl Play {
     }
 }
 
-impl Wire {
+impl Wire<'_> {
+    /// Returns the interface of the kernel that a rank uses.
+    fn interface(self, rank: usize) -> String {
+        match self {
+            Self::Nics(bench) if rank == 0 => bench.name.clone(),
+            Self::Nics(bench) => bench.peer_nic().0,
+            _ => "lo".to_owned(),
+        }
+    }
+
     fn device(self, rank: usize, folder: &Path) -> String {
         let unix = |link: &str, file: &str| {
             format!(
@@ -214,7 +238,7 @@ impl Wire {
             )
         };
         match (self, rank) {
-            (Self::Loopback, _) => "kernel:lo".to_owned(),
+            (Self::Loopback | Self::Nics(_), _) => format!("kernel:{}", self.interface(rank)),
             (Self::Shared, 0) => unix("unix-listen", "wire"),
             (Self::Shared, _) => unix("unix", "wire"),
             (Self::Cable(_), rank) => unix("unix", &format!("end{rank}")),

@@ -1,12 +1,12 @@
-//! A wire with TLS: the CPU decrypts in host memory, and one copy takes payload to its place.
+//! A wire with TLS: the CPU decrypts in host memory, and payload is copied to its place from the record that it came in.
 
 use devmem_tcp::Stream;
 
 use super::host_bytes::give;
-use super::{Counts, Wire};
+use super::{Counts, Received, Wire};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
-use crate::load::session::{Fault, Next, Session};
+use crate::load::session::{Fault, Session};
 use crate::load::tls::{TlsRead, TlsStream};
 use crate::load::transport::{CUT, Transport};
 
@@ -30,27 +30,37 @@ impl Wire for Decrypted {
     }
 
     fn send(&mut self, bytes: &mut Vec<u8>) -> Result<(), Fault> {
-        self.tls.send(bytes).map_err(fault)
+        self.tls.send(bytes).map_err(broken_or_fatal)
     }
 
     fn receive(
         &mut self,
-        next: Next,
         session: &mut dyn Session,
         landing: &mut Landing<'_>,
-    ) -> Result<Option<usize>, Fault> {
-        match self.tls.receive().map_err(fault)? {
-            TlsRead::Bytes => {}
-            TlsRead::Nothing => return Ok(None),
-            TlsRead::End => return Err(session.on_end()),
-            TlsRead::Cut => return Err(cut(session.on_end())),
+    ) -> Result<Option<Received>, Fault> {
+        let mut giving = Giving {
+            session,
+            landing,
+            received: Received::default(),
+            fault: None,
+        };
+        let came = self.tls.receive(&mut |bytes| giving.give(bytes));
+        let Giving {
+            session,
+            received,
+            fault,
+            ..
+        } = giving;
+        self.placed += received.payload;
+        if let Some(fault) = fault {
+            return Err(fault);
         }
-        let taken = give(next, self.tls.plain(), session, landing)?;
-        self.tls.take(taken);
-        if matches!(next, Next::Payload { .. }) {
-            self.placed += taken as u64;
+        match came.map_err(broken_or_fatal)? {
+            TlsRead::Bytes => Ok(Some(received)),
+            TlsRead::Nothing => Ok(None),
+            TlsRead::End => Err(session.on_end()),
+            TlsRead::Cut => Err(cut(session.on_end())),
         }
-        Ok(Some(taken))
     }
 
     /// The NIC receives encrypted bytes, which have no place.
@@ -70,12 +80,40 @@ impl Wire for Decrypted {
     }
 
     fn into_transport(self: Box<Self>) -> Option<Transport> {
-        let is_clean = self.tls.plain().is_empty();
+        let is_clean = !self.tls.has_bytes_left();
         is_clean.then_some(Transport::Tls(self.tls))
     }
 }
 
-fn fault(error: LoadError) -> Fault {
+/// Gives decrypted bytes to the session, and to the places of its payload.
+struct Giving<'a, 'b> {
+    session: &'a mut dyn Session,
+    landing: &'a mut Landing<'b>,
+    received: Received,
+    /// Why nothing is taken any more.
+    fault: Option<Fault>,
+}
+
+impl Giving<'_, '_> {
+    /// Returns how many of `bytes` were taken: all that belong to the requests in flight.
+    fn give(&mut self, bytes: &[u8]) -> usize {
+        let mut left = bytes;
+        while !left.is_empty() && self.fault.is_none() {
+            let next = self.session.next();
+            match give(next, left, self.session, self.landing) {
+                Ok(0) => break,
+                Ok(count) => {
+                    self.received.count(next, count as u64);
+                    left = &left[count..];
+                }
+                Err(fault) => self.fault = Some(fault),
+            }
+        }
+        bytes.len() - left.len()
+    }
+}
+
+fn broken_or_fatal(error: LoadError) -> Fault {
     match error {
         LoadError::Broken { problem, .. } => Fault::Broken(problem),
         error => Fault::Fatal(error),

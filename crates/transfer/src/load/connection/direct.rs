@@ -10,7 +10,7 @@ use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use self::plan::Plan;
 use super::host_bytes::{TEXT_BYTES, give};
-use super::{Counts, Wire, to_usize};
+use super::{Counts, Received, Wire, to_usize};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};
@@ -55,11 +55,11 @@ impl Wire for Direct {
 
     fn receive(
         &mut self,
-        next: Next,
         session: &mut dyn Session,
         landing: &mut Landing<'_>,
-    ) -> Result<Option<usize>, Fault> {
-        let received = match next {
+    ) -> Result<Option<Received>, Fault> {
+        let next = session.next();
+        let taken = match next {
             next if !self.moved.is_empty() => Some(self.give_moved(next, session, landing)?),
             Next::Text(most) => self.read_text(most, session)?,
             Next::Header(len) => self.read_header(len, session)?,
@@ -67,8 +67,10 @@ impl Wire for Direct {
             Next::Skip(len) => self.skip(len, session)?,
             Next::Nothing | Next::Zeros { .. } => None,
         };
-        self.taken += received.unwrap_or(0) as u64;
-        Ok(received)
+        let mut received = Received::default();
+        received.count(next, taken.unwrap_or(0) as u64);
+        self.taken += received.bytes;
+        Ok(taken.map(|_| received))
     }
 
     fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault> {

@@ -93,7 +93,7 @@ impl NbdExport {
         self.found.agreed.size
     }
 
-    /// Returns the size of a block: every range must start and end at a multiple of it.
+    /// Returns the size of a block: every range must start and end at a multiple of it, or end with all bytes.
     pub fn block_bytes(&self) -> u64 {
         self.found.agreed.min_block.into()
     }

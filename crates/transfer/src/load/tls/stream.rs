@@ -1,4 +1,5 @@
-//! A TLS connection over a stream: records are received into host memory and decrypted there.
+//! A TLS connection over a stream: records are received into host memory and decrypted there, and their bytes given away one record after
+//! the other.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -22,10 +23,13 @@ const RECEIVED_BYTES: usize = 256 << 10;
 /// Longest record (RFC 8446 5.2): its header, 16 KiB, and what protects them.
 const RECORD_BYTES: usize = 5 + (16 << 10) + 256;
 
+/// Takes the first of the decrypted bytes that it is given, and returns how many.
+pub(crate) type Take<'a> = dyn FnMut(&[u8]) -> usize + 'a;
+
 /// What a receive has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TlsRead {
-    /// Decrypted bytes.
+    /// Decrypted bytes, which were given away.
     Bytes,
     /// Nothing that is complete, so far.
     Nothing,
@@ -45,10 +49,8 @@ pub(crate) struct TlsStream {
     received: Vec<u8>,
     /// Those that are not decrypted.
     encrypted: Range<usize>,
-    /// Decrypted bytes.
-    plain: Vec<u8>,
-    /// Number of those that were taken.
-    taken: usize,
+    /// Decrypted bytes that nobody has taken so far.
+    left: Vec<u8>,
     /// Bytes that wait for the end of the handshake.
     unsent: Vec<u8>,
     /// Records to send.
@@ -80,8 +82,7 @@ impl TlsStream {
             host: host.to_owned(),
             received: vec![0; RECEIVED_BYTES],
             encrypted: 0..0,
-            plain: Vec::new(),
-            taken: 0,
+            left: Vec::new(),
             unsent: Vec::new(),
             outgoing: Vec::new(),
             is_open: false,
@@ -106,7 +107,7 @@ impl TlsStream {
     /// The server does not prove who it is, or does not speak TLS; the connection broke.
     pub(crate) fn poll_handshake(&mut self) -> Result<bool, LoadError> {
         loop {
-            self.proceed()?;
+            self.proceed(&mut nobody)?;
             self.flush()?;
             if self.is_open {
                 return Ok(true);
@@ -130,7 +131,7 @@ impl TlsStream {
     pub(crate) fn send(&mut self, bytes: &mut Vec<u8>) -> Result<(), LoadError> {
         if !bytes.is_empty() {
             self.unsent.append(bytes);
-            self.proceed()?;
+            self.proceed(&mut nobody)?;
         }
         self.flush()
     }
@@ -140,40 +141,37 @@ impl TlsStream {
         self.outgoing.is_empty()
     }
 
-    /// Receives until decrypted bytes are there, or nothing comes.
+    /// Receives until decrypted bytes are there, and gives them to `take` where they lie; or until nothing comes. What it does not take is kept
+    /// for the next call.
     ///
     /// # Errors
     /// The connection broke, or the records are wrong.
-    pub(crate) fn receive(&mut self) -> Result<TlsRead, LoadError> {
+    pub(crate) fn receive(&mut self, take: &mut Take<'_>) -> Result<TlsRead, LoadError> {
+        if !self.left.is_empty() {
+            let taken = take(&self.left);
+            self.left.drain(..taken);
+            return Ok(TlsRead::Bytes);
+        }
         loop {
-            if !self.plain().is_empty() {
-                return Ok(TlsRead::Bytes);
-            }
             if self.is_closed {
                 return Ok(TlsRead::End);
             }
-            match self.fill()? {
+            let has_bytes = match self.fill()? {
                 Some(0) => return Ok(TlsRead::Cut),
-                Some(_) => self.proceed()?,
+                Some(_) => self.proceed(take)?,
                 None => return Ok(TlsRead::Nothing),
-            }
+            };
             // The answer to a change of keys, for example.
             self.flush()?;
+            if has_bytes {
+                return Ok(TlsRead::Bytes);
+            }
         }
     }
 
-    /// Returns the decrypted bytes that were not taken.
-    pub(crate) fn plain(&self) -> &[u8] {
-        &self.plain[self.taken..]
-    }
-
-    /// Takes the first `count` of the decrypted bytes.
-    pub(crate) fn take(&mut self, count: usize) {
-        self.taken = self.plain.len().min(self.taken.saturating_add(count));
-        if self.taken == self.plain.len() {
-            self.plain.clear();
-            self.taken = 0;
-        }
+    /// Returns whether there are decrypted bytes that nobody has taken.
+    pub(crate) fn has_bytes_left(&self) -> bool {
+        !self.left.is_empty()
     }
 
     /// Announces the end of what this client sends (RFC 8446 6.1), if there is room for that.
@@ -195,18 +193,21 @@ impl TlsStream {
         let _ = self.flush();
     }
 
-    /// Lets the protocol take the received records and make those to be sent, until it needs more.
-    fn proceed(&mut self) -> Result<(), LoadError> {
+    /// Lets the protocol take the received records and make those to be sent, until it needs more. Returns whether there were decrypted bytes
+    /// among them.
+    fn proceed(&mut self, take: &mut Take<'_>) -> Result<bool, LoadError> {
         if self.has_failed {
             return Err(self.broken("TLS has failed before"));
         }
+        let mut has_bytes = false;
         loop {
             let records = &mut self.received[self.encrypted.clone()];
             let UnbufferedStatus { mut discard, state } = self.tls.process_tls_records(records);
             let mut goes_on = true;
             let stepped = match state {
                 Ok(ConnectionState::ReadTraffic(traffic)) => {
-                    take_records(traffic, &mut self.plain).map(|further| discard += further)
+                    has_bytes = true;
+                    give(traffic, &mut self.left, take).map(|further| discard += further)
                 }
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     append(&mut self.outgoing, |out| data.encode(out), needed_to_encode)
@@ -251,7 +252,7 @@ impl TlsStream {
                 return Err(self.failed(&error, seen));
             }
             if !goes_on {
-                return Ok(());
+                return Ok(has_bytes);
             }
         }
     }
@@ -326,10 +327,16 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// Appends decrypted records. Returns how many further bytes are used up.
-fn take_records<Data>(
+/// Takes nothing.
+fn nobody(_: &[u8]) -> usize {
+    0
+}
+
+/// Gives decrypted records to `take`, and keeps what it does not take in `left`. Returns how many further bytes are used up.
+fn give<Data>(
     mut traffic: ReadTraffic<'_, '_, Data>,
-    plain: &mut Vec<u8>,
+    left: &mut Vec<u8>,
+    take: &mut Take<'_>,
 ) -> Result<usize, rustls::Error> {
     let mut further = 0;
     while let Some(record) = traffic.next_record() {
@@ -337,7 +344,12 @@ fn take_records<Data>(
             discard, payload, ..
         } = record?;
         further += discard;
-        plain.extend_from_slice(payload);
+        let taken = match left.is_empty() {
+            true => take(payload),
+            // Those before come first.
+            false => 0,
+        };
+        left.extend_from_slice(&payload[taken..]);
     }
     Ok(further)
 }

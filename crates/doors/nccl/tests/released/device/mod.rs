@@ -2,6 +2,7 @@
 
 mod kernel;
 mod layout;
+mod memory;
 mod pipe;
 mod rings;
 mod runtime;
@@ -9,5 +10,6 @@ mod streams;
 
 pub use kernel::Version;
 pub use layout::{FLOAT, LAYOUTS, PLAYED, ROWS};
-pub use runtime::{STREAMS, VERSION, allocations, functions};
+pub use memory::allocations;
+pub use runtime::{STREAMS, VERSION, functions};
 pub use streams::{is_done, wait};

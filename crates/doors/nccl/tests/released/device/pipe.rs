@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::kernel::{Aborted, Address, Block};
 use super::layout::*;
+use super::memory::copy;
 
 /// Looks before a thread that waits sleeps.
 const LOOKS: u32 = 64;
@@ -199,12 +200,6 @@ impl Drop for End<'_> {
     fn drop(&mut self) {
         self.connection.set(CONNECTION_STEP, self.step);
     }
-}
-
-/// Copies bytes between buffers that NCCL's plan names, or within one.
-pub fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: the plan has these ranges, which live as long as the kernel.
-    unsafe { at::<u8>(from).copy_to(at_mut(to), len) };
 }
 
 /// Adds floats.

@@ -5,7 +5,8 @@ use std::thread;
 
 use super::kernel::{Aborted, Address, Block, Item, fields};
 use super::layout::*;
-use super::pipe::{End, Pace, Pipe, Way, copy};
+use super::memory::copy;
+use super::pipe::{End, Pace, Pipe, Way};
 
 /// The ring of a channel, from this rank on.
 struct Ring<'a> {

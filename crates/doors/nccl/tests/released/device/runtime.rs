@@ -5,16 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
-use std::sync::{Mutex, OnceLock};
+use std::ptr::with_exposed_provenance_mut as at_mut;
+use std::sync::OnceLock;
 
 use super::kernel::{Kernel, Version};
+use super::memory::{self, copy, fill, free, is_allocated};
 use super::streams::{Event, Handles, Stream, Work, is_done, lock, wait};
 
 pub static STREAMS: Handles<Stream> = Handles::new();
 static EVENTS: Handles<Event> = Handles::new();
-/// Device memory, and host memory for devices, by addresses; aligned as NCCL's structures are.
-static MEMORY: Mutex<BTreeMap<usize, Vec<u128>>> = Mutex::new(BTreeMap::new());
 /// The loaded NCCL, if its kernels are played.
 pub static VERSION: OnceLock<Version> = OnceLock::new();
 
@@ -94,43 +93,9 @@ extern "C" fn error_text(_code: c_int) -> *const c_char {
     c"an error of the stand-in".as_ptr()
 }
 
-fn allocate(out: *mut usize, len: usize) -> c_int {
-    let mut memory = vec![0_u128; len.div_ceil(16).max(1)];
-    let address = memory.as_mut_ptr().expose_provenance();
-    lock(&MEMORY).insert(address, memory);
-    put!(out, address);
-    0
-}
-
-fn free(address: usize) -> c_int {
-    let is_freed = address == 0 || lock(&MEMORY).remove(&address).is_some();
-    if is_freed { 0 } else { INVALID_VALUE }
-}
-
-/// Returns how many allocations are left.
-pub fn allocations() -> usize {
-    lock(&MEMORY).len()
-}
-
-fn is_allocated(address: usize) -> bool {
-    let all = lock(&MEMORY);
-    let before = all.range(..=address).next_back();
-    before.is_some_and(|(start, memory)| address < start + memory.len() * 16)
-}
-
 fn submit(stream: usize, work: Work) -> c_int {
     let submitted = STREAMS.get(stream).map(|stream| stream.submit(work));
     submitted.map_or(INVALID_HANDLE, |()| 0)
-}
-
-fn copy(to: usize, from: usize, len: usize) {
-    // SAFETY: ranges of memory that live until the stream has come here, by the contract of cudaMemcpyAsync.
-    unsafe { at::<u8>(from).copy_to(at_mut(to), len) };
-}
-
-fn fill(to: usize, value: c_int, len: usize) {
-    // SAFETY: as above.
-    unsafe { at_mut::<u8>(to).write_bytes(value as u8, len) };
 }
 
 fn attribute(number: c_int) -> c_int {
@@ -139,6 +104,8 @@ fn attribute(number: c_int) -> c_int {
         75 => CAPABILITY.0,
         76 => CAPABILITY.1,
         97 => 163 << 10,
+        // NICs may access device memory, and it is exported as a dma-buf.
+        116 | 124 => c_int::from(memory::is_on_gpu()),
         _ => 0,
     }
 }
@@ -172,21 +139,26 @@ functions! {
     // Bytes of shared, constant and local memory.
     cudaFuncGetAttributes(out: *mut [usize; 3]) { put!(out, [0; 3]); 0 }
 
-    cudaMalloc(out: *mut usize, len: usize) { allocate(out, len) }
-    cudaHostAlloc(out: *mut usize, len: usize) { allocate(out, len) }
+    cudaMalloc(out: *mut usize, len: usize) { put!(out, memory::allocate_device(len)); 0 }
+    cudaHostAlloc(out: *mut usize, len: usize) { put!(out, memory::allocate_host(len)); 0 }
     cudaMemPoolCreate(out: *mut usize) { put!(out, 1); 0 }
     cudaHostGetDevicePointer(out: *mut usize, address: usize) { put!(out, address); 0 }
-    cudaFree(address: usize) { free(address) }
-    cudaFreeHost(address: usize) { free(address) }
-    cudaMemcpy(to: usize, from: usize, len: usize) { copy(to, from, len); 0 }
+    cudaFree(address: usize) { if address == 0 || free(address) { 0 } else { INVALID_VALUE } }
+    cudaFreeHost(address: usize) { if address == 0 || free(address) { 0 } else { INVALID_VALUE } }
+    cuMemGetHandleForAddressRange(out: *mut c_int, address: usize, len: usize, _kind: c_int, _flags: u64) {
+        let Some(descriptor) = memory::export(address, len) else { return INVALID_VALUE };
+        put!(out, descriptor);
+        0
+    }
+    cudaMemcpy(to: usize, from: usize, len: usize) { copy(from, to, len); 0 }
     cudaMemcpyAsync(to: usize, from: usize, len: usize, _kind: c_int, stream: usize) {
         if is_allocated(from) {
-            return submit(stream, Box::new(move || copy(to, from, len)));
+            return submit(stream, Box::new(move || copy(from, to, len)));
         }
         // Other memory of the host is read before this returns.
         let mut bytes = vec![0_u8; len];
-        copy(bytes.as_mut_ptr().expose_provenance(), from, len);
-        submit(stream, Box::new(move || copy(to, bytes.as_ptr().expose_provenance(), len)))
+        copy(from, bytes.as_mut_ptr().expose_provenance(), len);
+        submit(stream, Box::new(move || copy(bytes.as_ptr().expose_provenance(), to, len)))
     }
     cudaMemset(to: usize, value: c_int, len: usize) { fill(to, value, len); 0 }
     cudaMemsetAsync(to: usize, value: c_int, len: usize, stream: usize) {

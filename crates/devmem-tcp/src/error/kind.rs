@@ -309,7 +309,8 @@ mod tests {
             (Io::OutOfMemory, ErrorKind::OutOfResources, Errno::ENOMEM),
             (Io::Unsupported, ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             (Io::NotConnected, ErrorKind::NotConnected, Errno::ENOTCONN),
-            (Io::UnexpectedEof, ErrorKind::Other, Errno::EIO),
+            (Io::UnexpectedEof, ErrorKind::UnexpectedEof, Errno::ENODATA),
+            (Io::InvalidData, ErrorKind::Other, Errno::EIO),
         ] {
             let found = ErrorKind::of_io(&io::Error::from(std));
             assert_eq!((found, found.errno()), (kind, errno), "{std:?}");

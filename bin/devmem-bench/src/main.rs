@@ -30,6 +30,7 @@ mod rx;
 mod sample;
 mod sender;
 mod shards;
+mod shuffle;
 mod spread;
 mod station;
 mod tx;

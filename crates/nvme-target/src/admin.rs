@@ -12,6 +12,7 @@ use nvme::property::{self, Capabilities, Phase};
 
 use crate::connection::{Connection, End, sequence};
 use crate::controller::Controller;
+use crate::mistake::Mistake;
 use crate::{Counts, Shared};
 
 /// Length of a submission queue entry, in units of 16 bytes.
@@ -35,6 +36,10 @@ pub(crate) fn serve(connection: &mut Connection, controller: &Controller) -> Res
             Ok(Answer::Result(result)) => connection.respond(id, result, Status::SUCCESS)?,
             Ok(Answer::Data(mut data)) => {
                 data.truncate(sqe.data_bytes() as usize);
+                let mistakes = &connection.shared.subsystem.mistakes;
+                if mistakes.take_of_admin(Mistake::ShortPage) {
+                    data.truncate(data.len() / 2);
+                }
                 connection.respond_with(id, &data)?;
             }
             Err(status) => connection.respond(id, 0, status.do_not_retry())?,
@@ -76,7 +81,14 @@ fn property(shared: &Shared, controller: &Controller, sqe: &Sqe) -> Result<u64, 
         }
         (PROPERTY_GET, property::VS) => Ok(nvme::identify::VERSION.into()),
         (PROPERTY_GET, property::CC) => Ok(controller.configuration().into()),
-        (PROPERTY_GET, property::CSTS) => Ok(Phase::after(controller.configuration()).into()),
+        (PROPERTY_GET, property::CSTS) => {
+            let mistakes = &shared.subsystem.mistakes;
+            Ok(match Phase::after(controller.configuration()) {
+                _ if mistakes.take_of_admin(Mistake::NotReady) => 0,
+                _ if mistakes.take_of_admin(Mistake::Failed) => property::FATAL.into(),
+                csts => csts.into(),
+            })
+        }
         (PROPERTY_SET, property::CC) => {
             controller.configure(value);
             if Phase::of(Phase::after(value)) == Phase::ShutDown {

@@ -94,6 +94,7 @@ impl Queue<'_> {
         let number = counts.commands.fetch_add(1, Ordering::Relaxed);
         let fits = |mistake: Mistake| {
             !mistake.is_of_handshake()
+                && !mistake.is_of_admin()
                 && (!mistake.is_of_read() || sqe.opcode == READ)
                 && (!mistake.is_of_write() || sqe.opcode == WRITE)
         };

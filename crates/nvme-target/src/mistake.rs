@@ -16,6 +16,12 @@ pub enum Mistake {
     LittleData,
     /// The handshake is answered with a response.
     NoHandshake,
+    /// The controller is not ready when the host looks for the first time.
+    NotReady,
+    /// The controller has failed when the host looks whether it is ready.
+    Failed,
+    /// A page of the admin queue ends in its middle, and its command succeeds.
+    ShortPage,
     /// Data of a read name no command.
     DataForNobody,
     /// Data of a read go on behind its end.
@@ -61,7 +67,7 @@ pub enum Mistake {
 }
 
 /// Mistakes to make, each at one command of the I/O queues, counted over all of them from 0; those of handshakes at one
-/// connection.
+/// connection, and those of admin queues at their first occasion.
 #[derive(Debug, Default)]
 pub struct Mistakes {
     planned: Mutex<Vec<(u64, Mistake)>>,
@@ -88,6 +94,11 @@ impl Mistakes {
         Some(planned.swap_remove(index).1)
     }
 
+    /// Returns whether this mistake of an admin queue is to be made now.
+    pub(crate) fn take_of_admin(&self, mistake: Mistake) -> bool {
+        self.take(u64::MAX, |planned| planned == mistake).is_some()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(u64, Mistake)>> {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,6 +111,11 @@ impl Mistake {
             self,
             Self::OtherVersion | Self::Alignment | Self::LittleData | Self::NoHandshake
         )
+    }
+
+    /// Returns whether it is made by an admin queue.
+    pub(crate) fn is_of_admin(self) -> bool {
+        matches!(self, Self::NotReady | Self::Failed | Self::ShortPage)
     }
 
     /// Returns whether only the answer to a read can have it.

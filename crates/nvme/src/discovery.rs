@@ -93,6 +93,13 @@ mod tests {
         {
             assert_eq!(Record::parse(bytes).as_ref(), Some(record));
         }
+        // TRTYPE, ADRFAM, SUBTYPE.
+        assert_eq!(bytes[RECORD_BYTES..][..3], [3, 1, 2]);
+        let mut other = bytes[RECORD_BYTES..][..RECORD_BYTES].to_vec();
+        // RDMA, and the discovery subsystem itself.
+        (other[0], other[2]) = (1, 3);
+        let parsed = Record::parse(&other).unwrap();
+        assert_eq!((parsed.is_tcp, parsed.has_namespaces), (false, false));
         assert_eq!(record_count(&bytes[..15]), None);
         assert_eq!(Record::parse(&bytes[..1023]), None);
     }

@@ -296,6 +296,67 @@ mod tests {
             (odd.transfer_bytes(4096), odd.capsule_data_bytes()),
             (u64::MAX, 0)
         );
+        let huge = Controller {
+            transfer_log2: 60,
+            ..odd
+        };
+        assert!(huge.transfer_bytes(4096) >= 4096);
+    }
+
+    #[test]
+    fn the_fields_of_a_controller_are_where_the_specification_has_them() {
+        let mut page = vec![0; PAGE_BYTES];
+        let nqn = &b"nqn.2014-08.org.example:disk"[..];
+        for (at, bytes) in [
+            (4, &b"42                  "[..]),
+            (24, b"target                                  "),
+            (77, &[5]),
+            (78, &[3, 0]),
+            (514, &[128, 0]),
+            (520, &[0x0c, 0]),
+            (525, &[1]),
+            (768, nqn),
+            (1792, &[4, 4, 0, 0]),
+            (1800, &[0, 0]),
+        ] {
+            put(&mut page, at, bytes);
+        }
+        assert_eq!(Controller::parse(&page), Some(controller()));
+        for (optional, expected) in [(0x04, (true, false)), (0x08, (false, true))] {
+            page[520] = optional;
+            let parsed = Controller::parse(&page).unwrap();
+            assert_eq!((parsed.deallocates, parsed.writes_zeroes), expected);
+        }
+        page[1800] = 1;
+        assert_eq!(Controller::parse(&page).unwrap().capsule_data_bytes(), 0);
+        // SGLS: SGLs, an offset in the capsule, data blocks of the transport.
+        assert_eq!(controller().to_page()[536..540], [1, 0, 0x10, 0]);
+    }
+
+    #[test]
+    fn the_fields_of_a_namespace_are_where_the_specification_has_them() {
+        let mut page = vec![0; PAGE_BYTES];
+        put(&mut page, 0, &1000u64.to_le_bytes());
+        // Format 1 of the table, and format 17, whose upper bits are others in FLBAS.
+        put(&mut page, 132, &[8, 0, 9, 0]);
+        put(&mut page, 128 + 4 * 17, &[0, 0, 12, 0]);
+        let expected = |block_log2, metadata_bytes| Namespace {
+            blocks: 1000,
+            block_log2,
+            metadata_bytes,
+            is_protected: false,
+            is_read_only: false,
+        };
+        for (flbas, expected) in [(0x11, expected(9, 8)), (0x21, expected(12, 0))] {
+            page[26] = flbas;
+            assert_eq!(Namespace::parse(&page), Some(expected));
+        }
+        page[29] = 0x09;
+        assert!(Namespace::parse(&page).unwrap().is_protected);
+        page[29] = 0x08;
+        page[99] = 1;
+        let parsed = Namespace::parse(&page).unwrap();
+        assert_eq!((parsed.is_protected, parsed.is_read_only), (false, true));
     }
 
     #[test]

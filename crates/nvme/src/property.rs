@@ -13,9 +13,10 @@ pub const CSTS: u32 = 0x1c;
 const ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
 /// Controller Configuration: a normal shutdown is requested.
 const SHUTDOWN: u32 = 1 << 14;
-/// Controller Status: ready; fatal.
+/// Controller Status: ready.
 const READY: u32 = 1;
-const FATAL: u32 = 2;
+/// Controller Status: the controller has failed.
+pub const FATAL: u32 = 2;
 /// Controller Status: the shutdown is complete.
 const SHUT_DOWN: u32 = 2 << 2;
 const SHUTDOWN_MASK: u32 = 3 << 2;
@@ -114,6 +115,12 @@ mod tests {
         assert_eq!((nvmet.queue_entries, nvmet.ready_ms), (1024, 7500));
         assert_eq!(nvmet.page_bytes, 4096);
         assert_eq!(enabled(nvmet), 0x46_0001);
+        assert_eq!(shutdown(nvmet), 0x46_4001);
+        let large = Capabilities {
+            page_bytes: 65_536,
+            ..nvmet
+        };
+        assert_eq!(enabled(large), 0x46_0201);
         let all = Capabilities::of(u64::MAX);
         assert_eq!((all.queue_entries, all.page_bytes), (65_536, 1 << 27));
     }
@@ -126,5 +133,8 @@ mod tests {
         let ended = Phase::after(shutdown(capabilities));
         assert_eq!(Phase::of(ended), Phase::ShutDown);
         assert_eq!(Phase::of(0xffff_ffff), Phase::Failed);
+        // Ready, a shutdown that goes on, and one that is complete.
+        let phases = [0x1, 0x5, 0x9].map(Phase::of);
+        assert_eq!(phases, [Phase::Ready, Phase::Ready, Phase::ShutDown]);
     }
 }

@@ -149,6 +149,9 @@ mod tests {
         assert!(refused.is(Status::LBA_OUT_OF_RANGE) && !refused.is_success());
         assert_eq!(Status::of_field(refused.to_field()), refused);
         assert!(Status::of_field(1).is_success());
+        // Of each type of codes.
+        let first_codes = (1..8).map(|kind| Status::of_field(kind << 9));
+        assert!(first_codes.into_iter().all(|status| !status.is_success()));
     }
 
     #[test]

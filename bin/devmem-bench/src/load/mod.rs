@@ -40,7 +40,8 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// sends ACKs: the least CPU time of any receiver over a TAP. `nbdcopy` reads from an NBD server over a veth pair and drops the bytes,
 /// or writes them to a new file in /dev/shm (`tmpfs`, 1 connection), with 4 connections or one; `ours` uses one, or up to 4. Each has 16
 /// requests of 1 MiB in flight on a connection. `nbdkit-memory` is nbdkit's plugin `memory`, to which the file was written before. `nvme` is a
-/// small NVMe/TCP target of ours with the file in memory, over one I/O queue or up to 4, without digests or with one kind. In the
+/// small NVMe/TCP target of ours with the file in memory, over one I/O queue or up to 4, without digests or with one kind. `4k-random` loads half of its
+/// blocks, picked at random, each to a random place, with 128 reads of 4 KiB in flight; the loader sends them in the order of the blocks. In the
 /// rows `in-place` the payload stays where it was received, and its memory is used again at once, as that of `nbdcopy` is.
 /// `500-tensors` loads a checkpoint, each tensor to its place. `https` is nginx with TLS, whose bytes curl and this loader decrypt: both over the kernel's sockets and a
 /// veth pair, as `ours/sockets` does without TLS. CPU time is that of the receiving process, and that of the server's;

@@ -17,6 +17,8 @@ const NQN: &str = "nqn.2014-08.org.devmem-tcp:bench";
 const PORT: u16 = 4420;
 /// Size of a block, as a power of two.
 const BLOCK_LOG2: u8 = 12;
+/// Entries of a queue: one more than the commands of the deepest row.
+const ENTRIES: u32 = 129;
 
 /// The digest of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +73,11 @@ pub fn run_target(args: &NvmeTargetArgs) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let disk = Arc::new(Disk::in_memory(bytes, BLOCK_LOG2));
     let listener = TcpListener::bind(listen).with_context(|| format!("listen on {listen}"))?;
-    let _target = Target::start(listener, Subsystem::new(NQN, vec![disk]))?;
+    let subsystem = Subsystem {
+        queue_entries: ENTRIES,
+        ..Subsystem::new(NQN, vec![disk])
+    };
+    let _target = Target::start(listener, subsystem)?;
     loop {
         std::thread::park();
     }

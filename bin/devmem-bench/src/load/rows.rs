@@ -25,6 +25,7 @@ use crate::network::{NearEnd, TAP, Veth, open_tap};
 use crate::row::Packets;
 use crate::rx::bare;
 use crate::sender::{PREFIX, RECEIVER, SENDER};
+use crate::shuffle::{SEED, shuffle};
 
 /// Bytes of the memory that is bound for receiving.
 const BOUND_BYTES: usize = 256 << 20;
@@ -95,6 +96,8 @@ enum Landing {
     OnePlace,
     /// To the places of the checkpoint's tensors, by copies.
     Tensors,
+    /// Blocks picked at random, each to another place in device memory, by copies.
+    RandomBlocks,
     /// It stays where it was received, and its memory is used again at once.
     InPlace,
 }
@@ -176,6 +179,7 @@ const QEMU: Serving = Serving::File(StockServer::QemuNbd);
 const NBDKIT: Serving = Serving::File(StockServer::Nbdkit);
 const MEMORY: Serving = Serving::Memory;
 const NVME: Serving = Serving::Nvme(Digest::None);
+const SHORT_COMMANDS: Ours = NBD.from(NVME).pieces(4 << 10).window(128);
 
 pub const ROWS: &[Row] = &[
     row("curl", Kind::Curl(NGINX)),
@@ -219,9 +223,14 @@ pub const ROWS: &[Row] = &[
     ours("ours/nbdkit-memory/store", NBD.from(MEMORY).stored()),
     ours("ours/nvme", NBD.from(NVME)),
     ours("ours/nvme/4-queues", NBD.from(NVME).over(4)),
+    ours("ours/nvme/4k-commands", SHORT_COMMANDS),
     ours(
-        "ours/nvme/4k-commands",
-        NBD.from(NVME).pieces(4 << 10).window(128),
+        "ours/nvme/4k-random",
+        SHORT_COMMANDS.landing(Landing::RandomBlocks),
+    ),
+    ours(
+        "ours/nvme/4k-random/4-queues",
+        SHORT_COMMANDS.landing(Landing::RandomBlocks).over(4),
     ),
     ours("ours/nvme/store", NBD.from(NVME).stored()),
     ours(
@@ -419,12 +428,35 @@ fn load_by(nic: &Netdev, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
             let checkpoint = Checkpoint::open(&loader, HttpRequest::new(url.parse()?))?;
             checkpoint.load(&loader, &setting.target, &mut always)?
         }
+        Landing::RandomBlocks => {
+            let source = url.parse::<Origin>()?.open(loader.nic())?;
+            let parts = random_blocks(&setting.target, setting.bytes, ours.piece_bytes)?;
+            loader.load(source, &parts, &mut always)?
+        }
         Landing::InPlace => {
             let source = url.parse::<Origin>()?.open(loader.nic())?;
             loader.deliver(source, &[whole], &mut |_| Ok(()), &mut always)?
         }
     };
     Ok(loaded)
+}
+
+/// Returns half of the blocks of the source, picked at random, each with the place of a block in `memory` that is picked at random, too.
+fn random_blocks(memory: &Dmabuf, source_bytes: u64, block: u64) -> Result<Vec<Part>> {
+    let count = usize::try_from(source_bytes / block)?;
+    let mut sources = (0..count).collect::<Vec<_>>();
+    let mut places = sources.clone();
+    shuffle(&mut sources, SEED);
+    shuffle(&mut places, !SEED);
+    let part = |(source, place): (&usize, usize)| {
+        let start = *source as u64 * block;
+        Ok(Part {
+            source: start..start + block,
+            memory: memory.clone(),
+            offset: place * usize::try_from(block)?,
+        })
+    };
+    sources[..count / 2].iter().zip(places).map(part).collect()
 }
 
 /// Receives nginx's response by bare readv from a TAP: what no receiver over a TAP can do without. The head of the response stays
@@ -578,4 +610,31 @@ fn recv(setting: &Setting<'_>) -> Result<MeterReading> {
         elapsed: start.elapsed(),
         cpu: cpu::process_cpu_time().saturating_sub(clock),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn random_blocks_are_half_of_all_in_no_order_and_at_other_places() {
+        let (block, count) = (4096, 256);
+        let memory = Dmabuf::anonymous(block * count).unwrap();
+        let parts = random_blocks(&memory, memory.size() as u64, block as u64).unwrap();
+        let sources: BTreeSet<_> = parts.iter().map(|it| it.source.start).collect();
+        let places: BTreeSet<_> = parts.iter().map(|it| it.offset).collect();
+        assert_eq!((sources.len(), places.len()), (count / 2, count / 2));
+        assert!(parts.iter().all(|it| it.source.end <= memory.size() as u64));
+        assert!(parts.iter().all(|it| it.offset + block <= memory.size()));
+        let in_order = parts
+            .windows(2)
+            .filter(|it| it[0].source.start < it[1].source.start);
+        assert!((1..count / 2 - 1).contains(&in_order.count()));
+        let unmoved = parts
+            .iter()
+            .filter(|it| it.source.start == it.offset as u64);
+        assert!(unmoved.count() < 8);
+    }
 }

@@ -24,6 +24,7 @@ use crate::meter::{Meter, MeterReading};
 use crate::network::open_tap;
 use crate::row::Packets;
 use crate::sender::{PORT, RECEIVER, Starter, wait_for_sender};
+use crate::shuffle::{SEED, shuffle};
 use crate::station::{MAC, emit_segment, send_arp};
 
 /// Payload bytes after which an ACK is sent. Measured: 128 to 256 KiB cost least.
@@ -34,8 +35,6 @@ const WINDOW_SCALE: u8 = 7;
 const PACKET_MAX: usize = 64 << 10;
 /// Most bytes of a request.
 const TEXT_MAX: usize = 256;
-/// Seed of the order of the scattered pages, the same for every run.
-const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Receives one stream.
 pub fn receive(
@@ -132,16 +131,6 @@ impl<'a> Target<'a> {
     /// Returns the place of the next packet after one that kept `bytes`.
     fn after(&self, next: usize, bytes: usize) -> usize {
         (next + bytes).next_multiple_of(self.align) % (self.size * self.pages.len())
-    }
-}
-
-/// Shuffles the items (Fisher and Yates, with a xorshift generator).
-fn shuffle<T>(items: &mut [T], mut seed: u64) {
-    for last in (1..items.len()).rev() {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        items.swap(last, (seed % (last as u64 + 1)) as usize);
     }
 }
 
@@ -389,24 +378,5 @@ impl Peer {
             self.snd_nxt = self.snd_nxt.wrapping_add(1);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shuffle_keeps_every_item_and_moves_most() {
-        let mut items: Vec<u32> = (0..1000).collect();
-        shuffle(&mut items, SEED);
-        let moved = items
-            .iter()
-            .enumerate()
-            .filter(|&(at, &item)| at as u32 != item)
-            .count();
-        assert!(moved > 900, "{moved}");
-        items.sort_unstable();
-        assert!(items.into_iter().eq(0..1000));
     }
 }

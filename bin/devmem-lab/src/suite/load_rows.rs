@@ -3,22 +3,17 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use devmem_linux::helper::Helper;
 use devmem_linux::netns::NetNs;
 use lab::job::PEER_NETNS;
 
 use super::devmem::bound::require_rx;
-use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report, compare_loads};
+use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads};
 use super::nvme_rows;
 use super::row::{Context, Row, Seen, Skip};
-use super::traffic::{Family, STUCK};
+use super::traffic::Family;
 use tool::pattern::PositionPattern;
 use tool::signals::StopFlag;
 use tool::stock::{self, RunningServer, StockServer};
@@ -29,8 +24,6 @@ pub const SERVERS: [StockServer; 2] = [StockServer::Nginx, StockServer::QemuNbd]
 const SEED: u64 = 7;
 /// Fewest bytes of a load whose server is restarted.
 const RESTART_BYTES: u64 = 64 << 20;
-/// Time between two looks at a running load.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 pub const ROWS: &[Row] = &[
     ("load from nginx, IPv4", |context| {
@@ -68,6 +61,12 @@ pub const ROWS: &[Row] = &[
         "load from nvmet that is ended and restarted",
         nvme_rows::restart,
     ),
+    ("nvmet with commands of 128 KiB", nvme_rows::short_commands),
+    ("nvmet with blocks of 512 bytes", nvme_rows::blocks_of_512),
+    ("nvmet with two namespaces", nvme_rows::two_namespaces),
+    ("nvmet with a read-only namespace", nvme_rows::read_only),
+    ("nvmet whose namespace shrinks", nvme_rows::shrinks),
+    ("nvmet whose namespace vanishes", nvme_rows::vanishes),
     (
         "the kernel's NVMe host and our target",
         nvme_rows::kernels_host,
@@ -195,24 +194,7 @@ fn restart(context: &Context) -> anyhow::Result<Seen> {
     // Enough that it is not over before the server is killed.
     let bytes = context.bytes.max(RESTART_BYTES);
     let mut served = Served::start(bytes, server, Family::V4, loader)?;
-    let _ = fs::remove_file(COPY);
-    let mut command = loader.tool("load");
-    command.args([&served.url(), "--to", COPY, "--piece", "1M"]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Helper::start(&mut command)?;
-    let start = Instant::now();
-    // The file is sparse before its bytes arrive.
-    while fs::metadata(GROWING).map_or(0, |file| file.blocks() * 512) < bytes / 4 {
-        ensure!(
-            running.ended()?.is_none(),
-            "it ended before the server was killed"
-        );
-        ensure!(
-            start.elapsed() < STUCK,
-            "a quarter of the file did not arrive"
-        );
-        thread::sleep(POLL_INTERVAL);
-    }
+    let running = loader.start_long_load(&served.url(), "1M", bytes / 4)?;
     served.kill();
     served.restart()?;
     let report = Report::of(&running.wait_with_output()?)?;

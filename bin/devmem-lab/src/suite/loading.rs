@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use devmem_linux::helper::Helper;
 use lab::job::{PEER_NETNS, TOOL_PATH};
 use serde::Deserialize;
 
 use super::row::Seen;
-use super::traffic::{self, Family, Rate};
+use super::traffic::{self, Family, Rate, STUCK};
 
 /// The queue of eth1 that is bound to find out whether the kernel can.
 pub const QUEUE: u32 = 2;
@@ -19,7 +22,9 @@ pub const FOLDER: &str = "/served";
 /// Where loaded files are put.
 pub const COPY: &str = "/loaded";
 /// Where they grow until they are complete.
-pub const GROWING: &str = "/loaded.part";
+const GROWING: &str = "/loaded.part";
+/// Time between two looks at a running load.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Which NIC has the device memory. The server is at the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +63,32 @@ impl Loader {
         command.args(["--if", self.interface()]);
         command
     }
+
+    /// Starts a load into [`COPY`] in pieces of this size, and waits until the first `bytes` have arrived.
+    pub fn start_long_load(self, url: &str, piece: &str, bytes: u64) -> anyhow::Result<Helper> {
+        // A load that failed leaves what it has loaded, and the next one goes on with that.
+        for left in [COPY, GROWING] {
+            let _ = fs::remove_file(left);
+        }
+        let mut command = self.tool("load");
+        command.args([url, "--to", COPY, "--piece", piece]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Helper::start(&mut command)?;
+        let start = Instant::now();
+        // The file is sparse before its bytes arrive.
+        while fs::metadata(GROWING).map_or(0, |file| file.blocks() * 512) < bytes {
+            ensure!(
+                running.ended()?.is_none(),
+                "it ended before enough had arrived"
+            );
+            ensure!(
+                start.elapsed() < STUCK,
+                "{bytes} bytes of the file did not arrive"
+            );
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(running)
+    }
 }
 
 /// The report of a load or a store, as far as it is looked at.
@@ -67,6 +98,7 @@ pub struct Report {
     pub bytes: u64,
     pub seconds: f64,
     pub broken: u64,
+    pub pieces: u64,
     pub crc32c: Option<String>,
     pub crc32c_matches: Option<bool>,
     /// Received bytes in host memory; a store has none of these figures.

@@ -16,6 +16,7 @@ mod long_rows;
 pub mod nic;
 mod nic_rows;
 mod nvme_rows;
+mod nvmet;
 pub mod pods;
 mod report;
 pub mod row;

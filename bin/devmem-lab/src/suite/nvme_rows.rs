@@ -2,42 +2,37 @@
 //! the guest's NVMe/TCP host with the target of this project.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use devmem_linux::helper::Helper;
-use devmem_linux::netns::NetNs;
 use lab::job::{PEER_NETNS, TOOL_PATH};
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount};
+use serde_json::Value;
 
 use super::devmem::bound::require_rx;
-use super::loading::{COPY, FOLDER, GROWING, Loader, QUEUE, Report, compare_loads};
+use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads};
+use super::nvmet::{HOST_NQN, Home, NQN, Nvmet};
+use super::report::{Wish, ask_for};
 use super::row::{Context, Seen, Skip};
-use super::traffic::{Family, STUCK};
+use super::traffic::{self, Family, STUCK};
 use tool::pattern::PositionPattern;
 
-/// Where the kernel's targets are configured.
-const CONFIGFS: &str = "/sys/kernel/config";
-const NVMET: &str = "/sys/kernel/config/nvmet";
-const NQN: &str = "nqn.2014-08.org.devmem-tcp:lab";
-const PORT: &str = "4420";
-/// Seed of the pattern in the namespace.
+/// Seed of the pattern in the first namespace.
 const SEED: u64 = 11;
+/// A block device in memory, of blocks of 512 bytes.
+const RAM_DISK: &str = "/dev/ram0";
 /// Where the kernel's hosts are connected.
 const FABRICS: &str = "/dev/nvme-fabrics";
-/// Port of the target of this project, and the name of the kernel's host.
+/// Port of the target of this project, and identifier of the kernel's host.
 const OUR_PORT: u16 = 4430;
-const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-4def-8123-456789abcdef";
 const HOST_ID: &str = "01234567-89ab-4def-8123-456789abcdef";
-/// Fewest bytes of a load whose target is restarted.
-const RESTART_BYTES: u64 = 64 << 20;
+/// Fewest bytes of a load during which something happens to the target.
+const LONG_BYTES: u64 = 64 << 20;
 /// Time between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The device memory is at eth1, the target at eth0.
@@ -47,96 +42,262 @@ const LOADER: Loader = Loader::OursAtEth1;
 pub const DIGESTS: &str = "&hdr-digest=1&data-digest=1";
 pub const FLOW_CONTROL: &str = "&sq-flow=1";
 
-/// A running target with one namespace, which is a file. Dropping it ends the target.
-struct Nvmet {
-    host: IpAddr,
-    bytes: Vec<u8>,
+/// Starts the target with these files or block devices.
+fn start(disks: &[&Path]) -> anyhow::Result<Nvmet> {
+    require_rx(QUEUE)?;
+    Nvmet::start(LOADER.host(Family::V4), Home::Peer, disks)
 }
 
-impl Nvmet {
-    fn start(len: u64) -> anyhow::Result<Self> {
-        require_rx(QUEUE)?;
-        match mount("none", CONFIGFS, "configfs", MountFlags::empty(), None) {
-            Ok(()) | Err(Errno::BUSY) => {}
-            Err(_) => return Err(Skip("the kernel has no configfs".to_owned()).into()),
-        }
-        if !Path::new(NVMET).is_dir() {
-            let missing = "the kernel has no nvmet, or its module is not in the guest";
-            return Err(Skip(missing.to_owned()).into());
-        }
-        let bytes = pattern(len)?;
-        fs::create_dir_all(FOLDER)?;
-        fs::write(disk(), &bytes)?;
-        let host = LOADER.host(Family::V4);
-        let target = Self { host, bytes };
-        target.configure().context("configure nvmet")?;
-        Ok(target)
-    }
+/// Starts the target with a namespace of `len` bytes, which is a file.
+fn start_one(len: u64) -> anyhow::Result<(Nvmet, Vec<u8>)> {
+    let bytes = write_disk(1, len)?;
+    Ok((start(&[&disk(1)])?, bytes))
+}
 
-    fn configure(&self) -> io::Result<()> {
-        let namespace = namespace();
-        fs::create_dir(subsystem())?;
-        fs::write(subsystem().join("attr_allow_any_host"), "1")?;
-        fs::create_dir(&namespace)?;
-        fs::write(
-            namespace.join("device_path"),
-            disk().as_os_str().as_encoded_bytes(),
-        )?;
-        fs::write(namespace.join("buffered_io"), "1")?;
-        fs::write(namespace.join("enable"), "1")?;
-        fs::create_dir(port())?;
-        let address = self.host.to_string();
-        for (name, value) in [
-            ("addr_trtype", "tcp"),
-            ("addr_adrfam", "ipv4"),
-            ("addr_traddr", &address),
-            ("addr_trsvcid", PORT),
-        ] {
-            fs::write(port().join(name), value)?;
+/// Writes the file of a namespace; returns its bytes.
+fn write_disk(nsid: u64, len: u64) -> anyhow::Result<Vec<u8>> {
+    let bytes = pattern(SEED + nsid, len)?;
+    fs::create_dir_all(FOLDER)?;
+    fs::write(disk(nsid), &bytes)?;
+    Ok(bytes)
+}
+
+fn disk(nsid: u64) -> PathBuf {
+    Path::new(FOLDER).join(format!("disk{nsid}"))
+}
+
+fn pattern(seed: u64, len: u64) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(len)?];
+    PositionPattern::new(seed).fill(0, &mut bytes);
+    Ok(bytes)
+}
+
+fn reversed(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().rev().copied().collect()
+}
+
+fn run_load(url: &str, to: &str) -> anyhow::Result<Output> {
+    let mut command = LOADER.tool("load");
+    command.args([url, "--to", to, "--verify"]);
+    Ok(command.output()?)
+}
+
+fn run_store(bytes: &[u8], url: &str) -> anyhow::Result<Output> {
+    fs::write(COPY, bytes)?;
+    let mut command = LOADER.tool("store");
+    command.args([COPY, url, "--verify"]);
+    Ok(command.output()?)
+}
+
+/// Checks that a run has failed with this text.
+fn ensure_refused(output: &Output, expected: &str) -> anyhow::Result<()> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
+    ensure!(said.contains(expected), "it says: {}", said.trim());
+    Ok(())
+}
+
+pub fn load(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
+    let (target, bytes) = start_one(context.bytes)?;
+    let url = target.url(1, parameters);
+    compare_loads(&bytes, |to| Report::of(&run_load(&url, to)?))
+}
+
+/// Stores from device memory, and compares what the file of the namespace has.
+pub fn store(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
+    let (target, bytes) = start_one(context.bytes)?;
+    let source = reversed(&bytes);
+    let report = Report::of(&run_store(&source, &target.url(1, parameters))?)?;
+    ensure!(report.crc32c_matches == Some(true), "{report:?}");
+    drop(target);
+    ensure!(
+        fs::read(disk(1))? == source,
+        "the bytes of the namespace differ"
+    );
+    Ok(report.seen())
+}
+
+/// Loads from a target and stores in one whose commands transfer 32 pages at most (MDTS 5).
+pub fn short_commands(context: &Context) -> anyhow::Result<Seen> {
+    let bytes = write_disk(1, context.bytes)?;
+    require_rx(QUEUE)?;
+    let target = Nvmet::prepare(LOADER.host(Family::V4), Home::Peer, &[&disk(1)])?;
+    target.limit_transfers(5)?;
+    target.listen()?;
+    let url = target.url(1, "");
+    let commands = bytes.len() as u64 / (32 * 4096);
+    let run = |to: &str| {
+        let report = Report::of(&run_load(&url, to)?)?;
+        let pieces = report.pieces;
+        ensure!(pieces == commands, "{pieces} commands and not {commands}");
+        Ok(report)
+    };
+    let seen = compare_loads(&bytes, run)?;
+    let source = reversed(&bytes);
+    let stored = Report::of(&run_store(&source, &url)?)?;
+    ensure!(stored.pieces == commands, "{stored:?}");
+    drop(target);
+    ensure!(fs::read(disk(1))? == source, "the namespace differs");
+    Ok(seen)
+}
+
+/// Loads from a block device of blocks of 512 bytes, and stores there what starts and ends at such blocks.
+pub fn blocks_of_512(_: &Context) -> anyhow::Result<Seen> {
+    let Ok(mut device) = File::options().write(true).open(RAM_DISK) else {
+        return Err(Skip(format!("there is no {RAM_DISK}")).into());
+    };
+    let len = device.seek(SeekFrom::End(0))?;
+    let mut bytes = pattern(SEED, len)?;
+    device.rewind()?;
+    device.write_all(&bytes)?;
+    device.sync_all()?;
+    // The last handle: its pages in memory end with it.
+    drop(device);
+    let target = start(&[Path::new(RAM_DISK)])?;
+    let url = target.url(1, "");
+    let seen = compare_loads(&bytes, |to| Report::of(&run_load(&url, to)?))?;
+    let block = listed(&target.host_url())?["namespaces"][0]["block_bytes"].clone();
+    ensure!(block == 512, "blocks of {block} bytes");
+    let part = bytes.len() / 2;
+    let source = pattern(SEED + 1, part as u64)?;
+    fs::write(COPY, &source)?;
+    let mut command = LOADER.tool("store");
+    command.args([COPY, &url, "--at", "512", "--verify"]);
+    let report = Report::of(&command.output()?)?;
+    ensure!(report.crc32c_matches == Some(true), "{report:?}");
+    drop(target);
+    bytes[512..512 + part].copy_from_slice(&source);
+    ensure!(
+        fs::read(RAM_DISK)? == bytes,
+        "the bytes of the device differ"
+    );
+    Ok(seen)
+}
+
+/// Lists the only subsystem of a host.
+fn listed(url: &str) -> anyhow::Result<Value> {
+    let mut command = LOADER.tool("load");
+    let output = command.arg(url).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    let report: Value = serde_json::from_slice(&output.stdout).context("parse the list")?;
+    match report["subsystems"].as_array().map(Vec::as_slice) {
+        Some([only]) => Ok(only.clone()),
+        _ => bail!("the list is {report}"),
+    }
+}
+
+/// Lists two namespaces, loads the second one, and stores in it.
+pub fn two_namespaces(context: &Context) -> anyhow::Result<Seen> {
+    let first = write_disk(1, context.few())?;
+    let second = write_disk(2, context.bytes)?;
+    let target = start(&[&disk(1), &disk(2)])?;
+    let list = listed(&target.host_url())?;
+    let sizes = |index: usize| list["namespaces"][index]["bytes"].as_u64();
+    let expected = [first.len(), second.len()].map(|len| Some(len as u64));
+    ensure!([sizes(0), sizes(1)] == expected, "the list is {list}");
+    let url = target.url(2, "");
+    compare_loads(&second, |to| Report::of(&run_load(&url, to)?))?;
+    let source = reversed(&second);
+    let report = Report::of(&run_store(&source, &url)?)?;
+    drop(target);
+    ensure!(
+        fs::read(disk(2))? == source,
+        "the second one has other bytes"
+    );
+    ensure!(fs::read(disk(1))? == first, "the first one has changed");
+    Ok(report.seen())
+}
+
+/// A namespace that a host has made read-only is loaded, and refuses a store.
+pub fn read_only(context: &Context) -> anyhow::Result<Seen> {
+    let (target, bytes) = start_one(context.few())?;
+    target.protect(1)?;
+    let url = target.url(1, "");
+    let seen = compare_loads(&bytes, |to| Report::of(&run_load(&url, to)?))?;
+    ensure_refused(&run_store(&reversed(&bytes), &url)?, "is read-only")?;
+    drop(target);
+    ensure!(fs::read(disk(1))? == bytes, "the namespace has changed");
+    Ok(seen)
+}
+
+/// What happens to the target in the middle of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// It ends, and listens again.
+    Restart,
+    /// Its namespace gets shorter.
+    Shrink,
+    /// Its namespace is taken away.
+    Vanish,
+}
+
+/// Starts a long load, and has `event` happen when a quarter has arrived.
+fn disturbed(context: &Context, event: Event) -> anyhow::Result<(Output, Vec<u8>)> {
+    // Enough that it is not over before.
+    let (target, bytes) = start_one(context.bytes.max(LONG_BYTES))?;
+    let url = target.url(1, "");
+    let running = LOADER.start_long_load(&url, "256K", bytes.len() as u64 / 4)?;
+    match event {
+        Event::Restart => {
+            target.end().context("end the target")?;
+            target.listen().context("let the target listen again")?;
         }
-        self.listen()
+        Event::Shrink => {
+            let file = File::options().write(true).open(disk(1))?;
+            file.set_len(1 << 20)?;
+            target.revalidate(1).context("revalidate the size")?;
+        }
+        Event::Vanish => target.disable(1).context("disable the namespace")?,
     }
-
-    /// Makes the port listen.
-    fn listen(&self) -> io::Result<()> {
-        // The socket belongs to the network namespace of the thread that makes the link.
-        let ours = NetNs::current().map_err(io::Error::other)?;
-        let peers = NetNs::open(PEER_NETNS).map_err(io::Error::other)?;
-        peers.join().map_err(io::Error::other)?;
-        let linked = std::os::unix::fs::symlink(subsystem(), link());
-        ours.join().map_err(io::Error::other)?;
-        linked
-    }
-
-    fn url(&self, parameters: &str) -> String {
-        format!("nvme://{}:{PORT}/{NQN}?nsid=1{parameters}", self.host)
-    }
+    Ok((running.wait_with_output()?, bytes))
 }
 
 /// Ends the target and its connections when a part of the file has arrived, and lets it listen again.
 pub fn restart(context: &Context) -> anyhow::Result<Seen> {
-    // Enough that it is not over before.
-    let target = Nvmet::start(context.bytes.max(RESTART_BYTES))?;
-    let _ = fs::remove_file(COPY);
-    let mut command = LOADER.tool("load");
-    command.args([&target.url(""), "--to", COPY, "--piece", "256K"]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Helper::start(&mut command)?;
-    let quarter = target.bytes.len() as u64 / 4;
-    until_loaded(&mut running, quarter)?;
-    fs::remove_file(link()).context("end the target")?;
-    target.listen().context("let the target listen again")?;
-    let report = Report::of(&running.wait_with_output()?)?;
+    let (output, bytes) = disturbed(context, Event::Restart)?;
+    let report = Report::of(&output)?;
     ensure!(report.broken > 0, "no connection broke");
-    ensure!(
-        fs::read(COPY)? == target.bytes,
-        "the bytes of the file differ"
-    );
+    ensure!(fs::read(COPY)? == bytes, "the bytes of the file differ");
     let broken = report.broken;
-    Ok(Seen {
-        detail: format!("every byte correct after {broken} broken connections"),
-        rate: None,
-    })
+    Ok(Seen::from(format!(
+        "every byte correct after {broken} broken connections"
+    )))
+}
+
+pub fn shrinks(context: &Context) -> anyhow::Result<Seen> {
+    let (output, _) = disturbed(context, Event::Shrink)?;
+    // A read that was under way has another status than those behind it, which say that the namespace has shrunk.
+    ensure_refused(&output, "cannot read its namespace at byte")?;
+    ensure!(!Path::new(COPY).exists(), "a part of the file has its name");
+    Ok(Seen::default())
+}
+
+pub fn vanishes(context: &Context) -> anyhow::Result<Seen> {
+    let (output, _) = disturbed(context, Event::Vanish)?;
+    ensure_refused(&output, "has vanished since it was opened")?;
+    ensure!(!Path::new(COPY).exists(), "a part of the file has its name");
+    Ok(Seen::default())
+}
+
+/// Our stack, at the other end of the wire, loads one namespace and stores its bytes in another one.
+pub fn our_stack(context: &Context) -> anyhow::Result<Seen> {
+    let bytes = write_disk(1, context.bytes)?;
+    fs::write(disk(2), vec![0; bytes.len()])?;
+    let host = traffic::address(0, Family::V4);
+    let target = Nvmet::start(host, Home::Here, &[&disk(1), &disk(2)])?;
+    for wish in [Wish::LoadNamespace, Wish::StoreNamespace] {
+        ask_for(wish)?;
+    }
+    let start = Instant::now();
+    while target.is_connected()? || fs::read(disk(2))? != bytes {
+        ensure!(
+            start.elapsed() < 2 * STUCK,
+            "the second namespace has other bytes than the first"
+        );
+        thread::sleep(5 * POLL_INTERVAL);
+    }
+    Ok(Seen::from("every byte loaded and stored".to_owned()))
 }
 
 /// The kernel's host reads and writes a namespace of the target of this project, with digests.
@@ -145,9 +306,7 @@ pub fn kernels_host(context: &Context) -> anyhow::Result<Seen> {
         let missing = "the kernel has no NVMe over fabrics, or its module is not in the guest";
         return Err(Skip(missing.to_owned()).into());
     }
-    let bytes = pattern(context.bytes)?;
-    fs::create_dir_all(FOLDER)?;
-    fs::write(disk(), &bytes)?;
+    let bytes = write_disk(1, context.bytes)?;
     let host = LOADER.host(Family::V4);
     let mut command = Command::new("ip");
     command.args(["netns", "exec", PEER_NETNS, TOOL_PATH, "__nvme-target"]);
@@ -158,18 +317,18 @@ pub fn kernels_host(context: &Context) -> anyhow::Result<Seen> {
         NQN,
         "--file",
     ]);
-    command.arg(disk());
+    command.arg(disk(1));
     let _target = Helper::start(&mut command)?;
     let connected = KernelsHost::connect(host)?;
     let device = connected.device()?;
     ensure!(fs::read(&device)? == bytes, "the kernel reads other bytes");
-    let other: Vec<u8> = bytes.iter().rev().copied().collect();
+    let other = reversed(&bytes);
     let mut writer = File::options().write(true).open(&device)?;
     writer.write_all(&other)?;
     writer.sync_all().context("flush")?;
     drop((writer, connected));
     ensure!(
-        fs::read(disk())? == other,
+        fs::read(disk(1))? == other,
         "the kernel has written other bytes"
     );
     Ok(Seen {
@@ -223,83 +382,4 @@ impl Drop for KernelsHost {
         let file = Path::new("/sys/class/nvme").join(&self.0);
         let _ = fs::write(file.join("delete_controller"), "1");
     }
-}
-
-/// Waits until `bytes` of the loaded file have arrived.
-fn until_loaded(running: &mut Helper, bytes: u64) -> anyhow::Result<()> {
-    let start = Instant::now();
-    // The file is sparse before its bytes arrive.
-    while fs::metadata(GROWING).map_or(0, |file| file.blocks() * 512) < bytes {
-        ensure!(running.ended()?.is_none(), "it ended before the target did");
-        ensure!(
-            start.elapsed() < STUCK,
-            "a quarter of the file did not arrive"
-        );
-        thread::sleep(POLL_INTERVAL);
-    }
-    Ok(())
-}
-
-fn pattern(len: u64) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(len)?];
-    PositionPattern::new(SEED).fill(0, &mut bytes);
-    Ok(bytes)
-}
-
-impl Drop for Nvmet {
-    fn drop(&mut self) {
-        // In reverse; what was not made is not there.
-        let _ = fs::remove_file(link());
-        let _ = fs::remove_dir(port());
-        let _ = fs::write(namespace().join("enable"), "0");
-        let _ = fs::remove_dir(namespace());
-        let _ = fs::remove_dir(subsystem());
-    }
-}
-
-fn disk() -> PathBuf {
-    Path::new(FOLDER).join("disk")
-}
-
-fn subsystem() -> PathBuf {
-    Path::new(NVMET).join("subsystems").join(NQN)
-}
-
-fn namespace() -> PathBuf {
-    subsystem().join("namespaces/1")
-}
-
-fn port() -> PathBuf {
-    Path::new(NVMET).join("ports/1")
-}
-
-fn link() -> PathBuf {
-    port().join("subsystems").join(NQN)
-}
-
-pub fn load(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
-    let target = Nvmet::start(context.bytes)?;
-    let run = |to: &str| {
-        let mut command = LOADER.tool("load");
-        command.args([&target.url(parameters), "--to", to, "--verify"]);
-        Report::of(&command.output()?)
-    };
-    compare_loads(&target.bytes, run)
-}
-
-/// Stores from device memory, and compares what the file of the namespace has.
-pub fn store(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
-    let target = Nvmet::start(context.bytes)?;
-    let source: Vec<u8> = target.bytes.iter().rev().copied().collect();
-    fs::write(COPY, &source)?;
-    let mut command = LOADER.tool("store");
-    command.args([COPY, &target.url(parameters), "--verify"]);
-    let report = Report::of(&command.output()?)?;
-    ensure!(report.crc32c_matches == Some(true), "{report:?}");
-    drop(target);
-    ensure!(
-        fs::read(disk())? == source,
-        "the bytes of the namespace differ"
-    );
-    Ok(report.seen())
 }

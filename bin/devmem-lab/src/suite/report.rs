@@ -1,5 +1,6 @@
 //! What a guest prints on its standard output while its rows run.
 
+use std::io::Write;
 use std::num::NonZeroU16;
 
 use serde::{Deserialize, Serialize};
@@ -51,4 +52,20 @@ pub enum Wish {
     },
     /// Our stack receives on [`FAR_PORT`] and checks the pattern of [`PERIOD`].
     Receive,
+    /// Our stack loads the first namespace of the guest's NVMe target into a file.
+    LoadNamespace,
+    /// It stores that file in the second one.
+    StoreNamespace,
+}
+
+/// Requests a program at the other end of the wire: prints a line of JSON, `{"far_end": WISH}`.
+///
+/// # Errors
+///
+/// The line cannot be written.
+pub fn ask_for(wish: Wish) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    serde_json::to_writer(&mut stdout, &Line::Wish { far_end: wish })?;
+    writeln!(stdout)?;
+    Ok(())
 }

@@ -1,9 +1,8 @@
 //! Device memory TCP between our user-space stack, on the host, and the guest's kernel: two independent implementations
 //! test each other.
 //!
-//! The guest requests the start of the other end with a line of JSON, `{"far_end": WISH}`: one of [`Wish`].
+//! The guest requests the start of the other end: see [`ask_for`].
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
@@ -13,7 +12,8 @@ use anyhow::{Context as _, ensure};
 use super::devmem::bound::{Bound, DmabufKind, Steering};
 use super::devmem::receiving::{Habit, Stream, receive};
 use super::devmem::sending::{require_tx, send_to};
-use super::report::{FAR_ADDRESS, FAR_PORT, Line, PERIOD, Wish};
+use super::nvme_rows;
+use super::report::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish, ask_for};
 use super::row::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};
 use tool::pattern::RepeatingPattern;
@@ -33,6 +33,7 @@ pub const ROWS: &[Row] = &[
     (SPEED_PLAIN, plain_rx),
     (SPEED_DEVMEM, |context| devmem_rx(context, Payload::Ignored)),
     ("kernel devmem tx to our stack", devmem_tx),
+    ("our stack and nvmet", nvme_rows::our_stack),
 ];
 
 pub const LOSS_ROWS: &[Row] = &[
@@ -40,14 +41,8 @@ pub const LOSS_ROWS: &[Row] = &[
         devmem_rx(context, Payload::Verified)
     }),
     ("bad wire: kernel devmem tx to our stack", devmem_tx),
+    ("bad wire: our stack and nvmet", nvme_rows::our_stack),
 ];
-
-fn ask_for(wish: Wish) -> anyhow::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    serde_json::to_writer(&mut stdout, &Line::Wish { far_end: wish })?;
-    writeln!(stdout)?;
-    Ok(())
-}
 
 /// Requests a sender from the host and accepts its connection.
 fn ask_for_sender(listener: &TcpListener) -> anyhow::Result<TcpStream> {

@@ -37,6 +37,7 @@ const MODULES: &[&str] = &[
     "nvmet_tcp",
     "nvme_fabrics",
     "nvme_tcp",
+    "brd",
 ];
 
 /// A driver that only some guests need: a module, or built in.

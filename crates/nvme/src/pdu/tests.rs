@@ -91,6 +91,16 @@ fn a_handshake_has_128_bytes_and_no_digest() {
 }
 
 #[test]
+fn a_pdu_without_data_has_the_length_of_its_header() {
+    for longer in [1, 4] {
+        let mut bytes = vec![0; 32];
+        bytes[..8].copy_from_slice(&[0x05, 0, 24, 0, 24 + longer, 0, 0, 0]);
+        let error = of_controller(&bytes, Digests::default()).unwrap_err();
+        assert_eq!(error.offset, 4, "{error}");
+    }
+}
+
+#[test]
 fn a_response_is_24_bytes_and_its_digest() {
     let cqe = Cqe {
         result: 5.into(),
@@ -209,6 +219,25 @@ fn the_end_of_a_connection_has_the_header_that_it_complains_about() {
         assert_eq!(pdu, FromHost::Terminated(expected));
     }
     assert_eq!(FatalStatus::meaning(4), "data out of range");
+}
+
+#[test]
+fn the_end_of_a_connection_is_as_long_as_it_may_be() {
+    for (hlen, plen) in [(24, 23u32), (24, 153), (24, u32::MAX), (23, 24), (128, 152)] {
+        for (kind, is_host) in [(2, true), (3, false)] {
+            let mut bytes = vec![0; 200];
+            bytes[..4].copy_from_slice(&[kind, 0, hlen, 0]);
+            bytes[4..8].copy_from_slice(&plen.to_le_bytes());
+            let refused = match is_host {
+                true => of_host(&bytes, Digests::default()).is_err(),
+                false => of_controller(&bytes, Digests::default()).is_err(),
+            };
+            assert!(refused, "{hlen} {plen}");
+            // Nothing is read for one that is too long.
+            let first = parse_from_controller(&bytes[..24], Digests::default());
+            assert!(is_host || first.is_err(), "{first:?}");
+        }
+    }
 }
 
 #[test]

@@ -193,6 +193,13 @@ impl NvmeSession {
         }
         asked.requested = end;
         let write = asked.write;
+        if self.is_sending(command_id) {
+            return Err(self.wrong(
+                FatalStatus::LimitExceeded,
+                "a request for data while those of the last one are sent",
+                header,
+            ));
+        }
         let mut start = u64::from(offset);
         while start < end {
             let now = (end - start).min(self.most_data.into());
@@ -209,6 +216,13 @@ impl NvmeSession {
             start += now;
         }
         Ok(())
+    }
+
+    /// Returns whether payload of a command is queued: until it is sent, the controller may not request more of it, because the host has
+    /// agreed to one transfer of a command at a time (TCP Transport, "ICReq", MAXR2T).
+    fn is_sending(&self, command_id: u16) -> bool {
+        let of_command = |it: &Outgoing| matches!(it, Outgoing::Payload { id, .. } if *id == u64::from(command_id));
+        self.outgoing.iter().any(of_command)
     }
 
     /// Queues one PDU of data.

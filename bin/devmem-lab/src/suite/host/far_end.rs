@@ -8,6 +8,7 @@ use anyhow::Context;
 use devmem_linux::helper::Helper;
 use tool::output::Failure;
 
+use crate::suite::nvmet;
 use crate::suite::report::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish};
 use crate::suite::traffic::{self, Family};
 
@@ -22,7 +23,7 @@ pub struct FarEnd {
     wire: PathBuf,
     /// Bytes of a sent stream.
     bytes: u64,
-    /// Maximum number of processes for one guest.
+    /// Maximum number of processes for one guest: two for each row.
     max: usize,
     children: Vec<(String, Helper)>,
 }
@@ -52,7 +53,8 @@ impl FarEnd {
                 self.max
             )));
         }
-        let arguments = arguments(wish, self.bytes);
+        let copied = self.wire.with_file_name("copied");
+        let arguments = arguments(wish, self.bytes, &copied);
         if let Some((_, last)) = self.children.last_mut() {
             wait(last);
         }
@@ -88,8 +90,9 @@ impl FarEnd {
     }
 }
 
-/// Returns the arguments of `devmem-tcp` for a wish. A sender sends `bytes`.
-fn arguments(wish: Wish, bytes: u64) -> Vec<String> {
+/// Returns the arguments of `devmem-tcp` for a wish. A sender sends `bytes`; what is loaded is in the file `copied`.
+fn arguments(wish: Wish, bytes: u64, copied: &Path) -> Vec<String> {
+    let copied = copied.display().to_string();
     match wish {
         Wish::Send { port } => {
             let guest = traffic::address(0, Family::V4).to_string();
@@ -101,6 +104,18 @@ fn arguments(wish: Wish, bytes: u64) -> Vec<String> {
         Wish::Receive => {
             let (port, period) = (FAR_PORT.to_string(), PERIOD.to_string());
             ["recv", "-l", "-p", &port, "-v", &period, "--json"]
+                .map(str::to_owned)
+                .to_vec()
+        }
+        Wish::LoadNamespace => {
+            let url = nvmet::url(traffic::address(0, Family::V4), 1);
+            ["load", &url, "--to", &copied, "--json"]
+                .map(str::to_owned)
+                .to_vec()
+        }
+        Wish::StoreNamespace => {
+            let url = nvmet::url(traffic::address(0, Family::V4), 2);
+            ["store", &copied, &url, "--verify", "--json"]
                 .map(str::to_owned)
                 .to_vec()
         }
@@ -133,9 +148,16 @@ mod tests {
     #[test]
     fn the_host_chooses_the_arguments() {
         let port = NonZeroU16::new(4000).unwrap();
-        let send = arguments(Wish::Send { port }, 1 << 20);
+        let copied = Path::new("/tmp/copied");
+        let send = arguments(Wish::Send { port }, 1 << 20, copied);
         assert_eq!(send.join(" "), "send 10.77.0.1 4000 --bytes 1048576 --json");
-        let receive = arguments(Wish::Receive, 1 << 20);
+        let receive = arguments(Wish::Receive, 1 << 20, copied);
         assert_eq!(receive.join(" "), "recv -l -p 5201 -v 7 --json");
+        let load = arguments(Wish::LoadNamespace, 1 << 20, copied).join(" ");
+        assert!(
+            load.starts_with("load nvme://10.77.0.1:4420/nqn."),
+            "{load}"
+        );
+        assert!(load.ends_with("?nsid=1 --to /tmp/copied --json"), "{load}");
     }
 }

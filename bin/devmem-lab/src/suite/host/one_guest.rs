@@ -30,8 +30,9 @@ pub fn run_group(
     let names = wanted_rows(plan, group);
     let folder = Scratch::new()?;
     let wire = folder.path("wire");
+    let most = names.len() * 2;
     let far_end =
-        has_far_end(group).then(|| FarEnd::new(&plan.machine.tool, &wire, plan.bytes, names.len()));
+        has_far_end(group).then(|| FarEnd::new(&plan.machine.tool, &wire, plan.bytes, most));
     let mut collected = Collector::new(names.clone(), far_end, None, print_row);
     let mut machine = machine_for(&plan.machine, group, &wire);
     if let (Group::Long, Some(root)) = (group, &plan.root) {

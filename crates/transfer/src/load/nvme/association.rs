@@ -135,31 +135,31 @@ impl Association {
         url: &NvmeUrl,
         go_on: &mut GoOn<'_>,
     ) -> Result<Vec<u32>, LoadError> {
-        let page = self.identify(
-            url,
-            command::CNS_ACTIVE,
-            0,
-            "Identify Active Namespaces",
-            go_on,
-        )?;
+        let mut page = vec![0; identify::PAGE_BYTES];
+        let sqe = Sqe::identify(command::CNS_ACTIVE, 0);
+        let listed = self.command(url, sqe, &mut page, go_on)?;
+        listed.map_err(|status| of_command(url, "Identify Active Namespaces", status))?;
         Ok(identify::active_namespaces(&page))
     }
 
-    /// Returns what a namespace is.
+    /// Returns what a namespace is; `None` if there is none of this number, or it is not active.
     pub(super) fn namespace(
         &self,
         url: &NvmeUrl,
         nsid: u32,
         go_on: &mut GoOn<'_>,
-    ) -> Result<Namespace, LoadError> {
-        let page = self.identify(
-            url,
-            command::CNS_NAMESPACE,
-            nsid,
-            "Identify Namespace",
-            go_on,
-        )?;
-        Namespace::parse(&page).ok_or_else(|| ended(url))
+    ) -> Result<Option<Namespace>, LoadError> {
+        let mut page = vec![0; identify::PAGE_BYTES];
+        let sqe = Sqe::identify(command::CNS_NAMESPACE, nsid);
+        match self.command(url, sqe, &mut page, go_on)? {
+            Ok(()) => {
+                let namespace = Namespace::parse(&page).ok_or_else(|| ended(url))?;
+                // The page of one that is not active is zero (Base, "Identify Namespace").
+                Ok(Some(namespace).filter(|it| it.blocks > 0))
+            }
+            Err(status) if status.is(Status::INVALID_NAMESPACE) => Ok(None),
+            Err(status) => Err(of_command(url, "Identify Namespace", status)),
+        }
     }
 
     /// Reads `out.len()` bytes of the discovery log.
@@ -173,35 +173,22 @@ impl Association {
         // A record is 1024 bytes.
         let len = u32::try_from(out.len()).unwrap_or(u32::MAX);
         let sqe = Sqe::discovery_log(offset, len);
-        self.command(url, sqe, out, "Get Log Page (discovery)", go_on)
+        let read = self.command(url, sqe, out, go_on)?;
+        read.map_err(|status| of_command(url, "Get Log Page (discovery)", status))
     }
 
-    fn identify(
-        &self,
-        url: &NvmeUrl,
-        cns: u8,
-        nsid: u32,
-        what: &str,
-        go_on: &mut GoOn<'_>,
-    ) -> Result<Vec<u8>, LoadError> {
-        let mut page = vec![0; identify::PAGE_BYTES];
-        self.command(url, Sqe::identify(cns, nsid), &mut page, what, go_on)?;
-        Ok(page)
-    }
-
+    /// Has the controller fill `out`.
     fn command(
         &self,
         url: &NvmeUrl,
         sqe: Sqe,
         out: &mut [u8],
-        what: &str,
         go_on: &mut GoOn<'_>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<Result<(), Status>, LoadError> {
         let mut admin = lock(&self.admin);
         let admin = admin.as_mut().ok_or_else(|| ended(url))?;
         let result = admin.queue.command(sqe, &[], out, go_on)?;
-        let done = result.map_err(|status| of_command(url, what, status));
-        done.map(drop)
+        Ok(result.map(drop))
     }
 
     /// Returns whether the association goes on, as far as this host knows.
@@ -502,11 +489,11 @@ fn of_connect(url: &NvmeUrl, status: Status) -> LoadError {
 }
 
 fn of_command(url: &NvmeUrl, what: &str, status: Status) -> LoadError {
-    let remedy = match status.is(Status::INVALID_NAMESPACE) {
-        true => "name one of its active namespaces with nsid=",
-        false => "the log of the controller may say more",
-    };
-    refused(&url.host, format!("{what}: {status}"), remedy)
+    refused(
+        &url.host,
+        format!("{what}: {status}"),
+        "the log of the controller may say more",
+    )
 }
 
 fn ended(url: &NvmeUrl) -> LoadError {

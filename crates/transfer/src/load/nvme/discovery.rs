@@ -11,9 +11,6 @@ use super::url::NvmeUrl;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 
-/// Most namespaces of one subsystem that are asked for their size.
-const MAX_NAMESPACES: usize = 64;
-
 /// A subsystem of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeSubsystem {
@@ -113,8 +110,11 @@ fn namespaces(
     let association = Association::begin(nic, url, &addresses, go_on)?;
     let active = association.namespaces(url, go_on)?;
     let mut listed = Vec::new();
-    for nsid in active.into_iter().take(MAX_NAMESPACES) {
-        let namespace = association.namespace(url, nsid, go_on)?;
+    for nsid in active {
+        let Some(namespace) = association.namespace(url, nsid, go_on)? else {
+            // It was taken away meanwhile.
+            continue;
+        };
         listed.push(NvmeListed {
             nsid,
             bytes: namespace.bytes(),

@@ -75,7 +75,11 @@ impl NvmeNamespace {
             Some(nsid) => nsid,
             None => only_one(&url, &association.namespaces(&url, go_on)?)?,
         };
-        let namespace = association.namespace(&url, nsid, go_on)?;
+        let namespace = association.namespace(&url, nsid, go_on)?.ok_or_else(|| {
+            let problem = format!("namespace {nsid} does not exist, or is not active");
+            let remedy = "name one of the active namespaces with nsid=";
+            refused(&url.host, problem, remedy)
+        })?;
         let (limits, size) = judge(&url, nsid, &association, &namespace)?;
         let found = Arc::new(Found {
             url,
@@ -213,6 +217,10 @@ impl NvmeNamespace {
         *current = None;
         let association = Association::begin(nic, url, addresses, go_on)?;
         let namespace = association.namespace(url, *nsid, go_on)?;
+        let namespace = namespace.ok_or_else(|| {
+            let problem = format!("namespace {nsid} has vanished since it was opened");
+            refused(&url.host, problem, "enable it there, and start again")
+        })?;
         let (now, now_size) = judge(url, *nsid, &association, &namespace)?;
         if now.block_log2 != limits.block_log2
             || now_size != *size
@@ -267,12 +275,6 @@ fn judge(
     namespace: &Namespace,
 ) -> Result<(Limits, u64), LoadError> {
     let refuse = |problem: String, remedy| Err(refused(&url.host, problem, remedy));
-    if namespace.blocks == 0 {
-        return refuse(
-            format!("namespace {nsid} is not active"),
-            "name one of the active namespaces with nsid=",
-        );
-    }
     if namespace.metadata_bytes > 0 || namespace.is_protected {
         return refuse(
             format!(

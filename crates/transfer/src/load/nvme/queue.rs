@@ -136,16 +136,16 @@ impl Queue {
     ) -> Result<Result<u64, Status>, LoadError> {
         let id = self.issue(sqe, data)?;
         let mut filled = 0;
-        loop {
+        let result = loop {
             match self.read_pdu(go_on)? {
                 FromController::Data(data) => {
                     filled = self.read_data(&data, id, out, filled, go_on)?;
                     if data.is_success {
-                        return Ok(Ok(0));
+                        break Ok(0);
                     }
                 }
                 FromController::Response(cqe) if cqe.command_id.get() == id => {
-                    return Ok(result_of(&cqe));
+                    break result_of(&cqe);
                 }
                 FromController::Response(_) => {
                     return Err(self.invalid("a response without a command"));
@@ -158,6 +158,10 @@ impl Queue {
                     return Err(self.invalid("a PDU that may not come now"));
                 }
             }
+        };
+        match result.is_ok() && filled < out.len() {
+            true => Err(self.invalid("a command has succeeded, and data are missing")),
+            false => Ok(result),
         }
     }
 

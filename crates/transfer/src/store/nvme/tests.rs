@@ -119,8 +119,9 @@ fn the_data_of_a_long_write_are_sent_when_they_are_requested_and_in_parts() {
         let (sqe, data_bytes) = command(&first[0]);
         assert!(first.len() == 1 && data_bytes == 0 && !sqe.has_data_in_capsule());
         feed(&mut session, &transfer(0, 0, 6144, digests)).unwrap();
+        let mut parts = sent(&mut session);
         feed(&mut session, &transfer(0, 6144, 4096, digests)).unwrap();
-        let parts = sent(&mut session);
+        parts.extend(sent(&mut session));
         let headers: Vec<_> = parts
             .iter()
             .filter_map(|sent| match sent {
@@ -207,6 +208,10 @@ fn what_no_command_explains_is_told_the_controller_and_fatal() {
         (
             [transfer(0, 0, 512, plain), transfer(0, 0, 512, plain)].concat(),
             "before, behind or twice",
+        ),
+        (
+            [transfer(0, 0, 512, plain), transfer(0, 512, 512, plain)].concat(),
+            "while those of the last one are sent",
         ),
         (
             response(5, Status::SUCCESS, plain),

@@ -27,7 +27,7 @@ struct Allowance {
     window: u64,
     /// By the congestion window.
     congestion: u64,
-    /// By pacing and by the size of a super-segment.
+    /// By pacing and by the size of a super-segment: whole packets, so that as many are all that may leave, and wait for no more.
     burst: u64,
 }
 
@@ -124,7 +124,7 @@ impl<P: Payload> Sender<P> {
                 .packets
                 .super_payload
                 .fit(packets * mss, mss)
-                .min(paced),
+                .min(paced / mss * mss),
         }
     }
 

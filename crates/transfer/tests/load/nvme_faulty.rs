@@ -509,9 +509,21 @@ fn a_controller_that_is_silent_for_ever_is_given_up() {
         let silences = (0..100).map(|_| (0, Mistake::Silence));
         let served = Served::start(9, |it| it.mistakes = Mistakes::once(silences));
         let namespace = served.open(&world, "");
-        let loader = loader(&world).connections(1).attempts(2).idle_limit(LIMIT);
+        let loader = Loader::new(&world.nic)
+            .connections(1)
+            .piece_bytes(64 << 10)
+            .attempts(2)
+            .idle_limit(LIMIT);
         let text = load(&loader, &namespace).unwrap_err().to_string();
         assert!(text.contains("gave up after 2 attempts"), "{text}");
+        // Each attempt is another association with one queue, and by default a queue has 32 commands in flight.
+        let start = Instant::now();
+        while served.count(|it| &it.commands) < 64 {
+            assert!(start.elapsed() < PATIENCE, "fewer commands");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(served.count(|it| &it.associations), 2);
+        assert_eq!(served.count(|it| &it.commands), 64);
         let storer = Storer::new(&world.nic).attempts(2).idle_limit(LIMIT);
         let refused = storer.trim(&namespace, &[0..512], &mut go_on).unwrap_err();
         let text = refused.to_string();

@@ -74,7 +74,7 @@ python_package() {
 # The bundle is small enough, and no part of it needs a newer C library.
 check() {
     local size needs
-    size=$(du -sm "$1" | cut -f1)
+    size=$(du --apparent-size -sm "$1" | cut -f1)
     [ "$size" -le $most_mib ] || { echo "the bundle has $size MiB, more than $most_mib" >&2; [ "$built" = debug ] || exit 1; }
     needs=$(find "$1" -type f \( -perm -u+x -o -name '*.so*' \) ! -name '*.sh' -exec objdump -T {} + 2>/dev/null |
         grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)

@@ -31,11 +31,16 @@ def rank(number: int, port: int, count: int) -> None:
     import torch.distributed as dist
 
     torch.cuda.set_device(0)
+    # The first rank's plugin listens at the wire, once NCCL has loaded it there.
+    wire = re.fullmatch(r"user:unix:(.*):[^:]*", os.environ["DEVMEM_TCP_DEVICES"])
     store = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("nccl", init_method=store, rank=number, world_size=RANKS)
     elements = count // 4
     base = torch.arange(elements, dtype=torch.float32, device="cuda") % 1024
     seconds = []
+    until = time.monotonic() + 20
+    while wire and not os.path.exists(wire[1]) and time.monotonic() < until:
+        time.sleep(0.05)
     for _ in range(ROUNDS):
         vector = base * (number + 1)
         torch.cuda.synchronize()
@@ -55,8 +60,8 @@ def rank(number: int, port: int, count: int) -> None:
     print(json.dumps({"busbw_gb_per_s": count / best / 1e9 * 2 * (RANKS - 1) / RANKS, "nccl": list(torch.cuda.nccl.version())}))
 
 
-def play(settings: dict[str, str], count: int, folder: Path, name: str) -> dict:
-    """Runs both ranks; returns the figures of the first and what NCCL's log says of the network."""
+def play(settings: dict[str, str], devices: list[str], count: int, folder: Path, name: str) -> dict:
+    """Runs both ranks, each with its devices; returns the figures of the first and what NCCL's log says of the network."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -72,6 +77,7 @@ def play(settings: dict[str, str], count: int, folder: Path, name: str) -> dict:
                 "NCCL_DEBUG_FILE": str(log),
                 # The loopback interface is NCCL's way to find the other rank, and that of its sockets.
                 "NCCL_SOCKET_IFNAME": "lo",
+                "DEVMEM_TCP_DEVICES": devices[number],
                 **settings,
             },
             stdout=subprocess.PIPE,
@@ -81,9 +87,9 @@ def play(settings: dict[str, str], count: int, folder: Path, name: str) -> dict:
         for number, log in enumerate(logs)
     ]
     try:
-        ended = [process.communicate(timeout=40) for process in processes]
+        ended = [process.communicate(timeout=30) for process in processes]
     except subprocess.TimeoutExpired:
-        ended = [("", "it did not end in 40 s")] * RANKS
+        ended = [("", "it did not end in 30 s")] * RANKS
     finally:
         for process in processes:
             process.kill()
@@ -93,7 +99,9 @@ def play(settings: dict[str, str], count: int, folder: Path, name: str) -> dict:
         warned = "\n".join(line for line in log.splitlines() if "WARN" in line or "devmem" in line.lower())
         sys.exit(f"{name}: {complaints}\n{warned[-1200:] or log[-1200:]}")
     networks = sorted(set(re.findall(r"Using network (\S+)", log)))
-    return {**json.loads(ended[0][0].strip().splitlines()[-1]), "network": networks}
+    moved = re.findall(r"NET/Devmem: .*(?:sent|received).*", log)[-1:]
+    figures = json.loads(ended[0][0].strip().splitlines()[-1])
+    return {**figures, "network": networks, "direct": "GDRDMA" in log or "GPU Direct RDMA Enabled" in log, "moved": moved}
 
 
 def main() -> None:
@@ -105,11 +113,22 @@ def main() -> None:
     if not torch.cuda.is_available():
         skip("torch finds no CUDA here")
     with tempfile.TemporaryDirectory() as folder:
-        ours = play({"NCCL_NET_PLUGIN": plugin, "NCCL_NET": "Devmem"}, count, Path(folder), "plugin")
-        if ours["network"] != ["Devmem"]:
-            sys.exit(f"NCCL used {ours['network']}, not our plugin")
-        theirs = play({"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}, count, Path(folder), "sockets")
-    print(json.dumps({"plugin": ours, "sockets": theirs}))
+        wire = f"{folder}/wire"
+        stack = [f"user:unix-listen:{wire}:10.77.0.1/24", f"user:unix:{wire}:10.77.0.2/24"]
+        # Memory of GPUs needs a pool on the GPU, and lines that nobody polls while they are written.
+        gpu = {"NCCL_PROTO": "^LL128", "NCCL_DEVMEM_POOL": str(64 << 20)}
+        kernel = ["kernel:lo"] * RANKS
+        figures = {}
+        for name, devices, settings in (("gpu_memory", stack, gpu), ("stack", stack, {}), ("kernel", kernel, {})):
+            wanted = {"NCCL_NET_PLUGIN": plugin, "NCCL_NET": "Devmem", **settings}
+            figures[name] = play(wanted, devices, count, Path(folder), name)
+            if figures[name]["network"] != ["Devmem"]:
+                sys.exit(f"{name}: NCCL used {figures[name]['network']}, not our plugin")
+        if not figures["gpu_memory"]["direct"]:
+            sys.exit("NCCL did not give memory of the GPU to the plugin")
+        nothing = {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "Socket"}
+        figures["sockets"] = play(nothing, [""] * RANKS, count, Path(folder), "sockets")
+    print(json.dumps(figures))
 
 
 if sys.argv[1] == "--rank":

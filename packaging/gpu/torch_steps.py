@@ -1,4 +1,4 @@
-"""Steps of the GPU bundle that use the Python package: torch_steps.py adopt|receive|safetensors|edges BYTES.
+"""Steps of the GPU bundle that use the Python package: torch_steps.py adopt|receive|safetensors|engine|edges BYTES.
 
 Without torch the memory is the package's own, and what only torch can show is left out and named under `without`.
 """
@@ -204,49 +204,89 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
                 left -= len(part)
 
 
-def safetensors(count: int) -> dict:
-    names = [f"layer.{number}.weight" for number in range(16)]
-    each = count // len(names) // 4
-    figures = dict(WITHOUT)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.safetensors")
-        header = {
+class Checkpoint:
+    """A file of 16 tensors, and a server for it in this process."""
+
+    def __init__(self, folder: str, count: int) -> None:
+        self.names = [f"layer.{number}.weight" for number in range(16)]
+        self.path = Path(folder, "model.safetensors")
+        each = count // len(self.names) // 4
+        self.header = {
             name: {"dtype": "F32", "shape": [each], "data_offsets": [4 * each * at, 4 * each * (at + 1)]}
-            for at, name in enumerate(names)
+            for at, name in enumerate(self.names)
         }
-        text = json.dumps(header).encode()
+        text = json.dumps(self.header).encode()
         text += b" " * (-len(text) % 8)
-        with path.open("wb") as file:
+        self.begin = 8 + len(text)
+        with self.path.open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
-            for at in range(len(names)):
+            for at in range(len(self.names)):
                 file.write(pattern(4 * each // 4096 * 4096)[at * 8 :].ljust(4 * each, bytes([at])))
-        handler = lambda *words: Quiet(*words, directory=folder)
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *words: Quiet(*words, directory=folder))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/model.safetensors"
-        begun = time.perf_counter()
-        loaded = devmem_tcp.load_safetensors(url, device="cuda:0")
-        figures["ours_s"] = time.perf_counter() - begun
-        expect(sorted(loaded), sorted(names), "names")
+        self.url = f"http://127.0.0.1:{server.server_port}/{self.path.name}"
+
+    def of_safetensors(self):
+        """The tensors as the package of safetensors loads them to the GPU, and its seconds; None where it or CUDA is not there."""
         try:
             from safetensors.torch import load_file
         except ImportError:
-            load_file = None
-        if torch is not None and load_file is not None:
-            begun = time.perf_counter()
-            theirs = load_file(path, device="cuda")
-            torch.cuda.synchronize()
-            figures["load_file_s"] = time.perf_counter() - begun
-            for name in names:
-                equal = torch.equal(torch.from_dlpack(loaded[name]).view(torch.uint8), theirs[name].view(torch.uint8))
-                expect(equal, True, name)
-        else:
+            return None
+        if torch is None:
+            return None
+        begun = time.perf_counter()
+        loaded = load_file(self.path, device="cuda")
+        torch.cuda.synchronize()
+        return loaded, time.perf_counter() - begun
+
+    def bytes_of(self, name: str) -> bytes:
+        begin, end = self.header[name]["data_offsets"]
+        with self.path.open("rb") as file:
+            file.seek(self.begin + begin)
+            return file.read(end - begin)
+
+
+def safetensors(count: int) -> dict:
+    figures = dict(WITHOUT)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint(folder, count)
+        begun = time.perf_counter()
+        loaded = devmem_tcp.load_safetensors(checkpoint.url, device="cuda:0")
+        figures["ours_s"] = time.perf_counter() - begun
+        expect(sorted(loaded), sorted(checkpoint.names), "names")
+        theirs = checkpoint.of_safetensors()
+        if theirs is None:
             figures["without"] = "safetensors.torch with CUDA"
-            raw = path.read_bytes()[8 + len(text) :]
-            for name in names:
-                begin, end = header[name]["data_offsets"]
-                expect(loaded[name].tobytes() == raw[begin:end], True, name)
-        server.shutdown()
+            for name in checkpoint.names:
+                expect(loaded[name].tobytes() == checkpoint.bytes_of(name), True, name)
+            return figures
+        tensors, figures["load_file_s"] = theirs
+        for name in checkpoint.names:
+            equal = torch.equal(torch.from_dlpack(loaded[name]).view(torch.uint8), tensors[name].view(torch.uint8))
+            expect(equal, True, name)
+    return figures
+
+
+def engine(count: int) -> dict:
+    """The way of the load format for vLLM and SGLang: each tensor is copied into the model when it comes."""
+    from devmem_tcp import _engines
+
+    if torch is None:
+        skip("torch with CUDA is not there, and the tensors of the load format are torch's")
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint(folder, count)
+        each = checkpoint.header[checkpoint.names[0]]["shape"][0]
+        for device in ("cuda", "cpu"):
+            model = {name: torch.zeros(each, device="cuda") for name in checkpoint.names}
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            for name, weight in _engines.weights({"url": checkpoint.url, "device": device}):
+                model[name].copy_(weight)
+            torch.cuda.synchronize()
+            figures[f"{device}_s"] = time.perf_counter() - begun
+            for name, parameter in model.items():
+                expect(bytes(parameter.cpu().numpy()) == checkpoint.bytes_of(name), True, f"{name} by way of {device}")
     return figures
 
 
@@ -279,5 +319,5 @@ def edges(_count: int) -> dict:
 
 
 if __name__ == "__main__":
-    steps = {"adopt": adopt, "receive": receive, "safetensors": safetensors, "edges": edges}
+    steps = {"adopt": adopt, "receive": receive, "safetensors": safetensors, "engine": engine, "edges": edges}
     print(json.dumps(steps[sys.argv[1]](int(sys.argv[2]))))

@@ -42,11 +42,11 @@ const ISLANDS: &[&str] = &[
     "crates/doors/python/src/raw/",
     "crates/doors/streamer/src/ffi/",
     "crates/doors/nccl/tests/judge/loaded/",
-    "crates/doors/nccl/tests/released/device/kernel.rs",
-    "crates/doors/nccl/tests/released/device/memory.rs",
-    "crates/doors/nccl/tests/released/device/pipe.rs",
-    "crates/doors/nccl/tests/released/device/runtime.rs",
-    "crates/doors/nccl/tests/released/library/",
+    "crates/doors/nccl/tests/released/nccl.rs",
+    "crates/doors/nccl/tests/released/runtime/address.rs",
+    "crates/doors/nccl/tests/released/runtime/calls.rs",
+    "crates/doors/nccl/tests/released/runtime/memory.rs",
+    "crates/doors/nccl/tests/released/runtime/redirect.rs",
     "fuzz/bodies/cabi_calls.rs",
 ];
 

@@ -25,6 +25,7 @@ pub mod progress;
 #[cfg(any(test, feature = "test-util"))]
 pub mod pty;
 pub mod rate;
+mod read_back;
 pub mod receive;
 pub mod sender;
 pub mod signals;

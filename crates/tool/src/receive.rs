@@ -4,19 +4,20 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::{BoundRx, Dmabuf, Errno, Frag, Listener, RecvError, RxBatch, RxFrag, Stream};
+use devmem_tcp::{BoundRx, Errno, Listener, RecvError, RxBatch, RxFrag, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::active_time::ActiveTime;
 use crate::output::{Failure, note};
-use crate::pattern::{BLOCK_BYTES, Expected, Verifier};
+use crate::pattern::{Expected, Verifier};
+use crate::read_back::ReadBack;
 
 /// Frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -206,7 +207,8 @@ impl Connection {
 pub struct Transfer<'a> {
     bound: &'a BoundRx,
     task: Task<'a>,
-    block: Box<[u8]>,
+    /// Once there are bytes to verify or to write.
+    read_back: Option<ReadBack>,
     active: Vec<Connection>,
     counts: Counts,
     time: ActiveTime,
@@ -232,7 +234,7 @@ impl<'a> Transfer<'a> {
         Self {
             bound,
             task,
-            block: vec![0; BLOCK_BYTES].into_boxed_slice(),
+            read_back: None,
             active: Vec::with_capacity(usize::from(expects)),
             counts: Counts::default(),
             time: ActiveTime::default(),
@@ -452,7 +454,12 @@ impl<'a> Transfer<'a> {
         }
         let before = cpu::thread_cpu_time();
         let output = &mut self.task.output;
-        let looked = for_each_block(batch, self.bound.memory(), &mut self.block, |bytes| {
+        let memory = self.bound.memory();
+        let read_back = match &mut self.read_back {
+            Some(read_back) => read_back,
+            none => none.insert(ReadBack::new(memory).context("read the payload")?),
+        };
+        let looked = read_back.for_each_block(batch, |bytes| {
             if let Some(verifier) = verifier {
                 verifier.check(bytes);
             }
@@ -485,28 +492,4 @@ impl<'a> Transfer<'a> {
         }
         self.totals.add(&stream, verifier.as_ref());
     }
-}
-
-/// Passes the bytes of a batch to `look` in stream order, in blocks that fit in the cache. Bytes in device memory are copied
-/// to host memory first: this is the access of an application to its memory, not a part of receiving.
-fn for_each_block(
-    batch: &RxBatch,
-    memory: &Dmabuf,
-    block: &mut [u8],
-    mut look: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    for frag in batch {
-        match frag {
-            Frag::Linear(bytes) => look(bytes)?,
-            Frag::Device { range, .. } => {
-                for start in range.clone().step_by(block.len()) {
-                    let end = range.end.min(start + block.len());
-                    let bytes = &mut block[..end - start];
-                    memory.copy_out(start, bytes).map_err(io::Error::other)?;
-                    look(bytes)?;
-                }
-            }
-        }
-    }
-    Ok(())
 }

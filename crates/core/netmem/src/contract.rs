@@ -149,7 +149,7 @@ impl Access {
         let area = provider.area();
         let device = area.copy_engine().map(|engine| {
             let niov = area.niov_size();
-            let ring = HostProvider::pinned(16 * niov.bytes(), niov, engine.as_ref());
+            let ring = HostProvider::pinned(16 * niov.bytes(), niov, engine);
             let ring = Arc::new(ring.expect("memory to pin"));
             let pool = PagePool::create(ring, PoolConfig::default()).expect("a pool");
             (Arc::clone(engine), pool)

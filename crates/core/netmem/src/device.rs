@@ -209,6 +209,14 @@ pub enum DeviceCopy<'a> {
     },
 }
 
+impl DeviceCopy<'_> {
+    /// Returns the number of bytes.
+    pub fn bytes(&self) -> usize {
+        let (Self::In { len, .. } | Self::Out { len, .. } | Self::Within { len, .. }) = self;
+        *len
+    }
+}
+
 /// A byte of pinned host memory.
 #[derive(Clone, Copy)]
 pub struct HostAt<'a> {

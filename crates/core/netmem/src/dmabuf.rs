@@ -28,6 +28,7 @@ pub use streams::Chunks;
 /// | `devmem_tcp::memory::{udmabuf, dma_heap, import}` | a dma-buf of the kernel, for NICs of the kernel, too |
 /// | `devmem_tcp::{cuda, hip, vulkan}::alloc` | memory of a GPU |
 /// | [`exported`](Self::exported) | memory of any other device, by an [`Exporter`] |
+/// | [`pinned_for`](Self::pinned_for) | host memory to which a device copies its own memory |
 ///
 /// The copying methods are for the application; the stack never calls them. Copying to bytes that a NIC has posted or is
 /// sending corrupts the data, as on a real device. Copying to bytes of a frag that is lent to the program changes that frag
@@ -72,6 +73,19 @@ impl Dmabuf {
     /// [`DmabufError`] when the size is not a positive multiple of 4096 or memory is short.
     pub fn shared_memfd(size: usize) -> Result<Self, DmabufError> {
         Memory::shared_memfd(size).map(Self::new)
+    }
+
+    /// Allocates host memory for copies of `device` by the device itself: [`gather_from`](Self::gather_from) fills it by copies that the device does
+    /// together. It is pinned; beside memory that the CPU can access, it is as [`anonymous`](Self::anonymous).
+    ///
+    /// # Errors
+    ///
+    /// [`DmabufError`] when the size is not a positive multiple of 4096, memory is short, or the device refuses.
+    pub fn pinned_for(device: &Dmabuf, size: usize) -> Result<Self, DmabufError> {
+        match device.copy_engine() {
+            Some(engine) => Memory::pinned(size, MemoryAccess::Device, engine).map(Self::new),
+            None => Self::anonymous(size),
+        }
     }
 
     /// Maps the memory of `exporter`, which is called before and after each access of the CPU. Memory with a copy engine is

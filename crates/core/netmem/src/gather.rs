@@ -1,10 +1,11 @@
 //! Gathering: many ranges of a device's memory become one, by copies that the device does together.
 
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cpu_view::CopyError;
-use crate::device::{CopyEngine, DeviceCopy, DeviceError, Fence, Lane};
+use crate::device::{CopyEngine, DeviceAt, DeviceCopy, DeviceError, Fence, HostAt, Lane};
 use crate::dmabuf::Dmabuf;
 
 /// Copies within the memory of a device that were started together. Dropping it waits until they are done.
@@ -20,57 +21,128 @@ pub struct DeviceGather {
 }
 
 impl Dmabuf {
-    /// Starts to copy `ranges` of `source` to this memory, one after another from `offset` on. Adjacent ranges are one copy.
+    /// Starts to copy `ranges` of `source`, memory of a device, to this memory, one after another from `offset` on. Adjacent ranges are one copy.
     ///
-    /// `None`: the two are not different memory of one device that copies it itself; see [`Dmabuf::copy_from`].
+    /// `None`: this is neither other memory of the same device nor host memory that is [pinned for it](Dmabuf::pinned_for), or the device does not copy
+    /// itself; see [`Dmabuf::copy_from`].
     ///
     /// # Errors
     ///
     /// [`CopyError`]; out of bounds, nothing is copied.
-    pub fn gather_from(
+    pub fn gather_from<R>(
         &self,
         source: &Dmabuf,
-        ranges: impl IntoIterator<Item = Range<usize>>,
+        ranges: R,
         offset: usize,
-    ) -> Result<Option<DeviceGather>, CopyError> {
-        let engine_of = |memory: &Dmabuf| memory.exporter()?.gather_engine();
-        let (Some(engine), Some(ours)) = (engine_of(source), engine_of(self)) else {
+    ) -> Result<Option<DeviceGather>, CopyError>
+    where
+        R: IntoIterator<Item = Range<usize>, IntoIter: Clone>,
+    {
+        let engine = source.exporter().and_then(|it| it.gather_engine());
+        let (Some(engine), Some(from)) = (engine, source.memory().exported_at(0)) else {
             return Ok(None);
         };
-        if !Arc::ptr_eq(&engine, &ours) || self.is_same(source) {
+        let Some(to) = Target::of(self, &engine).filter(|_| !self.is_same(source)) else {
             return Ok(None);
-        }
-        let mut joined: Vec<Range<usize>> = Vec::new();
-        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        };
+        let ranges = ranges.into_iter();
+        let mut len = 0_usize;
+        for range in ranges.clone() {
             source.memory().check(range.start, range.len())?;
-            match joined.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => joined.push(range),
-            }
+            len = len.saturating_add(range.len());
         }
-        let len: usize = joined.iter().map(Range::len).sum();
         self.memory().check(offset, len)?;
-        let mut at = offset;
-        let mut copies = Vec::with_capacity(joined.len());
-        for range in &joined {
-            let from = source.memory().exported_at(range.start);
-            let to = self.memory().exported_at(at);
-            if let (Some(from), Some(to)) = (from, to) {
-                let len = range.len();
-                copies.push(DeviceCopy::Within { from, to, len });
-            }
-            at += range.len();
-        }
-        let fence = match copies.is_empty() {
-            true => None,
-            false => Some(engine.submit(Lane::Gather, &copies)?),
-        };
-        Ok(Some(DeviceGather {
+        let mut gather = DeviceGather {
             _source: source.clone(),
             _target: self.clone(),
             engine,
-            fence,
-        }))
+            fence: None,
+        };
+        // Both ends are inside of their memory from here on.
+        let mut at = offset;
+        let mut copies = Joined::of(ranges).map(|range| {
+            let len = range.len();
+            let offset = range.start;
+            let copy = to.copy(DeviceAt { offset, ..from }, at, len);
+            at += len;
+            copy
+        });
+        let mut group = Vec::with_capacity(GROUP_COPIES);
+        loop {
+            group.clear();
+            group.extend(copies.by_ref().take(GROUP_COPIES));
+            if group.is_empty() {
+                break;
+            }
+            // An error drops the gather, which waits for what was started.
+            gather.fence = Some(gather.engine.submit(Lane::Gather, &group)?);
+        }
+        drop(group);
+        Ok(Some(gather))
+    }
+}
+
+/// Copies that are submitted together: the device does them while the next ones are prepared.
+const GROUP_COPIES: usize = 4096;
+
+/// Ranges that are not empty; adjacent ones are one.
+struct Joined<I: Iterator> {
+    ranges: Peekable<I>,
+}
+
+impl<I: Iterator<Item = Range<usize>>> Joined<I> {
+    fn of(ranges: I) -> Self {
+        let ranges = ranges.peekable();
+        Self { ranges }
+    }
+}
+
+impl<I: Iterator<Item = Range<usize>>> Iterator for Joined<I> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let mut run = self.ranges.find(|range| !range.is_empty())?;
+        let continues = |end, next: &Range<usize>| next.is_empty() || next.start == end;
+        while let Some(next) = self.ranges.next_if(|next| continues(run.end, next)) {
+            if !next.is_empty() {
+                run.end = next.end;
+            }
+        }
+        Some(run)
+    }
+}
+
+/// Where a gather goes.
+enum Target<'a> {
+    /// To memory of the same device.
+    Device(DeviceAt<'a>),
+    /// To host memory that is pinned for it.
+    Host(HostAt<'a>),
+}
+
+impl<'a> Target<'a> {
+    /// Returns the memory as a target of a device's copies, if it is one.
+    fn of(target: &'a Dmabuf, engine: &Arc<dyn CopyEngine>) -> Option<Self> {
+        if let Some((pinned_for, host)) = target.memory().host_at(0) {
+            return Arc::ptr_eq(pinned_for, engine).then_some(Self::Host(host));
+        }
+        let ours = target.exporter()?.gather_engine()?;
+        let device = target.memory().exported_at(0)?;
+        Arc::ptr_eq(&ours, engine).then_some(Self::Device(device))
+    }
+
+    /// Returns a copy to `offset`.
+    fn copy(&self, from: DeviceAt<'a>, offset: usize, len: usize) -> DeviceCopy<'a> {
+        match *self {
+            Self::Device(to) => {
+                let to = DeviceAt { offset, ..to };
+                DeviceCopy::Within { from, to, len }
+            }
+            Self::Host(to) => {
+                let to = HostAt { offset, ..to };
+                DeviceCopy::Out { from, to, len }
+            }
+        }
     }
 }
 
@@ -129,7 +201,14 @@ mod tests {
         let (source, target) = (device.alloc(8192).unwrap(), device.alloc(4096).unwrap());
         let bytes: Vec<u8> = (0..8192_u32).map(|at| (at % 253) as u8).collect();
         source.copy_in(0, &bytes).unwrap();
-        let ranges = [100..200, 200..300, 5000..5001, 7000..7000, 8000..8192];
+        let ranges = [
+            100..200,
+            7000..7000,
+            200..300,
+            5000..5001,
+            7000..7000,
+            8000..8192,
+        ];
         let gathered = target.gather_from(&source, ranges.clone(), 7).unwrap();
         let mut gathered = gathered.expect("memory of one device");
         assert_eq!(device.submissions(), [3]);
@@ -142,6 +221,22 @@ mod tests {
             .flat_map(|range| bytes[range].to_vec())
             .collect();
         assert_eq!(target.slice(7..7 + expected.len()).to_vec(), expected);
+    }
+
+    #[test]
+    fn pinned_host_memory_is_filled_by_one_submission() {
+        let device = FakeDevice::new(FakePace::OnDemand);
+        let source = device.alloc(8192).unwrap();
+        source.copy_in(100, b"one two").unwrap();
+        let host = Dmabuf::pinned_for(&source, 4096).unwrap();
+        let gathered = host.gather_from(&source, [104..107, 100..103], 4090);
+        gathered.unwrap().expect("pinned").wait().unwrap();
+        assert_eq!(device.submissions(), [2]);
+        assert_eq!(host.slice(4090..4096).to_vec(), b"twoone");
+        let other = FakeDevice::new(FakePace::AtOnce).alloc(4096).unwrap();
+        assert!(host.gather_from(&other, [0..5, 6..9], 0).unwrap().is_none());
+        let beside = Dmabuf::pinned_for(&host, 4096).unwrap();
+        assert!(beside.gather_from(&source, [0..5, 6..9], 0).unwrap().is_none());
     }
 
     #[test]

@@ -45,8 +45,12 @@ pub struct OutOfBounds {
 enum Body {
     /// Mapped in this process.
     Mapped(MemoryRegion),
-    /// Mapped in this process, and registered with a device, which keeps it mapped, too.
-    Pinned(Arc<MemoryRegion>, Pinned),
+    /// Mapped in this process, and registered with the device of `engine`, which keeps it mapped, too.
+    Pinned {
+        region: Arc<MemoryRegion>,
+        pinned: Pinned,
+        engine: Arc<dyn CopyEngine>,
+    },
     /// In a device, where the CPU cannot access them: `engine` copies them.
     Remote {
         size: usize,
@@ -115,8 +119,12 @@ impl Memory {
         })
     }
 
-    /// Maps anonymous host memory, touches every page, and registers it with the device of `engine`.
-    pub(crate) fn pinned(size: usize, engine: &dyn CopyEngine) -> Result<Self, DmabufError> {
+    /// Maps anonymous memory, touches every page, and registers it with the device of `engine`.
+    pub(crate) fn pinned(
+        size: usize,
+        access: MemoryAccess,
+        engine: &Arc<dyn CopyEngine>,
+    ) -> Result<Self, DmabufError> {
         check_size(size)?;
         let region = map(size, Commit::Now)?;
         mapped::check_room(size)?;
@@ -126,8 +134,12 @@ impl Memory {
         let region = Arc::new(region);
         let pinned = engine.pin(HostWindow::new(Arc::clone(&region)))?;
         Ok(Memory {
-            body: Body::Pinned(region, pinned),
-            access: MemoryAccess::Host,
+            body: Body::Pinned {
+                region,
+                pinned,
+                engine: Arc::clone(engine),
+            },
+            access,
             file: None,
             exporter: OnceLock::new(),
             page_kind: OnceLock::new(),
@@ -232,7 +244,7 @@ impl Memory {
     /// Returns the engine that copies the memory, if the CPU cannot access it.
     pub(crate) fn engine(&self) -> Option<&Arc<dyn CopyEngine>> {
         match &self.body {
-            Body::Mapped(_) | Body::Pinned(..) => None,
+            Body::Mapped(_) | Body::Pinned { .. } => None,
             Body::Remote { engine, .. } => Some(engine),
         }
     }
@@ -248,13 +260,13 @@ impl Memory {
         Some(DeviceAt { memory, offset })
     }
 
-    /// Returns a byte of pinned host memory, for the engine that it is pinned for.
-    pub(crate) fn host_at(&self, offset: usize) -> Option<HostAt<'_>> {
+    /// Returns a byte of pinned host memory, and the engine that it is pinned for.
+    pub(crate) fn host_at(&self, offset: usize) -> Option<(&Arc<dyn CopyEngine>, HostAt<'_>)> {
         match &self.body {
-            Body::Pinned(_, pinned) => Some(HostAt {
-                pinned: pinned.as_ref(),
-                offset,
-            }),
+            Body::Pinned { pinned, engine, .. } => {
+                let pinned = pinned.as_ref();
+                Some((engine, HostAt { pinned, offset }))
+            }
             Body::Mapped(_) | Body::Remote { .. } => None,
         }
     }
@@ -267,7 +279,7 @@ impl Memory {
     fn region(&self) -> &MemoryRegion {
         match &self.body {
             Body::Mapped(region) => region,
-            Body::Pinned(region, _) => region,
+            Body::Pinned { region, .. } => region,
             Body::Remote { engine, .. } => panic!(
                 "the CPU cannot access the memory of {}: its payload is staged in host memory",
                 engine.device()
@@ -279,7 +291,7 @@ impl Memory {
     pub(crate) fn cpu_address(&self) -> Option<usize> {
         let region = match &self.body {
             Body::Mapped(region) => region,
-            Body::Pinned(region, _) => region,
+            Body::Pinned { region, .. } => region,
             Body::Remote { .. } => return None,
         };
         match self.access {
@@ -301,7 +313,7 @@ impl Memory {
     pub(crate) fn size(&self) -> usize {
         match &self.body {
             Body::Mapped(region) => region.len(),
-            Body::Pinned(region, _) => region.len(),
+            Body::Pinned { region, .. } => region.len(),
             Body::Remote { size, .. } => *size,
         }
     }
@@ -384,7 +396,7 @@ impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Body::Mapped(region) => f.debug_tuple("Mapped").field(region).finish(),
-            Body::Pinned(region, _) => f.debug_tuple("Pinned").field(region).finish(),
+            Body::Pinned { region, engine, .. } => write!(f, "Pinned({region:?}, {engine:?})"),
             Body::Remote { size, engine } => write!(f, "Remote({size}, {engine:?})"),
         }
     }

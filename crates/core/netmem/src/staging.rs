@@ -196,7 +196,7 @@ impl StagedCopies {
 
 impl StagedPiece {
     fn copy(&self, lane: Lane) -> Option<DeviceCopy<'_>> {
-        let host = self.host.memory().host_at(self.host_offset)?;
+        let (_, host) = self.host.memory().host_at(self.host_offset)?;
         let (_, device) = self.device.memory().device_at(self.device_offset)?;
         let len = self.len;
         Some(match lane {

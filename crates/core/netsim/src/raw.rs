@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nic::{Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, TxFrame, VnetMeta};
-use stack::{Secret, Stack, StackConfig};
+use stack::{PollUntil, Secret, Stack, StackConfig};
 use wire::{
     EtherType, EthernetHeader, Instant, IpRepr, RxHeaders, TcpFlags, TcpHeader, emit_frame_headers,
     emit_tcp_frame_headers, fill_checksum, tcp_tx_checksum,
@@ -138,8 +138,9 @@ impl RawPeer {
         let looked_at = self.now;
         self.now = self.now + late;
         let mut readings = [looked_at].into_iter().chain(std::iter::repeat(self.now));
-        self.stack
-            .poll_by(&mut || readings.next().unwrap_or(looked_at));
+        self.stack.poll_by(PollUntil::Empty, &mut || {
+            readings.next().unwrap_or(looked_at)
+        });
     }
 
     /// Polls the stack until it is idle at the current time.

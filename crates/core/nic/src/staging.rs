@@ -32,7 +32,7 @@ impl Ring {
         let niov = niov_size.bytes();
         let least = MIN_PAYLOADS * (MAX_PAYLOAD.div_ceil(niov) + 1) * niov;
         let bytes = RING_BYTES.max(least).next_multiple_of(niov);
-        let provider = HostProvider::pinned(bytes, niov_size, engine.as_ref())?;
+        let provider = HostProvider::pinned(bytes, niov_size, engine)?;
         let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
         let port = pool.dma_port(DmaRight::of_a_nic());
         Ok(Self {

@@ -1,6 +1,6 @@
 //! What a driver drives.
 
-use stack::Stack;
+use stack::{PollUntil, Stack};
 use wire::Instant;
 
 use crate::calls::Calls;
@@ -30,8 +30,14 @@ pub(crate) fn next_deadline(stacks: &[Stack]) -> Option<Instant> {
 }
 
 /// Polls every stack once. Returns the number of packets that were received; a poll that had other work counts as one.
-pub(crate) fn poll_stacks(stacks: &mut [Stack], mut now: impl FnMut() -> Instant) -> u64 {
-    let polled = stacks.iter_mut().map(|stack| stack.poll_by(&mut now));
+pub(crate) fn poll_stacks(
+    stacks: &mut [Stack],
+    until: PollUntil,
+    mut now: impl FnMut() -> Instant,
+) -> u64 {
+    let polled = stacks
+        .iter_mut()
+        .map(|stack| stack.poll_by(until, &mut now));
     polled
         .filter(|polled| polled.worked)
         .map(|polled| polled.received.max(1) as u64)

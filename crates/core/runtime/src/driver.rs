@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use stack::{FlushScope, POLL_BUDGET, Stack};
+use stack::{FlushScope, POLL_BUDGET, PollUntil, Stack};
 use wire::Instant;
 
 use crate::background_rest::BackgroundRest;
@@ -206,7 +206,9 @@ impl<D: Driven> Driver<D> {
 
     /// Polls the stacks and wakes the threads whose sockets became ready. Returns whether there was work.
     pub(crate) fn poll(&self, core: &mut Core<D>) -> bool {
-        let received = poll_stacks(core.driven.stacks_mut(), || self.now());
+        let received = poll_stacks(core.driven.stacks_mut(), PollUntil::LikelyEmpty, || {
+            self.now()
+        });
         core.received += received;
         let worked = received > 0 || core.driven.has_events();
         if worked {

@@ -5,6 +5,10 @@
 //! shorter, so spinning is useful. If the peer shares our processor, it runs when the spinning thread yields; then a sleep would
 //! be as good, and would leave more time to other processes.
 //!
+//! Where more threads want to run than there are processors, a yield gives ours away for a whole turn of another thread, or of several: milliseconds,
+//! in which the answer lies there. A thread that sleeps is run as soon as its packet comes, because it has used less than its share. So after a
+//! yield that took so long waiters sleep at once, for a time by which the lost one is a small part of all.
+//!
 //! A wire between two processes is looked at without a system call, and the answer of a peer that spins comes within microseconds. There
 //! a thread looks again and again before its first yield, which would take as long as the message.
 //!
@@ -13,6 +17,8 @@
 //! gather, as a NIC does that delays its interrupts. Many short connections are no stream: their peers wait for each step.
 
 use std::time::Duration;
+
+use wire::Instant;
 
 /// How long an idle waiter spins before it sleeps.
 const LIMIT: Duration = Duration::from_micros(50);
@@ -39,9 +45,18 @@ const QUICK_YIELD: Duration = Duration::from_micros(5);
 /// the peer shares this processor and waits for the yield.
 const LOOKS: Duration = Duration::from_micros(4);
 
+/// A yield that took at least this long has given the processor to a thread that computes, and so uses it until the kernel takes it
+/// away, at a tick of 1 to 10 ms. A peer that shares our processor, or a process that forwards its frames, takes less for a message.
+const LONG_YIELD: Duration = Duration::from_micros(500);
+
+/// For so many times as long as such a yield took waiters do not spin: yields that are in vain cost less than 2 % of the time.
+const CROWDED_FACTOR: u32 = 64;
+
 /// Recent results of spinning.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
+    /// Until then other threads are expected to want the processor.
+    crowded_until: Instant,
     /// Sleeps since a spin last found work.
     sleeps: u32,
     /// Turns when `stream_began` was noted.
@@ -101,8 +116,8 @@ pub(crate) struct Traffic {
 }
 
 impl Spin {
-    /// Returns what to do after `idle` without work.
-    pub(crate) fn pause(&mut self, idle: Duration, traffic: Traffic) -> Pause {
+    /// Returns what to do at `now`, after `idle` without work.
+    pub(crate) fn pause(&mut self, now: Instant, idle: Duration, traffic: Traffic) -> Pause {
         if self.turns != traffic.turns {
             self.turns = traffic.turns;
             self.stream_began = traffic.received;
@@ -111,6 +126,7 @@ impl Spin {
         match idle {
             idle if idle >= self.limit() => Pause::Sleep,
             idle if traffic.lends && idle < LOOKS => Pause::Look,
+            _ if now < self.crowded_until => Pause::Sleep,
             Duration::ZERO => Pause::Yield,
             idle if naps && idle < QUICK_YIELD => Pause::Nap(NAP),
             _ => Pause::Yield,
@@ -123,6 +139,14 @@ impl Spin {
             LIMIT
         } else {
             Duration::ZERO
+        }
+    }
+
+    /// Records a yield.
+    pub(crate) fn on_yield(&mut self, began: Instant, ended: Instant) {
+        let took = ended.saturating_since(began);
+        if took >= LONG_YIELD {
+            self.crowded_until = ended + CROWDED_FACTOR * took;
         }
     }
 
@@ -145,42 +169,48 @@ mod tests {
         Duration::from_micros(us)
     }
 
+    /// Returns what a thread does that has found nothing for `idle` microseconds, while nobody else wants the processor.
+    fn pause(spin: &mut Spin, idle: u64, traffic: Traffic) -> Pause {
+        spin.pause(Instant::from_millis(1), us(idle), traffic)
+    }
+
+    const CALM: Traffic = Traffic {
+        received: 0,
+        turns: 0,
+        lends: false,
+    };
+
     #[test]
     fn a_receiver_of_a_stream_yields_then_naps_then_sleeps() {
         let mut spin = Spin::default();
         let traffic = Traffic {
             received: STREAM_PACKETS,
-            turns: 0,
-            lends: false,
+            ..CALM
         };
-        assert_eq!(spin.pause(us(0), traffic), Pause::Yield);
-        assert_eq!(spin.pause(us(1), traffic), Pause::Nap(NAP));
+        assert_eq!(pause(&mut spin, 0, traffic), Pause::Yield);
+        assert_eq!(pause(&mut spin, 1, traffic), Pause::Nap(NAP));
         let lends = true;
-        for (idle, pause) in [(1, Pause::Look), (4, Pause::Yield), (60, Pause::Sleep)] {
+        for (idle, expected) in [(1, Pause::Look), (4, Pause::Yield), (60, Pause::Sleep)] {
             let lending = Traffic { lends, ..traffic };
-            assert_eq!(spin.pause(us(idle), lending), pause, "{idle} us");
+            assert_eq!(pause(&mut spin, idle, lending), expected, "{idle} us");
         }
-        assert_eq!(spin.pause(us(60), traffic), Pause::Sleep);
+        assert_eq!(pause(&mut spin, 60, traffic), Pause::Sleep);
         // The first yield took long: another thread has used the processor.
-        assert_eq!(spin.pause(us(5), traffic), Pause::Yield);
+        assert_eq!(pause(&mut spin, 5, traffic), Pause::Yield);
     }
 
     #[test]
     fn a_program_that_asks_and_waits_for_answers_does_not_nap() {
         let mut spin = Spin::default();
-        let mut traffic = Traffic {
-            received: 0,
-            turns: 0,
-            lends: false,
-        };
+        let mut traffic = CALM;
         for _ in 0..100 {
             traffic.turns += 1;
-            assert_eq!(spin.pause(us(0), traffic), Pause::Yield);
+            assert_eq!(pause(&mut spin, 0, traffic), Pause::Yield);
             traffic.received += STREAM_PACKETS - 1;
-            assert_eq!(spin.pause(us(1), traffic), Pause::Yield);
+            assert_eq!(pause(&mut spin, 1, traffic), Pause::Yield);
         }
         traffic.received += 1;
-        assert_eq!(spin.pause(us(1), traffic), Pause::Nap(NAP));
+        assert_eq!(pause(&mut spin, 1, traffic), Pause::Nap(NAP));
     }
 
     /// Returns how many of `sleeps` sleeps are preceded by a spin.
@@ -208,5 +238,22 @@ mod tests {
         spin.on_work();
         assert_eq!(spin.limit(), LIMIT);
         assert_eq!(spins_before(&mut spin, PATIENCE), PATIENCE as usize);
+    }
+
+    #[test]
+    fn a_yield_that_took_a_whole_turn_of_another_thread_ends_yields_for_a_time() {
+        let mut spin = Spin::default();
+        let ms = Instant::from_millis;
+        spin.on_yield(ms(1), ms(1) + us(499));
+        assert_eq!(spin.pause(ms(2), us(1), CALM), Pause::Yield);
+        spin.on_yield(ms(2), ms(6));
+        let lends = true;
+        for now in [ms(6), ms(6 + 4 * 64 - 1)] {
+            assert_eq!(spin.pause(now, us(0), CALM), Pause::Sleep);
+            let lending = Traffic { lends, ..CALM };
+            assert_eq!(spin.pause(now, us(0), lending), Pause::Look);
+            assert_eq!(spin.pause(now, us(4), lending), Pause::Sleep);
+        }
+        assert_eq!(spin.pause(ms(6 + 4 * 64), us(0), CALM), Pause::Yield);
     }
 }

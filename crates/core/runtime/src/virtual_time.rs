@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stack::FlushScope;
+use stack::{FlushScope, PollUntil};
 use wire::Instant;
 
 use crate::calls::{Calls, StackIndex};
@@ -115,7 +115,7 @@ impl<D: Driven> VirtualDriver<D> {
 
     fn poll(&self, core: &mut Core<D>) -> bool {
         let now = core.now;
-        let received = poll_stacks(core.driven.stacks_mut(), || now);
+        let received = poll_stacks(core.driven.stacks_mut(), PollUntil::Empty, || now);
         let worked = received > 0 || core.driven.has_events();
         if worked {
             self.after_call(core);

@@ -86,7 +86,8 @@ pub use socket::sockopt::{OptionName, SocketOption};
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
 pub use stack::{
-    FlushScope, MIN_IPV6_MTU, MemoryHolders, PollOutcome, SendMsg, Sending, Stack, StackStats,
+    FlushScope, MIN_IPV6_MTU, MemoryHolders, PollOutcome, PollUntil, SendMsg, Sending, Stack,
+    StackStats,
 };
 pub use tcp_setup::EarlyCookie;
 pub use window::INITIAL_PROMISE;

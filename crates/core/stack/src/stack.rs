@@ -1,6 +1,7 @@
 //! The stack: its parts, and what may be asked about it.
 
 mod addresses;
+mod arrivals;
 mod bindings;
 mod close;
 mod connect;
@@ -36,8 +37,9 @@ use crate::socket::agenda::Mark;
 use crate::socket::id::SocketId;
 use crate::socket::sockets::Sockets;
 use crate::tcp_setup::TcpSetup;
+use arrivals::Arrivals;
 pub use holders::MemoryHolders;
-pub use poll::PollOutcome;
+pub use poll::{PollOutcome, PollUntil};
 pub use sendmsg::{SendMsg, Sending};
 use serve::Burst;
 pub use serve::FlushScope;
@@ -91,6 +93,7 @@ pub struct Stack {
     was_link_gone: bool,
     /// How the last poll ended.
     last_burst: Burst,
+    arrivals: Arrivals,
     last_poll: Instant,
 }
 
@@ -137,10 +140,7 @@ impl Stack {
             false => Crossing::Copied,
         };
         let all = routes.all_addresses().chain(leased.iter().map(|it| it.ip));
-        let (mtu, least) = (nic.mtu(), least_mtu(all));
-        if mtu < least {
-            return Err(StackError::Mtu { mtu, least });
-        }
+        check_mtu(nic.mtu(), all)?;
         let mut stack = Self {
             memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, crossing)?,
             network: Network::new(
@@ -163,6 +163,7 @@ impl Stack {
             tx_waiting: 0,
             was_link_gone: false,
             last_burst: Burst::Over,
+            arrivals: Arrivals::default(),
             last_poll: Instant::ZERO,
         };
         for leased in &leased {
@@ -287,11 +288,14 @@ fn claims(check: AddressCheck, routes: &mut Routes, conflicts: AddressConflicts)
 /// Smallest MTU of a link for IPv6, in bytes (RFC 8200 5).
 pub const MIN_IPV6_MTU: u16 = 1280;
 
-/// Returns the smallest MTU that the address families allow (for IPv4: RFC 791 3.2 and linux).
-fn least_mtu(mut addresses: impl Iterator<Item = IpAddr>) -> u16 {
-    if addresses.any(|ip| ip.is_ipv6()) {
-        MIN_IPV6_MTU
-    } else {
-        576
+/// Refuses an MTU that is smaller than the address families allow (for IPv4: RFC 791 3.2 and linux).
+fn check_mtu(mtu: u16, mut addresses: impl Iterator<Item = IpAddr>) -> Result<(), StackError> {
+    let least = match addresses.any(|ip| ip.is_ipv6()) {
+        true => MIN_IPV6_MTU,
+        false => 576,
+    };
+    match mtu < least {
+        true => Err(StackError::Mtu { mtu, least }),
+        false => Ok(()),
     }
 }

@@ -44,6 +44,7 @@ fn run(name: &str, arguments: &str, body: impl FnOnce(&mut Machine) -> Result<()
     let frees = [
         "Free",
         "Unregister",
+        "Unload",
         "Destroy",
         "Release",
         "Pop",

@@ -52,6 +52,27 @@ pub(crate) struct Machine {
     freed: Vec<(u64, usize)>,
 }
 
+/// Memory that functions access: `len` bytes at the address `start`, which are at `bytes`.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct KernelRange {
+    start: u64,
+    len: u64,
+    bytes: usize,
+}
+
+impl KernelRange {
+    pub(crate) fn has(self, address: u64, len: u64) -> bool {
+        let offset = address.checked_sub(self.start);
+        offset.is_some_and(|offset| offset < self.len && len <= self.len - offset)
+    }
+
+    /// Returns where bytes are, if they are in the range, and aligned as a whole.
+    pub(crate) fn bytes_at(self, address: u64, len: u64) -> Option<usize> {
+        let is_right = self.has(address, len) && address.is_multiple_of(len);
+        is_right.then(|| self.bytes + (address - self.start) as usize)
+    }
+}
+
 /// Device memory: nobody can access `address`; the bytes are at `bytes`.
 pub(crate) struct Memory {
     pub(crate) size: usize,
@@ -180,6 +201,21 @@ impl Machine {
             true => Ok(memory.bytes + offset),
             false => Err(INVALID_VALUE),
         }
+    }
+
+    /// Returns the memory of an address that functions access: device memory, or registered memory of the host.
+    pub(crate) fn range_for_kernels(&self, address: u64) -> Option<KernelRange> {
+        if let Some((start, memory)) = self.find(address) {
+            let (len, bytes) = (memory.size as u64, memory.bytes);
+            return Some(KernelRange { start, len, bytes });
+        }
+        let (&start, &size) = self.registered.range(..=address as usize).next_back()?;
+        let range = KernelRange {
+            start: start as u64,
+            len: size as u64,
+            bytes: start,
+        };
+        range.has(address, 1).then_some(range)
     }
 
     /// Returns whether a range of host memory is registered.

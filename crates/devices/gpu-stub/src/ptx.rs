@@ -25,6 +25,20 @@ enum Operand {
     Constant(u64),
 }
 
+/// A register, and what is added to it.
+#[derive(Clone, Copy, Debug)]
+struct Address {
+    base: Reg,
+    offset: u64,
+}
+
+/// Bytes of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    Byte,
+    Word,
+}
+
 /// An instruction: where the result goes, then the operands.
 #[derive(Clone, Debug)]
 enum Op {
@@ -38,10 +52,16 @@ enum Op {
     Binary(Binary, Reg, Reg, Operand),
     /// bra to an instruction, if the register is set or there is none.
     Branch(Option<Reg>, usize),
-    /// ld.global.f32, and ld.global.v4.u32: adjacent words.
-    Load(Vec<Reg>, Reg),
-    /// st.global.f32, and st.global.u32: address, value.
-    Store(Reg, Reg),
+    /// ld.global of words, adjacent ones with .v4: registers, address.
+    Load(Vec<Reg>, Address),
+    /// ld.global.u64.
+    LoadLong(Reg, Address),
+    /// ld.global.u8.
+    LoadByte(Reg, Address),
+    /// st.global of words, adjacent ones with .v4: address, values.
+    Store(Address, Vec<Reg>),
+    /// st.global.u8.
+    StoreByte(Address, Reg),
     /// ret.
     Return,
 }
@@ -56,7 +76,7 @@ enum Special {
 
 #[derive(Clone, Copy, Debug)]
 enum Unary {
-    /// cvta.to.global.u64, cvt.u64.u32, and mov.u32: global addresses are as they are, registers keep u32 as u64.
+    /// cvta.to.global.u64, cvt.u64.u32, mov.u32, and mov.u64: global addresses are as they are, registers keep u32 as u64.
     Same,
     /// brev.b32.
     Reverse,
@@ -74,14 +94,22 @@ enum Binary {
     Add,
     /// sub.u32.
     Sub,
+    /// sub.u64.
+    SubLong,
     /// shl.b64.
     Shl,
     /// shl.b32.
     ShlWord,
     /// shr.s32.
     ShrSigned,
+    /// shr.u64.
+    Shr,
     /// and.b32.
     And,
+    /// and.b64.
+    AndLong,
+    /// or.b64.
+    OrLong,
     /// xor.b32.
     Xor,
     /// setp.ge.u64.
@@ -113,12 +141,12 @@ impl Program {
         self.parameters.len()
     }
 
-    /// Runs all threads, one after another. `access` reads a word of 4 bytes, or writes one.
+    /// Runs all threads, one after another. `access` reads a byte or a word of 4 bytes, or writes one.
     pub(crate) fn run(
         &self,
         grid: Grid,
         arguments: &[u64],
-        access: impl Fn(u64, Option<u32>) -> Result<u32, Fault>,
+        access: impl Fn(u64, Width, Option<u32>) -> Result<u32, Fault>,
     ) -> Result<(), Fault> {
         for block in 0..grid.blocks {
             for thread in 0..grid.threads {
@@ -133,7 +161,7 @@ impl Program {
         (block, thread): (u32, u32),
         grid: Grid,
         arguments: &[u64],
-        access: impl Fn(u64, Option<u32>) -> Result<u32, Fault>,
+        access: impl Fn(u64, Width, Option<u32>) -> Result<u32, Fault>,
     ) -> Result<(), Fault> {
         let mut regs = vec![0_u64; self.registers];
         let mut at = 0;
@@ -157,22 +185,45 @@ impl Program {
                     }
                 }
                 Op::Load(ref to, from) => {
-                    let words = (regs[from]..).step_by(4).zip(to);
-                    // The whole of an access is aligned to its size.
-                    if !regs[from].is_multiple_of(4 * to.len() as u64) {
-                        return Err(Fault);
-                    }
-                    for (address, to) in words {
-                        regs[*to] = access(address, None)?.into();
+                    for (address, to) in from.words(&regs, to.len())?.zip(to) {
+                        regs[*to] = access(address, Width::Word, None)?.into();
                     }
                 }
-                Op::Store(address, from) => {
-                    access(regs[address], Some(regs[from] as u32))?;
+                Op::LoadLong(to, from) => {
+                    let mut words = from.words(&regs, 2)?;
+                    let mut word = || access(words.next().ok_or(Fault)?, Width::Word, None);
+                    regs[to] = u64::from(word()?) | u64::from(word()?) << 32;
+                }
+                Op::LoadByte(to, from) => {
+                    regs[to] = access(from.value(&regs), Width::Byte, None)?.into();
+                }
+                Op::Store(to, ref from) => {
+                    for (address, from) in to.words(&regs, from.len())?.zip(from) {
+                        access(address, Width::Word, Some(regs[*from] as u32))?;
+                    }
+                }
+                Op::StoreByte(to, from) => {
+                    access(to.value(&regs), Width::Byte, Some(regs[from] as u8 as u32))?;
                 }
                 Op::Return => break,
             }
         }
         Ok(())
+    }
+}
+
+impl Address {
+    fn value(self, regs: &[u64]) -> u64 {
+        regs[self.base].wrapping_add(self.offset)
+    }
+
+    /// Returns the addresses of adjacent words: an access is aligned to its whole size.
+    fn words(self, regs: &[u64], count: usize) -> Result<impl Iterator<Item = u64> + use<>, Fault> {
+        let first = self.value(regs);
+        match first.is_multiple_of(4 * count as u64) {
+            true => Ok((first..).step_by(4).take(count)),
+            false => Err(Fault),
+        }
     }
 }
 
@@ -204,6 +255,10 @@ impl Binary {
             Self::MulWide => a * b,
             Self::MulLow => a.wrapping_mul(b),
             Self::Add => a.wrapping_add(b),
+            Self::SubLong => a.wrapping_sub(b),
+            Self::Shr => a.checked_shr(other).unwrap_or(0),
+            Self::AndLong => a & b,
+            Self::OrLong => a | b,
             Self::Sub => word.wrapping_sub(other).into(),
             Self::Shl => a.checked_shl(other).unwrap_or(0),
             Self::ShlWord => word.checked_shl(other).unwrap_or(0).into(),
@@ -231,6 +286,7 @@ mod tests {
     fn the_texts_for_gpus_are_understood_and_no_other_instruction() {
         assert!(Program::parse(include_str!("../../cuda/src/add.ptx")).is_some());
         assert!(Program::parse(CRC32C).is_some());
+        assert!(Program::parse(include_str!("../../cuda/src/copy.ptx")).is_some());
         for (known, other) in [
             ("xor.b32", "or.b32"),
             ("shr.s32", "shr.u32"),
@@ -254,7 +310,7 @@ mod tests {
             threads: 1,
         };
         let sum = std::cell::Cell::new(0);
-        program.run(grid, &[0x100, chunks, 32, 1], |address, written| {
+        program.run(grid, &[0x100, chunks, 32, 1], |address, _width, written| {
             match (address, written) {
                 (0x100, Some(value)) => sum.set(value),
                 (0x200..0x220, None) => {}

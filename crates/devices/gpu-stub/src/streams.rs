@@ -4,12 +4,13 @@
 // memory that functions work on.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::machine::{ILLEGAL_ADDRESS, INVALID_HANDLE, Machine};
-use crate::ptx::{Fault, Grid, Program};
+use crate::machine::{ILLEGAL_ADDRESS, INVALID_HANDLE, KernelRange, Machine};
+use crate::ptx::{Fault, Grid, Program, Width};
 
 const NOT_READY: i32 = 600;
 
@@ -128,15 +129,29 @@ impl Machine {
 
     /// Runs a function. As with a GPU, the device is lost when it accesses what is not its memory.
     fn execute(&mut self, launch: &Launch) -> Result<(), i32> {
-        let access = |address: u64, written: Option<u32>| {
-            let is_aligned = address.is_multiple_of(4);
-            let bytes = self.device_bytes(address, 4).ok().filter(|_| is_aligned);
-            let word = ptr::with_exposed_provenance_mut::<u32>(bytes.ok_or(Fault)?);
-            match written {
-                // SAFETY: an aligned word of memory that was mapped by `alloc`, and that only copies and functions access.
-                Some(value) => unsafe { word.write(value) },
+        // The range that was found last: most accesses are beside the one before.
+        let found = Cell::new(KernelRange::default());
+        let access = |address: u64, width: Width, written: Option<u32>| {
+            let len = match width {
+                Width::Byte => 1,
+                Width::Word => 4,
+            };
+            if !found.get().has(address, len) {
+                found.set(self.range_for_kernels(address).ok_or(Fault)?);
+            }
+            let bytes = found.get().bytes_at(address, len).ok_or(Fault)?;
+            let word = ptr::with_exposed_provenance_mut::<u32>(bytes);
+            let byte = word.cast::<u8>();
+            match (width, written) {
+                // SAFETY: an aligned word, or a byte, of device memory, which only copies and functions access, or of registered memory, which its owner
+                // leaves alone until the function has ended.
+                (Width::Word, None) => return Ok(unsafe { word.read() }),
                 // SAFETY: as above.
-                None => return Ok(unsafe { word.read() }),
+                (Width::Word, Some(value)) => unsafe { word.write(value) },
+                // SAFETY: as above.
+                (Width::Byte, None) => return Ok(u32::from(unsafe { byte.read() })),
+                // SAFETY: as above.
+                (Width::Byte, Some(value)) => unsafe { byte.write(value as u8) },
             }
             Ok(0)
         };

@@ -88,7 +88,7 @@ impl Run<'_> {
         self.items.iter().map(Item::len).sum()
     }
 
-    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> + Clone {
         let items = self.items.iter();
         items.map(|item| item.start()..item.start() + item.len())
     }

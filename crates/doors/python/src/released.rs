@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 /// The interpreter begins to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
-/// Threads that take the lock now.
+/// Threads that take the lock now, or have it in [`attached`]: what is called there may release it, and take it again.
 static TAKING: AtomicUsize = AtomicUsize::new(0);
 /// The thread that ends the interpreter: it goes on.
 static ENDING: Mutex<Option<ThreadId>> = Mutex::new(None);
@@ -46,10 +46,9 @@ pub(crate) fn attached<R>(call: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         TAKING.fetch_sub(1, Ordering::SeqCst);
         return None;
     }
-    Some(Python::attach(|py| {
-        TAKING.fetch_sub(1, Ordering::SeqCst);
-        call(py)
-    }))
+    let result = Python::attach(call);
+    TAKING.fetch_sub(1, Ordering::SeqCst);
+    Some(result)
 }
 
 fn is_ending_here() -> bool {

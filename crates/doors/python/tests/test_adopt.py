@@ -8,6 +8,7 @@ BEGIN = """
     import gc
     import os
     import sys
+    import time
     import conftest
     import numpy as np
     import pytest
@@ -50,6 +51,28 @@ def test_tensors_of_other_libraries_are_bound_received_into_and_sent(kind, tmp_p
     passes(ADOPTED, kind, "polls=2", STUB_GPU_LOG=str(tmp_path / "log"))
     prefix = {"cuda": "cu", "hip": "hip"}[kind]
     assert f"{prefix}StreamSynchronize 0x0\n" in (tmp_path / "log").read_text()
+
+
+FREED_AT_THE_END = """
+    tensor = Tensor(alloc(1 << 20))
+    tensor.pause = 0.3
+    memory = Dmabuf.adopt(tensor)
+    del memory
+    assert tensor.freeing.wait(30)
+
+    class Slow:
+        # The end of the interpreter waits for it, with the lock free: the other thread asks for the lock meanwhile.
+        def __del__(self, sleep=time.sleep):
+            sleep(1)
+
+    slow = Slow()
+"""
+
+
+@needs_stub
+@of_each_vendor
+def test_a_program_ends_while_memory_is_being_freed(kind):
+    passes(FREED_AT_THE_END, kind, "polls=0")
 
 
 KEPT = """

@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 
 NEW = ctypes.pythonapi.PyCapsule_New
 NEW.restype, NEW.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -44,6 +45,9 @@ class Legacy(ctypes.Structure):
 @DELETER
 def _delete(address):
     owner, *_ = _lent.pop(address)
+    owner.freeing.set()
+    # As torch does it: Python's lock is free meanwhile.
+    time.sleep(owner.pause)
     owner.deleted += 1
     owner.freed.set()
 
@@ -58,6 +62,7 @@ class Described:
         self.offset = offset
         self.device = device or memory.__dlpack_device__()
         self.streams = []
+        self.pause, self.freeing = 0, threading.Event()
         self.deleted, self.freed = 0, threading.Event()
 
 

@@ -9,7 +9,7 @@ use super::{Chunked, Stock};
 use crate::device::CopyEngine;
 use crate::dmabuf::MemoryObserver;
 use crate::errors::DmabufError;
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryAccess};
 use crate::net_iov::{NetIovArea, NiovSize};
 
 /// Host memory, which the stack may read. Pages are allocated when they are first touched; the lowest
@@ -46,9 +46,12 @@ impl HostProvider {
     pub fn pinned(
         bytes: usize,
         niov_size: NiovSize,
-        engine: &dyn CopyEngine,
+        engine: &Arc<dyn CopyEngine>,
     ) -> Result<Self, DmabufError> {
-        Self::of(Memory::pinned(bytes, engine)?, niov_size)
+        Self::of(
+            Memory::pinned(bytes, MemoryAccess::Host, engine)?,
+            niov_size,
+        )
     }
 
     /// Returns an observer of the memory, which does not keep it.

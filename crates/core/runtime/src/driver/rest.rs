@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use wire::Instant;
+
 use crate::calls::Leader;
 use crate::clock::Clock;
 use crate::driven::Driven;
@@ -29,6 +31,7 @@ impl<D: Driven> Core<D> {
         &mut self,
         clock: &Clock,
         wait: Wait,
+        now: Instant,
         idle: Duration,
         left: Duration,
         rest: &mut Option<Duration>,
@@ -41,7 +44,7 @@ impl<D: Driven> Core<D> {
                 turns: stack.turns(),
                 lends,
             };
-            return self.spin.pause(idle, traffic);
+            return self.spin.pause(now, idle, traffic);
         }
         let may_rest = self.resting == Resting::BeforeSleep && self.may_rest();
         match rest.take().filter(|_| may_rest) {

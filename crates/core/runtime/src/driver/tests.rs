@@ -271,6 +271,27 @@ fn the_background_thread_looks_at_an_empty_link_once_before_it_sleeps() {
 }
 
 #[test]
+fn a_frame_that_comes_alone_as_the_one_before_is_not_followed_by_a_look() {
+    let (stack, left, looks) = watched_flood(0);
+    let driver = driver(stack);
+    let looks_at = |frames| {
+        left.fetch_add(frames, Ordering::Relaxed);
+        let before = looks.load(Ordering::Relaxed);
+        driver.poll(&mut driver.core.lock());
+        looks.load(Ordering::Relaxed) - before
+    };
+    assert_eq!([1, 0].map(looks_at), [2, 1], "a frame, and none; none");
+    assert_eq!([1, 0, 1, 0].map(looks_at), [1, 1, 1, 1]);
+    assert_eq!(
+        [3, 0].map(looks_at),
+        [1, 3],
+        "the others come with the next poll"
+    );
+    assert_eq!(left.load(Ordering::Relaxed), 0);
+    assert_eq!([1, 0].map(looks_at), [2, 1], "it may be one of three again");
+}
+
+#[test]
 fn a_call_that_leaves_something_to_send_wakes_the_background_thread() {
     let (driver, _) = with_one_to_accept();
     let now = driver.now();
@@ -307,7 +328,14 @@ fn a_waiter_naps_while_a_stream_arrives_and_not_after_a_send_of_the_program() {
         let idle = Duration::from_micros(1);
         let mut core = driver.core.lock();
         let mut rest = wait.idling.rest();
-        core.pause(&driver.clock, wait, idle, Duration::MAX, &mut rest)
+        core.pause(
+            &driver.clock,
+            wait,
+            driver.now(),
+            idle,
+            Duration::MAX,
+            &mut rest,
+        )
     };
     assert_eq!(pause(), Pause::Yield);
     driver.core.lock().received += 1000;
@@ -326,7 +354,14 @@ fn a_waiter_does_not_nap_while_connections_begin_and_end() {
         let mut core = driver.core.lock();
         core.received += packets;
         let idle = Duration::from_micros(1);
-        core.pause(&driver.clock, wait, idle, Duration::MAX, &mut None)
+        core.pause(
+            &driver.clock,
+            wait,
+            driver.now(),
+            idle,
+            Duration::MAX,
+            &mut None,
+        )
     };
     assert_eq!(pause_after_packets(0), Pause::Yield, "one has begun");
     let end = |call: &dyn Fn(&mut Stack)| {
@@ -378,7 +413,7 @@ fn a_waiter_rests_after_the_sleep_if_a_rest_before_it_was_in_vain() {
     let mut core = driver.core.lock();
     let clock = &driver.clock;
     let pause = |core: &mut Core<OneStack>, left: &mut Option<Duration>| {
-        core.pause(clock, wait, rest, long, left)
+        core.pause(clock, wait, driver.now(), rest, long, left)
     };
     for _ in 0..3 {
         assert_eq!(pause(&mut core, &mut Some(rest)), Pause::Nap(rest));

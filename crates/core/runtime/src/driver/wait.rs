@@ -104,12 +104,11 @@ impl<D: Driven> Driver<D> {
             }
             let idle = now.saturating_since(*idle_since.get_or_insert(now));
             let left = wait.limit.left(started, now);
-            let pause = core.pause(&self.clock, wait, idle, left, &mut rest);
+            let pause = core.pause(&self.clock, wait, now, idle, left, &mut rest);
             core.pauses.note(pause);
             core = match pause {
                 Pause::Look => self.look_again(core, std::hint::spin_loop),
-                // The peer, or a process that forwards its frames, may share this processor.
-                Pause::Yield => self.look_again(core, std::thread::yield_now),
+                Pause::Yield => self.yield_and_look(core, now),
                 Pause::Nap(nap) => self.look_again(core, || std::thread::sleep(nap)),
                 Pause::Sleep => {
                     core.spin.on_sleep();
@@ -194,6 +193,22 @@ impl<D: Driven> Driver<D> {
         let mut core = self.core.lock();
         let me = std::thread::current().id();
         core.calls.parked.retain(|it| it.thread.id() != me);
+        core
+    }
+
+    /// Lets other threads run: the peer, or a process that forwards its frames, may share this processor. The thread has looked at
+    /// `looked`, and found nothing.
+    fn yield_and_look<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core<D>>,
+        looked: Instant,
+    ) -> MutexGuard<'a, Core<D>> {
+        let mut ended = looked;
+        let mut core = self.look_again(core, || {
+            std::thread::yield_now();
+            ended = self.now();
+        });
+        core.spin.on_yield(looked, ended);
         core
     }
 

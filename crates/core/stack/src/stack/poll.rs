@@ -12,6 +12,19 @@ use crate::socket::agenda::Mark;
 /// How many times as much a poll receives while a timer is due: [`Stack::poll_goes_on`].
 const LATE_POLLS: usize = 8;
 
+/// When a poll that has received something receives no more, if its budget does not end it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PollUntil {
+    /// The link is found empty.
+    Empty,
+    /// The link is likely to be empty, or is found empty: after a packet that came alone, if the one before it did. A look that finds
+    /// nothing is a system call on most links, between a message and the program that waits for it.
+    ///
+    /// For a caller that sleeps only on the descriptors of the links, after [`Nic::prepare_sleep`](nic::Nic::prepare_sleep), and
+    /// not past [`Stack::next_deadline`]: a packet that did come after that one ends the sleep at once.
+    LikelyEmpty,
+}
+
 /// Result of one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PollOutcome {
@@ -28,24 +41,24 @@ impl Stack {
     /// times as much if a timer is due, which may wait for one of them, and less if bytes behind a range of
     /// [`Stack::place_next`] have arrived.
     pub fn poll(&mut self, now: Instant) -> PollOutcome {
-        self.poll_by(&mut || now)
+        self.poll_by(PollUntil::Empty, &mut || now)
     }
 
-    /// As [`Stack::poll`], with a clock that is read again after each packet.
+    /// As [`Stack::poll`], but for when it ends, and with a clock that is read again after each packet.
     ///
     /// The thread may be descheduled after it has read the clock, and then receive packets that arrived later. With the
     /// old time, round trips would seem too short, and the minimum round-trip time is kept for minutes.
-    pub fn poll_by(&mut self, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
+    pub fn poll_by(&mut self, until: PollUntil, clock: &mut dyn FnMut() -> Instant) -> PollOutcome {
         let mut now = clock();
         self.last_poll = now;
         self.pause = false;
         self.memory.windows.advance(now);
         self.network.watch_link(&mut self.nic, now);
         let sent_before = self.network.tx_packets();
-        let (received, burst) = self.receive_burst(&mut now, clock);
+        let (received, burst) = self.receive_burst(until, &mut now, clock);
         self.stats.rx_packets += received as u64;
         // After all packets that had arrived.
-        if burst != Burst::GoesOn
+        if matches!(burst, Burst::Drained | Burst::Over)
             && self.nic.link_state() == LinkState::Gone
             && !std::mem::replace(&mut self.was_link_gone, true)
         {
@@ -84,6 +97,7 @@ impl Stack {
     /// Receives packets, and sets `now` by the clock after each; returns how many, and whether more may follow.
     fn receive_burst(
         &mut self,
+        until: PollUntil,
         now: &mut Instant,
         clock: &mut dyn FnMut() -> Instant,
     ) -> (usize, Burst) {
@@ -96,6 +110,7 @@ impl Stack {
                 self.flush_arrivals(Burst::GoesOn, *now);
             }
             let Some(packet) = self.nic.poll_rx(*now) else {
+                self.arrivals.on_empty_link();
                 let burst = match received {
                     0 => Burst::Over,
                     _ => Burst::Drained,
@@ -106,6 +121,10 @@ impl Stack {
             bytes += packet.headers.payload_len;
             *now = clock();
             self.receive(packet, *now);
+            let is_alone = self.arrivals.on_packet();
+            if is_alone && until == PollUntil::LikelyEmpty && !self.pause {
+                return (received, Burst::Alone);
+            }
         }
         (received, Burst::GoesOn)
     }

@@ -31,6 +31,9 @@ pub(crate) enum Burst {
     GoesOn,
     /// The link is empty: delayed ACKs are sent, except soon after others.
     Drained,
+    /// The packet came alone, as far as those before it tell ([`Arrivals`](super::arrivals::Arrivals)): as if the link had been found
+    /// empty.
+    Alone,
     /// The link is empty, and was when the poll began: delayed ACKs are sent.
     Over,
 }
@@ -123,7 +126,7 @@ impl Stack {
         };
         match burst {
             Burst::GoesOn => {}
-            Burst::Drained => connection.conn.on_drained(),
+            Burst::Drained | Burst::Alone => connection.conn.on_drained(),
             Burst::Over => connection.conn.on_idle(),
         }
         if connection.update_window(slot, &mut self.memory.windows, &mut self.nic) {

@@ -55,6 +55,7 @@ const NOT_SUPPORTED: Status = 801;
 /// The kernels in PTX, which the driver compiles for the GPU: version 6.0 of the language is that of CUDA 9.0, and sm_50 are the oldest GPUs that
 /// CUDA 12 knows.
 const ADD: &CStr = terminated(concat!(include_str!("../add.ptx"), "\0"));
+const COPY: &CStr = terminated(concat!(include_str!("../copy.ptx"), "\0"));
 const CRC32C: &CStr = terminated(concat!(include_str!("../crc32c.ptx"), "\0"));
 
 /// The loaded driver.
@@ -63,6 +64,7 @@ pub(crate) struct Cuda {
     own: Own,
     batch: Option<BatchCopy>,
     add: Kernel,
+    copy: Kernel,
     crc32c: Kernel,
 }
 
@@ -104,6 +106,11 @@ impl Cuda {
                 image: ADD,
                 entry: c"devmem_add_f32",
             },
+            copy: Kernel {
+                functions,
+                image: COPY,
+                entry: c"devmem_copy",
+            },
             crc32c: Kernel {
                 functions,
                 image: CRC32C,
@@ -124,8 +131,8 @@ impl Cuda {
 }
 
 // SAFETY: (1) the functions are those of the library that `load` has opened, and `Library` is never unloaded; (2) and (3) see
-// the methods; (4) `load` has found the functions, cuModuleLoadData takes PTX that ends with a NUL, and the texts of `ADD` and
-// `CRC32C` show what they do.
+// the methods; (4) `load` has found the functions, cuModuleLoadData takes PTX that ends with a NUL, and the texts of `ADD`,
+// `COPY` and `CRC32C` show what they do.
 unsafe impl Driver for Cuda {
     fn loaded(&self) -> &Loaded {
         &self.loaded
@@ -228,6 +235,10 @@ unsafe impl Driver for Cuda {
 
     fn add_kernel(&self) -> Option<&Kernel> {
         Some(&self.add)
+    }
+
+    fn copy_kernel(&self) -> Option<&Kernel> {
+        Some(&self.copy)
     }
 
     fn crc32c_kernel(&self) -> Option<&Kernel> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Binary, Op, Operand, Program, Reg, Special, Unary};
+use super::{Address, Binary, Op, Operand, Program, Reg, Special, Unary};
 
 /// What was read of a function.
 #[derive(Default)]
@@ -85,18 +85,21 @@ impl Parser {
                 let guard = self.reg(&guard[1..])?;
                 self.branch(Some(guard), branch.strip_prefix("bra ")?)
             }
-            ("ld.global.f32", [to, from]) => {
-                Op::Load(vec![self.reg(to)?], self.reg(bracketed(from)?)?)
+            ("ld.global.f32" | "ld.global.u32", [to, from]) => {
+                Op::Load(vec![self.reg(to)?], self.address(from)?)
             }
-            ("ld.global.v4.u32", [first, second, third, last, from]) => {
-                let (first, last) = (first.strip_prefix('{')?, last.strip_suffix('}')?);
-                let to = [first, second, third, last].map(|name| self.reg(name));
-                let to = to.into_iter().collect::<Option<_>>()?;
-                Op::Load(to, self.reg(bracketed(from)?)?)
+            ("ld.global.v4.u32", [words @ .., from]) => {
+                Op::Load(self.four(words)?, self.address(from)?)
             }
+            ("ld.global.u64", [to, from]) => Op::LoadLong(self.reg(to)?, self.address(from)?),
+            ("ld.global.u8", [to, from]) => Op::LoadByte(self.reg(to)?, self.address(from)?),
             ("st.global.f32" | "st.global.u32", [to, from]) => {
-                Op::Store(self.reg(bracketed(to)?)?, self.reg(from)?)
+                Op::Store(self.address(to)?, vec![self.reg(from)?])
             }
+            ("st.global.v4.u32", [to, words @ ..]) => {
+                Op::Store(self.address(to)?, self.four(words)?)
+            }
+            ("st.global.u8", [to, from]) => Op::StoreByte(self.address(to)?, self.reg(from)?),
             ("ret", [""]) => Op::Return,
             (name, [to, of]) => Op::Unary(unary(name)?, self.reg(to)?, self.operand(of)?),
             (name, [to, a, b]) => {
@@ -126,6 +129,26 @@ impl Parser {
         self.branches
             .push((self.code.len(), label.trim().to_owned()));
         Op::Branch(guard, 0)
+    }
+
+    /// Reads `[%rd1]`, or `[%rd1+8]`.
+    fn address(&self, text: &str) -> Option<Address> {
+        let text = bracketed(text)?;
+        let (base, offset) = text.split_once('+').unwrap_or((text, "0"));
+        Some(Address {
+            base: self.reg(base)?,
+            offset: offset.parse().ok()?,
+        })
+    }
+
+    /// Reads `{%r1, %r2, %r3, %r4}`, which was split at the commas.
+    fn four(&self, words: &[&str]) -> Option<Vec<Reg>> {
+        let [first, second, third, last] = words else {
+            return None;
+        };
+        let (first, last) = (first.strip_prefix('{')?, last.strip_suffix('}')?);
+        let names = [first, second, third, last];
+        names.into_iter().map(|name| self.reg(name)).collect()
     }
 
     fn reg(&self, name: &str) -> Option<Reg> {
@@ -161,7 +184,7 @@ fn special(name: &str) -> Option<Special> {
 
 fn unary(name: &str) -> Option<Unary> {
     Some(match name {
-        "cvta.to.global.u64" | "cvt.u64.u32" | "mov.u32" => Unary::Same,
+        "cvta.to.global.u64" | "cvt.u64.u32" | "mov.u32" | "mov.u64" => Unary::Same,
         "brev.b32" => Unary::Reverse,
         "not.b32" => Unary::Not,
         _ => return None,
@@ -174,6 +197,10 @@ fn binary(name: &str) -> Option<Binary> {
         "mul.lo.u64" => Binary::MulLow,
         "add.u64" => Binary::Add,
         "sub.u32" => Binary::Sub,
+        "sub.u64" => Binary::SubLong,
+        "shr.u64" => Binary::Shr,
+        "and.b64" => Binary::AndLong,
+        "or.b64" => Binary::OrLong,
         "shl.b64" => Binary::Shl,
         "shl.b32" => Binary::ShlWord,
         "shr.s32" => Binary::ShrSigned,

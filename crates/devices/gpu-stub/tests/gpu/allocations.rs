@@ -72,7 +72,7 @@ fn memory_outlives_handles_in_any_order() {
         drop(device);
         let engine = Arc::clone(memory.copy_engine().unwrap());
         let niov = NiovSize::new(65_536).unwrap();
-        let ring = HostProvider::pinned(1 << 20, niov, engine.as_ref()).unwrap();
+        let ring = HostProvider::pinned(1 << 20, niov, &engine).unwrap();
         assert_eq!(ring.area().count(), 16);
         memory.copy_in(5, b"still there").unwrap();
         drop(engine);

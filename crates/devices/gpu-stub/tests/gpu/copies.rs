@@ -23,7 +23,7 @@ impl Pools {
         let niov = NiovSize::MIN;
         let memory = api.alloc(0, 1 << 20);
         let engine = memory.copy_engine().unwrap();
-        let host = HostProvider::pinned(1 << 20, niov, engine.as_ref()).unwrap();
+        let host = HostProvider::pinned(1 << 20, niov, engine).unwrap();
         let device = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
         let pool = |provider| PagePool::create(provider, PoolConfig::default()).unwrap();
         let (host, device) = (pool(Arc::new(host)), pool(Arc::new(device)));
@@ -87,9 +87,21 @@ fn round_trip(api: Api, pieces: &[(u32, u32)]) {
 const PIECES: [(u32, u32); 5] = [(0, 1), (4095, 1), (100, 1448), (0, 4096), (3, 7)];
 
 #[test]
+fn pieces_are_one_launch_of_a_kernel() {
+    let log = Api::Cuda.with_stub("polls=2", || round_trip(Api::Cuda, &PIECES));
+    if let Some(log) = log {
+        let counts = ["LaunchKernel", "MemcpyBatchAsync", "MemcpyHtoDAsync"]
+            .map(|name| log.count(&Api::Cuda.call(name)));
+        assert_eq!(counts, [2, 0, 0]);
+        log.assert_all_freed();
+    }
+}
+
+#[test]
 fn pieces_are_one_batch_in_both_forms_of_the_call() {
     for plan in ["driver=13000,polls=2", "driver=12080,polls=2"] {
-        let log = Api::Cuda.with_stub(plan, || round_trip(Api::Cuda, &PIECES));
+        let plan = format!("{plan},fail=cuModuleLoadData:218");
+        let log = Api::Cuda.with_stub(&plan, || round_trip(Api::Cuda, &PIECES));
         if let Some(log) = log {
             let batches: Vec<_> = log
                 .0
@@ -109,9 +121,12 @@ fn pieces_are_one_batch_in_both_forms_of_the_call() {
 #[test]
 fn drivers_without_the_batch_copy_piece_by_piece() {
     let plans = [
-        (Api::Cuda, "driver=12000"),
-        (Api::Cuda, "no=cuMemcpyBatchAsync"),
-        (Api::Cuda, "fail=cuMemcpyBatchAsync:801"),
+        (Api::Cuda, "driver=12000,fail=cuModuleLoadData:218"),
+        (Api::Cuda, "no=cuMemcpyBatchAsync,fail=cuModuleLoadData:218"),
+        (
+            Api::Cuda,
+            "fail=cuMemcpyBatchAsync:801,fail=cuMemHostAlloc:2",
+        ),
         (Api::Hip, "polls=2"),
     ];
     for (api, plan) in plans {
@@ -122,6 +137,65 @@ fn drivers_without_the_batch_copy_piece_by_piece() {
             assert_eq!(counts, (3, 2), "{api:?} {plan}");
             log.assert_all_freed();
         }
+    }
+}
+
+/// Pieces at all alignments of both sides, of lengths around what a warp moves at a time, and long ones, which are cut.
+#[test]
+fn gathered_pieces_of_any_alignment_and_length_are_right_in_every_byte() {
+    let log = Api::Cuda.with_stub("polls=1", || {
+        let (source, target) = (Api::Cuda.alloc(0, 1 << 20), Api::Cuda.alloc(0, 1 << 20));
+        let bytes: Vec<u8> = (0..1_u32 << 20)
+            .map(|at| (at % 251) as u8 ^ (at >> 11) as u8)
+            .collect();
+        source.copy_in(0, &bytes).unwrap();
+        let (mut ranges, mut at) = (Vec::new(), 0);
+        for start in [0, 1, 2, 4, 8, 12, 15] {
+            for len in [1, 15, 16, 17, 511, 512, 513, 2047, 2048, 2049, 16_384 + 5] {
+                at = (at + 16_usize).next_multiple_of(16) + start;
+                ranges.push(at..at + len);
+                at += len;
+            }
+        }
+        for offset in [0, 1, 4, 6] {
+            let behind = vec![0xee; 64];
+            let total: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+            target.copy_in(offset + total, &behind).unwrap();
+            let gathered = target.gather_from(&source, ranges.clone(), offset);
+            gathered.unwrap().unwrap().wait().unwrap();
+            let expected: Vec<u8> = ranges
+                .iter()
+                .flat_map(|range| bytes[range.clone()].to_vec())
+                .chain(behind)
+                .collect();
+            let read = target.slice(offset..offset + expected.len()).to_vec();
+            let wrong = read.iter().zip(&expected).position(|(a, b)| a != b);
+            assert_eq!(wrong, None, "at offset {offset}");
+        }
+    });
+    if let Some(log) = log {
+        assert_eq!(log.count("cuLaunchKernel"), 4);
+        log.assert_all_freed();
+    }
+}
+
+/// More pieces than a list has room for, and more lists than there are.
+#[test]
+fn submissions_that_need_many_lists_wait_for_the_oldest() {
+    let log = Api::Cuda.with_stub("polls=1", || {
+        let size = 20 * 4096 * 8;
+        let (source, target) = (Api::Cuda.alloc(0, 2 * size), Api::Cuda.alloc(0, size));
+        let bytes: Vec<u8> = (0..2 * size).map(|at| (at % 253) as u8).collect();
+        source.copy_in(0, &bytes).unwrap();
+        let ranges = (0..20 * 4096).map(|n| n * 16..n * 16 + 8);
+        let gathered = target.gather_from(&source, ranges.clone(), 0);
+        gathered.unwrap().unwrap().wait().unwrap();
+        let expected: Vec<u8> = ranges.flat_map(|range| bytes[range].to_vec()).collect();
+        assert!(target.slice(0..size).to_vec() == expected);
+    });
+    if let Some(log) = log {
+        assert_eq!(log.count("cuLaunchKernel"), 20);
+        log.assert_all_freed();
     }
 }
 

@@ -21,8 +21,8 @@ use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 ///
 /// (1) The functions of [`loaded`](Self::loaded) and [`mem_export`](Self::mem_export) are those of the vendor, and their library
 /// is never unloaded. (2) [`copy_batch`](Self::copy_batch) starts the copies of its argument, and no others. (3)
-/// [`pointer`](Self::pointer) returns what the library says. (4) The functions of [`add_kernel`](Self::add_kernel) and
-/// [`crc32c_kernel`](Self::crc32c_kernel) are those of the vendor, their images are device code that the library takes, and the entries do what
+/// [`pointer`](Self::pointer) returns what the library says. (4) The functions of [`add_kernel`](Self::add_kernel),
+/// [`copy_kernel`](Self::copy_kernel) and [`crc32c_kernel`](Self::crc32c_kernel) are those of the vendor, their images are device code that the library takes, and the entries do what
 /// these methods and [`Kernel::entry`] say.
 pub unsafe trait Driver: Send + Sync {
     /// Returns what all libraries have.
@@ -101,6 +101,13 @@ pub unsafe trait Driver: Send + Sync {
     /// Returns the device code that adds floats; `None`: the vendor's crate has none. It takes the addresses of the sums and of the summands, and
     /// the number of floats, adds each summand to the sum of the same number, and accesses nothing else.
     fn add_kernel(&self) -> Option<&Kernel> {
+        None
+    }
+
+    /// Returns the device code that copies pieces; `None`: the vendor's crate has none. It takes the address of a list, which may be in host memory that
+    /// the device accesses, and the number of pieces in it. Of each the list has three words: the address that the piece goes to, the address that it
+    /// comes from, and its bytes. It reads the list, copies the pieces, which do not overlap, and accesses nothing else. 32 threads copy a piece.
+    fn copy_kernel(&self) -> Option<&Kernel> {
         None
     }
 

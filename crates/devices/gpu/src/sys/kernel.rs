@@ -130,7 +130,7 @@ impl Module {
     /// # Safety
     ///
     /// As for [`run`](Self::run); the memories stay until the work of the stream, which exists, is done.
-    unsafe fn start<const N: usize>(
+    pub(super) unsafe fn start<const N: usize>(
         &self,
         current: &Current<'_>,
         stream: RawStream,

@@ -14,7 +14,7 @@ use super::copies::{CopyBatch, CopyKind, RawCopy};
 use super::functions::{RawEvent, RawStream, Status};
 
 /// Number of submissions of a lane that can be in flight; one more waits for the oldest.
-const EVENTS: usize = 64;
+pub(super) const EVENTS: usize = 64;
 
 const NON_BLOCKING: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
@@ -81,26 +81,40 @@ impl LaneState {
         self.events[(number % EVENTS as u64) as usize]
     }
 
-    pub(crate) fn submit(
+    /// Returns the number of the next submission, after the one that is `in_flight` (at most [`EVENTS`]) older has ended.
+    pub(crate) fn begin(
         &mut self,
         current: &Current<'_>,
-        copies: &[RawCopy<'_>],
-    ) -> Result<(), DeviceError> {
+        in_flight: u64,
+    ) -> Result<u64, DeviceError> {
         let number = self.submitted + 1;
-        if let Some(oldest) = number.checked_sub(EVENTS as u64) {
+        if let Some(oldest) = number.checked_sub(in_flight) {
             self.wait(current, oldest)?;
         }
-        if !self.copy_batch(current, copies)? {
-            copies
-                .iter()
-                .try_for_each(|copy| self.copy(current, copy))?;
-        }
+        Ok(number)
+    }
+
+    /// Ends what [`begin`](Self::begin) began: the work that was started is this submission.
+    pub(crate) fn end(&mut self, current: &Current<'_>, number: u64) -> Result<(), DeviceError> {
         let record = current.driver.loaded().functions.event_record;
         // SAFETY: the event and the stream exist (invariant).
         let status = unsafe { (record.call)(self.event(number), self.stream) };
         current.driver.check(record.name, status)?;
         self.submitted = number;
         Ok(())
+    }
+
+    /// Starts copies, by one call where the driver can.
+    pub(crate) fn copy_all(
+        &self,
+        current: &Current<'_>,
+        copies: &[RawCopy<'_>],
+    ) -> Result<(), DeviceError> {
+        if self.copy_batch(current, copies)? {
+            return Ok(());
+        }
+        let mut copies = copies.iter();
+        copies.try_for_each(|copy| self.copy(current, copy))
     }
 
     /// Does all copies by one call; returns whether the driver can.

@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use netmem::{DeviceError, DeviceState, Fence, Lane};
@@ -12,10 +13,19 @@ use netmem::{DeviceError, DeviceState, Fence, Lane};
 use super::context::{Context, Current};
 use super::copies::RawCopy;
 use super::functions::RawStream;
-use super::lane::LaneState;
+use super::lane::{EVENTS, LaneState};
 use super::memory::{DeviceMemory, revoked};
 use crate::device::Device;
 use crate::error::GpuError;
+
+/// What remains to be started of copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    /// All of them run.
+    Nothing,
+    /// At least one.
+    Something,
+}
 
 /// A device's context and streams.
 pub(crate) struct Lanes {
@@ -25,6 +35,8 @@ pub(crate) struct Lanes {
     lanes: [Mutex<LaneState>; 3],
     /// The first error after which the device cannot be used.
     lost: OnceLock<DeviceError>,
+    /// Kernels access registered host memory at other addresses than this process.
+    has_foreign_addresses: AtomicBool,
 }
 
 impl fmt::Debug for Lanes {
@@ -41,6 +53,7 @@ impl Lanes {
             context,
             lanes: [lane(), lane(), lane()],
             lost: OnceLock::new(),
+            has_foreign_addresses: AtomicBool::new(false),
         };
         let current = lanes.context.enter()?;
         for lane in &lanes.lanes {
@@ -68,24 +81,56 @@ impl Lanes {
         })
     }
 
+    /// Remembers that kernels access host memory which is registered from now on at other addresses than this process.
+    pub(super) fn note_foreign_addresses(&self) {
+        self.has_foreign_addresses.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether kernels access registered host memory at the addresses that it has in this process.
+    pub(crate) fn has_own_addresses(&self) -> bool {
+        !self.has_foreign_addresses.load(Ordering::Relaxed)
+    }
+
     fn lane(&self, lane: Lane) -> MutexGuard<'_, LaneState> {
         lock(&self.lanes[lane as usize])
     }
 
     /// Starts copies.
     pub(crate) fn submit(&self, lane: Lane, copies: &[RawCopy<'_>]) -> Result<Fence, DeviceError> {
+        self.submit_parts(lane, EVENTS as u64, |state, current, _number| {
+            if copies.iter().any(RawCopy::is_revoked) {
+                return Err(revoked());
+            }
+            state.copy_all(current, copies).map(|()| Left::Nothing)
+        })
+    }
+
+    /// Starts work in parts: `start` starts the next one, of which it gets the number, on the stream of the lane, whose lock is held. When it is called, the
+    /// submission that is `in_flight` older has ended.
+    pub(super) fn submit_parts(
+        &self,
+        lane: Lane,
+        in_flight: u64,
+        mut start: impl FnMut(&LaneState, &Current<'_>, u64) -> Result<Left, DeviceError>,
+    ) -> Result<Fence, DeviceError> {
         let current = self.enter()?;
         let mut state = self.lane(lane);
-        if copies.iter().any(RawCopy::is_revoked) {
-            return Err(revoked());
+        let mut submit = || loop {
+            let number = state.begin(&current, in_flight)?;
+            let left = start(&state, &current, number)?;
+            state.end(&current, number)?;
+            if left == Left::Nothing {
+                return Ok(number);
+            }
+        };
+        match self.note(submit()) {
+            Ok(number) => Ok(Fence { lane, number }),
+            Err(error) => {
+                // Those that were started have no event, and the caller will not wait for them.
+                let _ = state.wait_all(&current);
+                Err(error)
+            }
         }
-        if let Err(error) = self.note(state.submit(&current, copies)) {
-            // Those that were started have no event, and the caller will not wait for them.
-            let _ = state.wait_all(&current);
-            return Err(error);
-        }
-        let number = state.submitted;
-        Ok(Fence { lane, number })
     }
 
     /// Does one copy in the lane for gathering, whose host side need not be pinned, and waits.

@@ -14,8 +14,8 @@ use super::copies::{CopyKind, RawCopy};
 use super::functions::{DevicePtr, SUCCESS};
 use super::lanes::Lanes;
 
-/// CU_MEMHOSTREGISTER_PORTABLE, hipHostRegisterPortable: registered for all devices.
-const PORTABLE: u32 = 1;
+/// CU_MEMHOSTREGISTER_PORTABLE and _DEVICEMAP, hipHostRegisterPortable and hipHostRegisterMapped: for all devices, whose kernels access it, too.
+const REGISTER_FLAGS: u32 = 1 | 2;
 
 /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS.
 const SYNC_MEMOPS: c_int = 6;
@@ -150,10 +150,23 @@ impl Registration {
         let register = current.driver.loaded().functions.host_register;
         let start = ptr::with_exposed_provenance_mut(window.address());
         // SAFETY: the window is mapped while it exists, and it becomes part of the value.
-        let status = unsafe { (register.call)(start, window.len(), PORTABLE) };
+        let status = unsafe { (register.call)(start, window.len(), REGISTER_FLAGS) };
         lanes.note(current.driver.check(register.name, status))?;
-        let lanes = Arc::clone(lanes);
-        Ok(Self { window, lanes })
+        let registered = Self {
+            window,
+            lanes: Arc::clone(lanes),
+        };
+        let address_of = current.driver.loaded().functions.host_address;
+        let mut address = 0;
+        // SAFETY: room for an address; the memory was registered above.
+        let status = unsafe { (address_of.call)(&raw mut address, start, 0) };
+        if status != SUCCESS {
+            current.driver.forget_error();
+        }
+        if status != SUCCESS || address != registered.window.address() as u64 {
+            lanes.note_foreign_addresses();
+        }
+        Ok(registered)
     }
 }
 

@@ -15,4 +15,5 @@ pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod library;
 pub(crate) mod memory;
+pub(crate) mod piece_copier;
 pub(crate) mod shared;

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::functions::DevicePtr;
 use super::lanes::Lanes;
 use super::memory::out_of_range;
+use netmem::DeviceError;
+
 use crate::device::Device;
 use crate::error::GpuError;
 
@@ -47,8 +49,16 @@ impl Device {
     /// [`GpuError`]: there are no words, or the driver refuses.
     pub fn alloc_shared(&self, words: usize) -> Result<SharedWords, GpuError> {
         let size = words.checked_mul(size_of::<u64>()).filter(|size| *size > 0);
-        let size = size.ok_or(GpuError::Size { size: words })?;
-        let lanes = &self.engine.lanes;
+        size.ok_or(GpuError::Size { size: words })?;
+        Ok(SharedWords::alloc(&self.engine.lanes, words)?)
+    }
+}
+
+impl SharedWords {
+    /// Allocates words, at least one.
+    pub(super) fn alloc(lanes: &Arc<Lanes>, words: usize) -> Result<Self, DeviceError> {
+        let size = words.checked_mul(size_of::<u64>());
+        let size = size.ok_or_else(out_of_range)?;
         let current = lanes.enter()?;
         let functions = &current.driver.loaded().functions;
         let (alloc, address_of) = (functions.host_alloc, functions.host_address);
@@ -58,7 +68,7 @@ impl Device {
         lanes.note(current.driver.check(alloc.name, status))?;
         let Some(start) = NonNull::new(start.cast::<AtomicU64>()).filter(|at| at.is_aligned())
         else {
-            return Err(out_of_range().into());
+            return Err(out_of_range());
         };
         let mut shared = SharedWords {
             start,

@@ -58,17 +58,17 @@ pub fn judge(case: &str, wire: Wire, version: u32, settings: &[(&'static str, St
 pub fn every_version_moves_memory_of_gpus() {
     for version in VERSIONS {
         let settings = with_gpus("polls=1", POOL_BYTES);
-        judge("gpu_few_sizes", Wire::Unix("none"), version, &settings);
+        judge("gpu_few_sizes", Wire::Cable("none"), version, &settings);
     }
     // By way of the pool, and without one.
     for pool in [POOL_BYTES, 0] {
         let settings = with_gpus("devices=1", pool);
-        judge("gpu_sizes", Wire::Unix("none"), 12, &settings);
+        judge("gpu_sizes", Wire::Cable("none"), 12, &settings);
     }
 }
 
 pub fn memory_of_gpus_survives_loss_and_reordering() {
-    let wire = Wire::Unix("loss=1%,reorder=2%,seed=9");
+    let wire = Wire::Cable("loss=1%,reorder=2%,seed=9");
     judge("gpu_few_sizes", wire, 12, &with_gpus("polls=2", POOL_BYTES));
 }
 
@@ -76,25 +76,25 @@ pub fn memory_without_a_dmabuf_is_registered_by_its_address() {
     // The driver says that it exports memory, and then refuses.
     let plan = "fail=cuMemGetHandleForAddressRange:801";
     let settings = with_gpus(plan, POOL_BYTES);
-    judge("gpu_by_address", Wire::Unix("none"), 12, &settings);
+    judge("gpu_by_address", Wire::Cable("none"), 12, &settings);
 }
 
 pub fn registrations_are_counted() {
     let settings = with_gpus("reuse=1", POOL_BYTES);
-    judge("gpu_registrations", Wire::Unix("none"), 12, &settings);
+    judge("gpu_registrations", Wire::Cable("none"), 12, &settings);
 }
 
 pub fn deregistered_memory_is_touched_no_more() {
     for pool in [POOL_BYTES, 0] {
         let settings = with_gpus("reuse=1", pool);
-        judge("gpu_deregistered", Wire::Unix("none"), 12, &settings);
+        judge("gpu_deregistered", Wire::Cable("none"), 12, &settings);
     }
 }
 
 pub fn the_pool_may_be_on_another_gpu() {
     let mut settings = with_gpus("devices=2", POOL_BYTES);
     settings.push(("NCCL_DEVMEM_GPU", "1".to_owned()));
-    judge("gpu_few_sizes", Wire::Unix("none"), 12, &settings);
+    judge("gpu_few_sizes", Wire::Cable("none"), 12, &settings);
 }
 
 pub fn properties_offer_gpus_only_where_they_work() {
@@ -128,11 +128,11 @@ pub fn properties_offer_gpus_only_where_they_work() {
 pub fn memory_is_refused_with_what_failed() {
     for plan in ["managed=1", "devices=1"] {
         let settings = with_gpus(plan, 0);
-        judge("gpu_refused", Wire::Unix("none"), 12, &settings);
+        judge("gpu_refused", Wire::Cable("none"), 12, &settings);
     }
     let mut settings = with_gpus("devices=1", 0);
     settings.push(("NCCL_DEVMEM_GPU", "none".to_owned()));
-    judge("gpu_refused", Wire::Unix("none"), 12, &settings);
+    judge("gpu_refused", Wire::Cable("none"), 12, &settings);
 }
 
 /// GPU memory of a case.

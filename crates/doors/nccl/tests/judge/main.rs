@@ -12,57 +12,31 @@ mod loaded;
 mod rank;
 mod roles;
 mod unpack;
+#[path = "../wires/mod.rs"]
+mod wires;
 
 use std::path::Path;
-use std::process::{Child, Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::process::{Child, ExitCode};
 
 use devmem_linux::netif::Interface;
 use devmem_linux::tap::TapOptions;
 use devmem_linux::test_util::in_netns;
 use libtest_mimic::{Arguments, Trial};
 
+use wires::{Wire, this_program};
+
 /// Every version that NCCL loads since 2.20.
 const VERSIONS: [u32; 5] = [8, 9, 10, 11, 12];
-
-/// Far longer than a process takes to start.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tests that run at a time by default.
 const WAITING_TESTS: usize = 4;
 
-/// What connects the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wire {
-    /// The kernel's loopback, with its TCP on both sides.
-    Loopback,
-    /// Two stacks in user space on a cable with these impairments.
-    Unix(&'static str),
-    /// Two stacks in user space on a wire that shares memory.
-    Shared,
-    /// A stack in user space, and the kernel's, at the ends of the TAP of this number.
-    Tap(u8),
-    /// Two stacks in user space, with packet sockets on the ends of the veth pair of this number.
-    Packet(u8),
-}
-
 /// Starts this program in one of the roles of [`roles`].
 fn start(role: &str, folder: &Path, settings: &[(&str, String)]) -> Child {
-    let program = std::env::current_exe().expect("this program has a path");
-    let mut command = Command::new(program);
+    let mut command = this_program();
     command.env(roles::ROLE, role).env(roles::FOLDER, folder);
     command.envs(settings.iter().map(|(name, value)| (*name, value)));
     command.spawn().expect("this program can be started")
-}
-
-/// Ends a cable when the test is over.
-struct Cable(Child);
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Settings of ranks at the ends of a cable: their messages are spread over several streams.
@@ -84,62 +58,21 @@ fn outcome_with(
     more: &[(&'static str, String)],
 ) -> [bool; 2] {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let unix = |end: &str| folder.path().join(end).display().to_string();
-    let (devices, cable) = match wire {
-        Wire::Loopback => (["kernel:lo".to_owned(), "kernel:lo".to_owned()], None),
-        Wire::Tap(number) => (
-            [
-                format!("user:tap:judge{number}:10.99.{number}.2/24"),
-                format!("kernel:judge{number}"),
-            ],
-            None,
-        ),
-        Wire::Packet(number) => {
-            let end = |host| format!("user:packet:judge{number}{host}:10.98.{number}.{host}/24");
-            ([end(1), end(2)], None)
-        }
-        Wire::Shared => {
-            let wire =
-                |end: &str, number| format!("user:{end}:{}:10.77.0.{number}/24", unix("wire"));
-            ([wire("unix-listen", 1), wire("unix", 2)], None)
-        }
-        Wire::Unix(impairment) => {
-            let settings = [("NCCL_JUDGE_IMPAIR", impairment.to_owned())];
-            let cable = Cable(start("cable", folder.path(), &settings));
-            let devices = [1, 2]
-                .map(|end| format!("user:unix:{}:10.77.0.{end}/24", unix(&format!("end{end}"))));
-            (devices, Some(cable))
-        }
-    };
+    let cable = wire.start_cable(folder.path());
     let rank = |number: usize| {
-        let mut settings = settings(case, number, version, &devices[number]).to_vec();
-        if let Wire::Unix(_) = wire {
+        let device = wire.device(number, folder.path());
+        let mut settings = settings(case, number, version, &device).to_vec();
+        if let Wire::Cable(_) = wire {
             settings.extend(SEVERAL_STREAMS.map(|(name, value)| (name, value.to_owned())));
         }
         settings.extend_from_slice(more);
         start("rank", folder.path(), &settings)
     };
     let first = rank(0);
-    if wire == Wire::Shared {
-        // The second rank connects to the socket of the first one.
-        wait_for(&folder.path().join("wire"));
-    }
+    wire.wait_for_rank(0, folder.path());
     let ended = both(first, rank(1));
     drop(cable);
     ended
-}
-
-/// Waits until a process has made a file.
-fn wait_for(file: &Path) {
-    let start = Instant::now();
-    while !file.exists() {
-        assert!(
-            start.elapsed() < PATIENCE,
-            "{} was not made",
-            file.display()
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Returns what a rank is told.
@@ -233,11 +166,11 @@ fn every_case_over_loopback() {
 }
 
 fn every_case_over_a_cable() {
-    judge_all(Wire::Unix("none"));
+    judge_all(Wire::Cable("none"));
 }
 
 fn every_case_under_loss_and_reordering() {
-    judge_all(Wire::Unix("loss=1%,reorder=2%,seed=7"));
+    judge_all(Wire::Cable("loss=1%,reorder=2%,seed=7"));
 }
 
 fn every_case_over_shared_memory() {
@@ -253,11 +186,11 @@ fn a_killed_peer_fails_the_requests() {
 /// Nobody resets the connections of a stack that ended with its process. On a cable this takes as long as the limits of silence: for all cases
 /// at the same time.
 fn a_killed_peer_with_its_stack_fails_the_requests() {
-    let lossy = Wire::Unix("loss=1%,reorder=2%,seed=11");
+    let lossy = Wire::Cable("loss=1%,reorder=2%,seed=11");
     // The rank that is left has connected to the other one.
     let gone = "the link has ended";
     std::thread::scope(|scope| {
-        for (wire, cause) in [(Wire::Unix("none"), ""), (lossy, ""), (Wire::Shared, gone)] {
+        for (wire, cause) in [(Wire::Cable("none"), ""), (lossy, ""), (Wire::Shared, gone)] {
             for case in DEADLY_CASES {
                 scope.spawn(move || judge_deadly(case, wire, cause));
             }
@@ -322,6 +255,7 @@ macro_rules! trials {
 
 /// Runs the tests; or the role that a test starts this program in.
 fn main() -> ExitCode {
+    wires::play_cable();
     if let Some(role) = roles::setting(roles::ROLE) {
         roles::play(&role);
         return ExitCode::SUCCESS;

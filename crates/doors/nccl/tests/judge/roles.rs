@@ -1,15 +1,12 @@
-//! What the tests start this program as: a rank of a case, or the cable between two ranks.
+//! What the tests start this program as: a rank of a case.
 
 use std::path::PathBuf;
-use std::time::Duration;
-
-use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
 
 use crate::cases;
 use crate::descriptors;
 use crate::gpu;
 use crate::loaded::{Plugin, WARNINGS};
-use crate::rank::{self, Rank};
+use crate::rank::Rank;
 use crate::unpack;
 use devmem_linux::test_util::built_library;
 
@@ -42,7 +39,6 @@ fn folder() -> PathBuf {
 pub(crate) fn play(role: &str) {
     match role {
         "rank" => rank(),
-        "cable" => cable(),
         "refused" => refused(),
         role => panic!("there is no role {role}"),
     }
@@ -60,12 +56,6 @@ fn rank() {
     let case = given("NCCL_JUDGE_CASE");
     let version = given("NCCL_JUDGE_VERSION").parse().expect("a version");
     let rank = setting("NCCL_JUDGE_RANK").map_or(0, |rank| rank.parse().expect("a number"));
-    for end in ["end1", "end2"] {
-        // The ends of a cable, if there is one, are made by another process.
-        if given("DEVMEM_TCP_DEVICES").contains(end) {
-            rank::until("the cable", || folder().join(end).exists().then_some(()));
-        }
-    }
     let before = descriptors::count();
     let plugin = Plugin::load(&plugin(), version);
     let plugin = plugin.unwrap_or_else(|code| panic!("init: {code}; {:?}", WARNINGS.lock()));
@@ -109,21 +99,4 @@ fn refused() {
         warnings.iter().any(|warning| warning.contains(&expected)),
         "not {expected:?}: {warnings:?}"
     );
-}
-
-/// The cable between two stacks in user space, until the test kills it, or for longer than any case takes.
-fn cable() {
-    let end = |end: &str| WireEnd {
-        port: WirePort::Listen(folder().join(end)),
-        netns: None,
-    };
-    let plan = WirePlan {
-        ends: [end("end1"), end("end2")],
-        mtu: 1500,
-        impairment: given("NCCL_JUDGE_IMPAIR").parse().expect("impairments"),
-        limit: Some(Duration::from_secs(180)),
-        json: false,
-    };
-    let ended = gvnic_server::cable::run(&plan);
-    panic!("the cable ended before the test: {ended:?}");
 }

@@ -42,31 +42,31 @@ pub fn with_kernels(plan: &str, pool: usize) -> Vec<(&'static str, String)> {
 pub fn every_version_gives_lists_to_kernels() {
     let settings = with_kernels("polls=1", POOL_BYTES);
     for version in VERSIONS {
-        judge("unpack_few_sizes", Wire::Unix("none"), version, &settings);
+        judge("unpack_few_sizes", Wire::Cable("none"), version, &settings);
     }
     // An impaired cable cuts super-packets, so that each frag has the payload of one packet.
-    judge("unpack_sizes", Wire::Unix("delay=100us"), 12, &settings);
+    judge("unpack_sizes", Wire::Cable("delay=100us"), 12, &settings);
 }
 
 pub fn lists_survive_loss_and_reordering() {
-    let wire = Wire::Unix("loss=1%,reorder=2%,seed=10");
+    let wire = Wire::Cable("loss=1%,reorder=2%,seed=10");
     let settings = with_kernels("polls=1", POOL_BYTES);
     judge("unpack_few_sizes", wire, 12, &settings);
 }
 
 pub fn frags_go_home_when_they_are_consumed() {
     let settings = with_kernels("devices=1", 4 << 20);
-    judge("unpack_home", Wire::Unix("none"), 12, &settings);
+    judge("unpack_home", Wire::Cable("none"), 12, &settings);
 }
 
 pub fn lists_are_used_in_turn() {
     let settings = with_kernels("devices=1", POOL_BYTES);
-    judge("unpack_turns", Wire::Unix("none"), 12, &settings);
+    judge("unpack_turns", Wire::Cable("none"), 12, &settings);
 }
 
 pub fn without_kernels_messages_arrive_in_their_memory() {
     let settings = with_kernels("devices=1", POOL_BYTES);
-    judge("unpack_without", Wire::Unix("none"), 12, &settings);
+    judge("unpack_without", Wire::Cable("none"), 12, &settings);
 }
 
 pub fn settings_that_kernels_cannot_work_with_are_named() {

@@ -8,10 +8,12 @@
 #[path = "../../../../devmem-tcp/tests/kernel_nic/bench.rs"]
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod bench;
-mod device;
-mod library;
+mod nccl;
 mod play;
 mod rank;
+mod runtime;
+#[path = "../wires/mod.rs"]
+mod wires;
 
 use std::process::ExitCode;
 
@@ -19,32 +21,40 @@ use devmem_linux::test_util::skip;
 use libtest_mimic::{Arguments, Trial};
 
 use bench::Bench;
-use play::{Play, RELEASES, Wire};
+use play::Play;
+use wires::Wire;
+
+/// The oldest release for this plugin and the newest, those between that bring a version of the interface, and that version.
+const RELEASES: [(&str, u32); 6] = [
+    ("2.20.5", 8),
+    ("2.25.1", 9),
+    ("2.27.7", 10),
+    ("2.29.7", 11),
+    ("2.30.7", 12),
+    ("2.32.3", 12),
+];
+/// The releases whose kernels are played.
+const PLAYED: [&str; 3] = ["2.29.7", "2.30.7", "2.32.3"];
+const NEWEST: &str = PLAYED[2];
 
 /// From one element to more than all buffers of a connection hold, in bytes.
 const ALL_SIZES: &str = "NCCL_RELEASED_SIZES=4,8,4100,65536,1048576,16777216";
 const SOME_SIZES: &str = "NCCL_RELEASED_SIZES=4,4100,1048576";
 
-/// The releases whose kernels are played.
-const PLAYED: [&str; 3] = ["2.29.7", "2.30.7", "2.32.3"];
-const NEWEST: &str = PLAYED[2];
+const LOSSY: Wire = Wire::Cable("loss=1%,reorder=2%,seed=7");
 
 /// Init and all connections of all channels, with each version of the interface.
 fn start(test: &str) {
     for (version, interface) in RELEASES {
         let play = Play::of("start", version, 2, "NCCL_RUNTIME_CONNECT=0");
+        // NCCL says the version of the interface, unless it was the newest then.
+        let loaded = match interface {
+            8 => "Using network Devmem".to_owned(),
+            _ => format!("Loaded net plugin Devmem (v{interface})"),
+        };
+        let rings = "Connected all rings";
         for log in play.succeed(test) {
-            // NCCL says the version of the interface, unless it was the newest then.
-            let loaded = match interface {
-                8 => "Using network Devmem".to_owned(),
-                _ => format!("Loaded net plugin Devmem (v{interface})"),
-            };
-            for line in [
-                "Connected all rings",
-                "via NET/Devmem/0",
-                "Init COMPLETE",
-                &loaded,
-            ] {
+            for line in [rings, "via NET/Devmem/0", "Init COMPLETE", &loaded] {
                 assert!(log.contains(line), "{version}: no {line:?} in\n{log}");
             }
         }
@@ -70,23 +80,16 @@ fn shared_memory(test: &str) {
     play.over(Wire::Shared).succeed(test);
 }
 
+/// Each communicator has several streams.
 fn loss(test: &str) {
-    let play = Play::of("collectives", NEWEST, 2, SOME_SIZES);
-    play.over(Wire::Cable("loss=1%,reorder=2%,seed=7"))
-        .succeed(test);
-}
-
-/// NCCL's own messages at the start go through the plugin, too.
-fn bootstrap(test: &str) {
-    let settings = format!("NCCL_OOB_NET_ENABLE=1 {SOME_SIZES}");
-    Play::of("collectives", NEWEST, 3, &settings).succeed(test);
+    let settings = format!("{ALL_SIZES} NCCL_DEVMEM_STREAMS=3 NCCL_DEVMEM_CHUNK=262144");
+    let play = Play::of("collectives", NEWEST, 2, &settings);
+    play.over(LOSSY).succeed(test);
 }
 
 /// The buffers of the connections are memory of the stand-in's GPU with dma-bufs, and messages are received in a pool on that GPU.
-fn device_memory(test: &str, wire: Wire<'_>, stand_in: &str) {
-    let settings = format!("{SOME_SIZES} {stand_in} {}", play::gpu());
-    let play = Play::of("collectives", NEWEST, 2, &settings);
-    for log in play.over(wire).succeed(test) {
+fn device_memory(test: &str, play: &Play<'_>) {
+    for log in play.succeed(test) {
         for way in ["send", "receive"] {
             let line = format!("[{way}] via NET/Devmem/0/GDRDMA");
             assert!(log.contains(&line), "no {line:?} in\n{log}");
@@ -101,7 +104,10 @@ fn device_memory(test: &str, wire: Wire<'_>, stand_in: &str) {
 }
 
 fn gpu(test: &str) {
-    device_memory(test, Wire::Cable("loss=1%,reorder=2%,seed=7"), "");
+    for version in PLAYED {
+        let play = Play::of("collectives", version, 2, SOME_SIZES).over(LOSSY);
+        device_memory(test, &play.with_gpu("polls=1"));
+    }
 }
 
 /// The memory of the GPU are dma-bufs of the kernel, whose NICs write to them and read from them.
@@ -110,20 +116,31 @@ fn kernel_nics(test: &str) {
         return;
     };
     let before = bench.settings();
-    device_memory(test, Wire::Nics(&bench), "STUB_GPU=udmabuf=1");
+    let play = Play::of("collectives", NEWEST, 2, SOME_SIZES).over_nics(&bench);
+    device_memory(test, &play.with_gpu("udmabuf=1"));
     assert_eq!(bench.settings(), before);
+}
+
+/// NCCL's own messages at the start go through the plugin, too.
+fn bootstrap(test: &str) {
+    let settings = format!("NCCL_OOB_NET_ENABLE=1 {SOME_SIZES}");
+    Play::of("collectives", NEWEST, 3, &settings).succeed(test);
 }
 
 fn several(test: &str) {
     Play::of("several", NEWEST, 3, "").succeed(test);
 }
 
+/// The last rank is gone between two collectives, or in the middle of one; the others say how soon their abort was over.
 fn killed(test: &str) {
-    let play = Play::of("killed", NEWEST, 3, "");
-    if let Some(ended) = play.run(test, |_| "") {
-        let told = play.told(&ended);
+    for case in ["killed", "killed_in_transfer"] {
+        let play = Play::of(case, NEWEST, 3, "");
+        let Some(ended) = play.run(test, |_| "") else {
+            return;
+        };
         let succeeded: Vec<_> = ended.iter().map(|rank| rank.status.success()).collect();
-        assert_eq!(succeeded, [true, true, false], "{told}");
+        assert_eq!(succeeded, [true, true, false], "{}", play.told(&ended));
+        println!("{case}: {}{}", ended[0].said, ended[1].said);
     }
 }
 
@@ -157,29 +174,26 @@ const TESTS: [Test; 11] = [
 
 /// Runs the tests; or the rank or cable that a test starts this program as.
 fn main() -> ExitCode {
+    wires::play_cable();
     if let Ok(case) = std::env::var(play::CASE) {
-        match case.as_str() {
-            "cable" => play::cable(),
-            case => rank::play(case),
-        }
+        rank::play(&case);
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
     // Each has several processes with several threads.
     arguments.test_threads.get_or_insert(1);
     let trial = |(name, test): Test| {
-        Trial::test(name, move || {
+        let run = move || {
             test(name);
             Ok(())
-        })
+        };
+        Trial::test(name, run)
     };
-    let tests = match std::env::var_os(play::LIBRARIES) {
-        Some(_) => TESTS.map(trial).into(),
-        None => {
-            let reason = format!("{} names no folder with releases", play::LIBRARIES);
-            skip("released", "nccl", &reason);
-            Vec::new()
-        }
-    };
+    let mut tests = Vec::from(TESTS.map(trial));
+    if std::env::var_os(play::LIBRARIES).is_none() {
+        let reason = format!("{} names no folder with releases", play::LIBRARIES);
+        skip("released", "nccl", &reason);
+        tests.clear();
+    }
     libtest_mimic::run(&arguments, tests).exit_code()
 }

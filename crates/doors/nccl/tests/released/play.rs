@@ -2,38 +2,28 @@
 //! uses its network between them.
 
 use std::fmt::Write;
+use std::fs::{File, read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
 
-use devmem_linux::test_util::{built_library, skip};
-use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
+use devmem_linux::test_util::{built_library, skip, wait_or_kill};
 
 use crate::bench::Bench;
+use crate::wires::{Running, Wire, this_program};
 
 /// Environment variable: the folder with the libraries.
 pub const LIBRARIES: &str = "DEVMEM_TEST_NCCL";
 
-/// Environment variables of a rank, and of a cable.
+/// Environment variables of a rank.
 pub const CASE: &str = "NCCL_RELEASED_CASE";
 pub const FOLDER: &str = "NCCL_RELEASED_FOLDER";
 pub const RANK: &str = "NCCL_RELEASED_RANK";
 pub const RANKS: &str = "NCCL_RELEASED_RANKS";
-const IMPAIRMENT: &str = "NCCL_RELEASED_IMPAIR";
 
 /// The exit status of a rank whose library cannot run here; it has printed why.
 pub const UNSUITED: i32 = 77;
-
-/// The oldest release for this plugin and the newest, those between that bring a version of the interface, and that version.
-pub const RELEASES: [(&str, u32); 6] = [
-    ("2.20.5", 8),
-    ("2.25.1", 9),
-    ("2.27.7", 10),
-    ("2.29.7", 11),
-    ("2.30.7", 12),
-    ("2.32.3", 12),
-];
 
 /// What every rank is told: the network; what is played of the kernels; and what a GPU would be needed for.
 const SETTINGS: &str = "\
@@ -43,58 +33,32 @@ const SETTINGS: &str = "\
     NCCL_LOCAL_REGISTER=0 NCCL_GRAPH_REGISTER=0 NCCL_WIN_ENABLE=0 \
     NCCL_CUMEM_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_GIN_ENABLE=0 NCCL_RAS_ENABLE=0";
 
-/// Settings of ranks whose device memory is that of the stand-in's GPU.
-pub fn gpu() -> String {
-    let driver = built_library("libdevmem_gpu_stub.so");
-    let driver = driver.display();
-    format!(
-        "DEVMEM_LIBCUDA={driver} NCCL_DEVMEM_POOL=16777216 NCCL_NET_GDR_LEVEL=SYS NCCL_NET_GDR_READ=1"
-    )
-}
+/// What a rank is told, too, whose device memory is that of the stand-in's GPU.
+const GPU_SETTINGS: &str = "NCCL_DEVMEM_POOL=16777216 NCCL_NET_GDR_LEVEL=SYS NCCL_NET_GDR_READ=1";
 
 /// Longer than any case takes, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Of a log that a failure shows.
 const LOG_BYTES: usize = 3000;
 
-/// What connects the ranks.
-#[derive(Clone, Copy)]
-pub enum Wire<'a> {
-    /// The kernel's loopback.
-    Loopback,
-    /// Two stacks in user space on a wire that shares memory.
-    Shared,
-    /// Two stacks in user space on a cable with these impairments.
-    Cable(&'static str),
-    /// Two NICs of the kernel, with device memory; the second is in another namespace.
-    Nics(&'a Bench),
-}
-
 /// A case, and the settings of its ranks: `NAME=VALUE`, separated by spaces.
 pub struct Play<'a> {
     case: &'static str,
     version: &'static str,
     ranks: usize,
-    wire: Wire<'a>,
     settings: String,
+    wire: Wire,
+    /// Two NICs of the kernel in place of the wire; the second is in another namespace.
+    nics: Option<&'a Bench>,
 }
 
 /// How a rank ended.
 pub struct Ended {
     pub status: ExitStatus,
-    said: String,
+    /// What it printed.
+    pub said: String,
     /// What NCCL logged.
     pub log: String,
-}
-
-/// Ends a process when its test is over.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Returns a setting that the test gave to this process.
@@ -103,25 +67,40 @@ pub fn given(name: &str) -> String {
 }
 
 fn variables(settings: &str) -> impl Iterator<Item = (&str, &str)> {
-    settings
-        .split_whitespace()
-        .filter_map(|setting| setting.split_once('='))
+    let words = settings.split_whitespace();
+    words.filter_map(|setting| setting.split_once('='))
 }
 
 impl<'a> Play<'a> {
     pub fn of(case: &'static str, version: &'static str, ranks: usize, settings: &str) -> Self {
-        let (wire, settings) = (Wire::Loopback, settings.to_owned());
         Self {
             case,
             version,
             ranks,
-            wire,
-            settings,
+            settings: settings.to_owned(),
+            wire: Wire::Loopback,
+            nics: None,
         }
     }
 
-    pub fn over(self, wire: Wire<'a>) -> Self {
+    pub fn over(self, wire: Wire) -> Self {
         Self { wire, ..self }
+    }
+
+    pub fn over_nics(self, nics: &'a Bench) -> Self {
+        let nics = Some(nics);
+        Self { nics, ..self }
+    }
+
+    /// Lets device memory be memory of the stand-in's GPU, which behaves by `plan`.
+    pub fn with_gpu(self, plan: &str) -> Self {
+        let driver = built_library("libdevmem_gpu_stub.so");
+        let driver = driver.display();
+        let settings = format!(
+            "{} {GPU_SETTINGS} DEVMEM_LIBCUDA={driver} STUB_GPU={plan}",
+            self.settings
+        );
+        Self { settings, ..self }
     }
 
     /// Runs all ranks to their end; `differs` has settings of some of them. If the library is not here, or cannot run here, skips the test.
@@ -138,61 +117,66 @@ impl<'a> Play<'a> {
         let plugin = built_library("libnccl_net_devmem.so");
         symlink(plugin, folder.join("libnccl-net-devmem.so")).expect("the folder is writable");
         symlink(library, folder.join("libnccl.so.2")).expect("the folder is writable");
-        let _cable = match self.wire {
-            Wire::Cable(impairment) => Some(start_cable(folder, impairment)),
-            _ => None,
-        };
+        let _cable = self.wire.start_cable(folder);
         let mut running = Vec::new();
         for rank in 0..self.ranks {
             running.push(Running(self.start(rank, folder, differs(rank))));
-            if matches!(self.wire, Wire::Shared) && rank == 0 {
-                // The other end connects to it.
-                wait_for(&folder.join("wire"));
-            }
+            self.wire.wait_for_rank(rank, folder);
         }
-        let begun = Instant::now();
-        let ends = running
-            .into_iter()
-            .enumerate()
-            .map(|(rank, mut running)| Ended {
-                status: wait(&mut running.0, begun),
-                said: read(&folder.join(format!("said.{rank}"))),
-                log: read(&folder.join(format!("log.{rank}"))),
+        let text = |name: &str, rank: usize| {
+            let bytes = read(folder.join(format!("{name}.{rank}"))).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let mut ended = Vec::new();
+        for (rank, Running(process)) in running.iter_mut().enumerate() {
+            let status = wait_or_kill(process, LIMIT);
+            ended.push(Ended {
+                status: status.unwrap_or_else(|| process.wait().expect("a child")),
+                said: text("said", rank),
+                log: text("log", rank),
             });
-        let ended: Vec<_> = ends.collect();
-        match ended
-            .iter()
-            .find(|rank| rank.status.code() == Some(UNSUITED))
-        {
-            Some(unsuited) => skip(unsuited.said.trim()),
-            None => return Some(ended),
         }
-        None
+        let mut all = ended.iter();
+        if let Some(rank) = all.find(|rank| rank.status.code() == Some(UNSUITED)) {
+            skip(rank.said.trim());
+            return None;
+        }
+        Some(ended)
     }
 
     fn start(&self, rank: usize, folder: &Path, differs: &str) -> Child {
-        let said = std::fs::File::create(folder.join(format!("said.{rank}")));
+        let said = File::create(folder.join(format!("said.{rank}")));
         let said = said.expect("the folder is writable");
-        let mut command = this_program(self.case, folder);
+        // In the kernel, for the bootstrap.
+        let interface = match self.nics {
+            Some(nics) if rank == 0 => nics.name.clone(),
+            Some(nics) => nics.peer_nic().0,
+            None => "lo".to_owned(),
+        };
+        let device = match self.nics {
+            Some(_) => format!("kernel:{interface}"),
+            None => self.wire.device(rank, folder),
+        };
+        let mut command = this_program();
         command
+            .env(CASE, self.case)
+            .env(FOLDER, folder)
             .env(RANK, rank.to_string())
-            .env(RANKS, self.ranks.to_string());
-        // By its name, as it is installed: NCCL takes a path since 2.21.
-        command
+            .env(RANKS, self.ranks.to_string())
+            // By its name, as it is installed: NCCL takes a path since 2.21.
             .env("NCCL_NET_PLUGIN", "devmem")
-            .env("LD_LIBRARY_PATH", folder);
-        command.env("NCCL_HOSTID", format!("released-{rank}"));
-        command.env("NCCL_DEBUG_FILE", folder.join(format!("log.{rank}")));
-        command.env("DEVMEM_TCP_DEVICES", self.wire.device(rank, folder));
-        command.env("NCCL_SOCKET_IFNAME", self.wire.interface(rank));
-        let settings = [SETTINGS, &self.settings, differs];
-        command.envs(settings.into_iter().flat_map(variables));
-        command
+            .env("LD_LIBRARY_PATH", folder)
+            .env("DEVMEM_TCP_DEVICES", device)
+            .env("NCCL_SOCKET_IFNAME", interface)
+            .env("NCCL_HOSTID", format!("released-{rank}"))
+            .env("NCCL_DEBUG_FILE", folder.join(format!("log.{rank}")))
             .stdout(said.try_clone().expect("a descriptor"))
             .stderr(said);
+        let settings = [SETTINGS, &self.settings, differs];
+        command.envs(settings.into_iter().flat_map(variables));
         let mut start = || command.spawn().expect("this program can be started");
-        match self.wire {
-            Wire::Nics(bench) if rank == 1 => bench.at_peer(start),
+        match self.nics {
+            Some(nics) if rank > 0 => nics.at_peer(start),
             _ => start(),
         }
     }
@@ -210,104 +194,14 @@ impl<'a> Play<'a> {
     pub fn told(&self, ended: &[Ended]) -> String {
         let mut text = format!("{} with NCCL {}", self.case, self.version);
         for (rank, Ended { status, said, log }) in ended.iter().enumerate() {
-            let log = log
-                .get(log.len().saturating_sub(LOG_BYTES)..)
-                .unwrap_or(log);
-            write!(text, "\n--- rank {rank}: {status}\n{said}\n{log}").expect("text grows");
+            let begin = log.floor_char_boundary(log.len().saturating_sub(LOG_BYTES));
+            write!(
+                text,
+                "\n--- rank {rank}: {status}\n{said}\n{}",
+                &log[begin..]
+            )
+            .expect("text");
         }
         text
-    }
-}
-
-impl Wire<'_> {
-    /// Returns the interface of the kernel that a rank uses.
-    fn interface(self, rank: usize) -> String {
-        match self {
-            Self::Nics(bench) if rank == 0 => bench.name.clone(),
-            Self::Nics(bench) => bench.peer_nic().0,
-            _ => "lo".to_owned(),
-        }
-    }
-
-    fn device(self, rank: usize, folder: &Path) -> String {
-        let unix = |link: &str, file: &str| {
-            format!(
-                "user:{link}:{}:10.77.0.{}/24",
-                folder.join(file).display(),
-                rank + 1
-            )
-        };
-        match (self, rank) {
-            (Self::Loopback | Self::Nics(_), _) => format!("kernel:{}", self.interface(rank)),
-            (Self::Shared, 0) => unix("unix-listen", "wire"),
-            (Self::Shared, _) => unix("unix", "wire"),
-            (Self::Cable(_), rank) => unix("unix", &format!("end{rank}")),
-        }
-    }
-}
-
-/// Returns the command that starts this program in a role.
-fn this_program(role: &str, folder: &Path) -> Command {
-    let program = std::env::current_exe().expect("this program has a path");
-    let mut command = Command::new(program);
-    command
-        .env(CASE, role)
-        .env(FOLDER, folder)
-        .stdin(Stdio::null());
-    command
-}
-
-/// Starts a cable between two stacks in user space.
-fn start_cable(folder: &Path, impairment: &str) -> Running {
-    let mut command = this_program("cable", folder);
-    command.env(IMPAIRMENT, impairment);
-    let cable = Running(command.spawn().expect("this program can be started"));
-    for end in ["end0", "end1"] {
-        wait_for(&folder.join(end));
-    }
-    cable
-}
-
-/// Plays the cable, until the test kills it.
-pub fn cable() {
-    let end = |end: &str| WireEnd {
-        port: WirePort::Listen(PathBuf::from(given(FOLDER)).join(end)),
-        netns: None,
-    };
-    let plan = WirePlan {
-        ends: [end("end0"), end("end1")],
-        mtu: 1500,
-        impairment: given(IMPAIRMENT).parse().expect("impairments"),
-        limit: Some(LIMIT),
-        json: false,
-    };
-    let ended = gvnic_server::cable::run(&plan);
-    panic!("the cable ended before the test: {ended:?}");
-}
-
-fn read(file: &Path) -> String {
-    let bytes = std::fs::read(file).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Waits until a process has made a file.
-pub fn wait_for(file: &Path) {
-    let begun = Instant::now();
-    while !file.exists() {
-        assert!(begun.elapsed() < LIMIT, "{} was not made", file.display());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Waits for the end of a rank, and ends it at the limit.
-fn wait(rank: &mut Child, begun: Instant) -> ExitStatus {
-    loop {
-        if let Some(status) = rank.try_wait().expect("a child") {
-            return status;
-        }
-        if begun.elapsed() > LIMIT {
-            rank.kill().expect("a child");
-        }
-        std::thread::sleep(Duration::from_millis(10));
     }
 }

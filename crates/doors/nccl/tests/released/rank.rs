@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::process;
+use std::sync::atomic::Ordering;
 
-use crate::device::allocations;
-use crate::library::{Collective, Comm, Nccl, UniqueId};
-use crate::play::{FOLDER, RANK, RANKS, UNSUITED, given, wait_for};
+use crate::nccl::{Collective, Comm, Nccl, UniqueId};
+use crate::play::{FOLDER, RANK, RANKS, UNSUITED, given};
+use crate::runtime::{SLICES_LEFT, allocations};
+use crate::wires::wait_for;
 
 /// Bytes of the messages, separated by commas.
 const SIZES: &str = "NCCL_RELEASED_SIZES";
@@ -15,9 +17,9 @@ const UNWRITTEN: u8 = 0xee;
 
 /// Communicators that are used at the same time.
 const COMMUNICATORS: usize = 3;
-/// All-reduces before a rank ends itself, and their bytes.
-const ROUNDS: usize = 5;
-const ROUND_BYTES: usize = 1 << 20;
+/// Of an all-reduce in which a rank ends, and of what it passes on before.
+const LONG_BYTES: usize = 8 << 20;
+const SOME_SLICES: u32 = 5;
 
 struct Rank {
     nccl: Nccl,
@@ -53,7 +55,8 @@ pub fn play(case: &str) {
         "start" => rank.start(),
         "collectives" => rank.collectives(),
         "several" => rank.several(),
-        "killed" => rank.killed(),
+        "killed" => rank.killed(0),
+        "killed_in_transfer" => rank.killed(SOME_SLICES),
         "refused" => rank.refused(),
         case => panic!("there is no case {case}"),
     }
@@ -114,21 +117,19 @@ impl Rank {
         });
     }
 
-    /// The last rank ends itself between two all-reduces; NCCL reports that to the others, which abort.
-    fn killed(&self) {
+    /// The last rank ends when it has passed on this much of an all-reduce; NCCL reports that to the others, which abort.
+    fn killed(&self, slices: u32) {
         let mut comm = self.comm("id");
-        for _ in 0..ROUNDS {
-            check(&mut comm, Collective::AllReduce, ROUND_BYTES / 4);
-        }
+        check(&mut comm, Collective::AllReduce, LONG_BYTES / 4);
         // What is on its way when a rank ends may be lost to the others.
         let here = |rank: usize| self.folder.join(format!("here.{rank}"));
         std::fs::write(here(self.number), b"").expect("the folder is writable");
         (0..self.ranks).for_each(|rank| wait_for(&here(rank)));
         if self.number == self.ranks - 1 {
-            process::abort();
+            SLICES_LEFT.store(slices, Ordering::Relaxed);
         }
-        let send = vec![0; ROUND_BYTES];
-        let mut receive = vec![0; ROUND_BYTES];
+        let send = vec![0; LONG_BYTES];
+        let mut receive = vec![0; LONG_BYTES];
         let ended = comm.run(Collective::AllReduce, &send, &mut receive);
         ended.expect_err("a rank is gone");
     }

@@ -38,7 +38,7 @@ macro_rules! offsets {
 // whether that belongs to it, the kind of work (2 bits) and the function; where the work begins; a bit for each item.
 offsets! {
     ARGUMENTS_COMM 0  ARGUMENTS_CHANNELS 8  ARGUMENTS_STORAGE 16  ARGUMENTS_MASK 20  ARGUMENTS_RING 24  ARGUMENTS_BATCHES 32
-    BATCH_BEGIN 4  BATCH_ITEMS 8  BATCH_BYTES 16
+    BATCH_HEAD 0  BATCH_BEGIN 4  BATCH_ITEMS 8  BATCH_BYTES 16
 }
 
 // The communicator; its channels, each with a ring; their peers, with two connections for sending and then two for receiving; the
@@ -53,17 +53,15 @@ offsets! {
 }
 
 /// Kinds of work, and the bytes of a message.
-pub const P2P: u32 = 0;
+pub const P2P: usize = 0;
 pub const P2P_BYTES: usize = 48;
-pub const COLLECTIVE: u32 = 1;
-/// Words of the longest item.
-pub const ITEM_WORDS: usize = 16;
+pub const COLLECTIVE: usize = 1;
 
 // A collective: its first and last channel and flags; what the first channel has, each in between, and the last one, in elements, and the
 // chunks of these, in grains, 21 bits each.
 offsets! { COLLECTIVE_CHANNELS 0  COLLECTIVE_ROOT 4 }
 /// Flags of buffers that are registered with the network or with a peer.
-pub const COLLECTIVE_REGISTERED: u32 = 6 << 24;
+pub const COLLECTIVE_REGISTERED: usize = 6 << 24;
 pub const GRAIN_BYTES: usize = 512;
 
 // Messages: one that goes out and one that comes in. A chunk is a floating-point number: five bits of exponent, three of mantissa.

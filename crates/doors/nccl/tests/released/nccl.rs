@@ -1,22 +1,15 @@
-// UNSAFETY: loads the released library of NCCL, puts other functions in the place of CUDA's, and calls its functions with pointers to memory
-// of its callers.
+// UNSAFETY: calls functions of NCCL with pointers to memory of its callers.
 
 //! NCCL, as a program calls it (nccl.h).
 #![allow(unsafe_code)]
 
-mod redirect;
-
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::path::Path;
-use std::ptr::with_exposed_provenance;
 use std::time::{Duration, Instant};
 
-use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix;
 
-use crate::device::{
-    FLOAT, LAYOUTS, PLAYED, ROWS, STREAMS, VERSION, Version, functions, is_done, wait,
-};
-use redirect::{DRIVER_LOADER, Symbol};
+use crate::runtime::{self, FLOAT, STREAMS};
 
 /// A result that is not success.
 pub type Code = c_int;
@@ -32,10 +25,6 @@ const BYTES: usize = 1;
 
 const NAP: Duration = Duration::from_micros(100);
 
-/// The table of device functions, and the function that tells where the library was loaded.
-const TABLE: &str = "ncclDevFuncRowToId";
-const BASE: &str = "ncclGetVersion";
-
 /// The loaded library.
 pub struct Nccl(unix::Library);
 
@@ -46,33 +35,7 @@ fn judge(code: c_int) -> Result<(), Code> {
 impl Nccl {
     /// Loads a library, which stays loaded; or says why it is not one that can run here.
     pub fn load(path: &Path) -> Result<Self, String> {
-        let symbols = redirect::read(path, &[TABLE, BASE])?;
-        let find = |name: &str| symbols.iter().find(|symbol| symbol.name == name);
-        let need = |name| find(name).ok_or_else(|| format!("its symbol table lacks {name}"));
-        need("cudaMalloc").and(need(DRIVER_LOADER))?;
-        let base = need(BASE)?;
-        // SAFETY: the library's constructors register its kernels with the CUDA runtime that is linked into it.
-        let library = unsafe { unix::Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-        let nccl = Self(library.map_err(|error| error.to_string())?);
-        // SAFETY: the address of a function.
-        let loaded = unsafe { nccl.0.get::<*const c_void>(BASE.as_bytes()) };
-        let loaded = loaded.map_err(|error| error.to_string())?;
-        let bias = loaded.expose_provenance() - base.address;
-        // SAFETY: the symbols are of the file that was loaded, a moment ago.
-        unsafe { redirect::redirect(&symbols, bias, &functions()) }?;
-        let table = find(TABLE).filter(|table| table.size == ROWS * size_of::<u32>());
-        let version = nccl.version();
-        let layout = LAYOUTS.into_iter().find(|layout| layout.0 == version);
-        if let (Some(Symbol { address, .. }), Some((_, layout))) = (table, layout) {
-            let number = |row: usize| {
-                let number = with_exposed_provenance::<u32>(bias + address + row * 4);
-                // SAFETY: an entry of a constant of the library.
-                unsafe { number.read() }
-            };
-            let functions = PLAYED.map(|(row, function)| (number(row), function)).into();
-            VERSION.get_or_init(|| Version { layout, functions });
-        }
-        Ok(nccl)
+        runtime::load(path).map(Self)
     }
 
     /// Calls a function of nccl.h. Integers and pointers are words, and a function takes no note of more than it has parameters, on x86-64.
@@ -87,13 +50,6 @@ impl Nccl {
         let [a, b, c, d, e, f, g, h] = all;
         // SAFETY: pointers lead to variables or buffers that live until NCCL does not use them any more.
         judge(unsafe { function(a, b, c, d, e, f, g, h) })
-    }
-
-    fn version(&self) -> c_int {
-        let mut version: c_int = 0;
-        let out = (&raw mut version).expose_provenance();
-        self.call("ncclGetVersion", &[out]).expect("ncclGetVersion");
-        version
     }
 
     pub fn unique_id(&self) -> Result<UniqueId, Code> {
@@ -200,15 +156,16 @@ impl<'a> Comm<'a> {
 
     /// Waits until the stream has come to its end, or NCCL reports an error: then its kernels are ended.
     fn finish(&self) -> Result<(), Code> {
-        let end = STREAMS.get(self.stream).map(|stream| stream.end());
-        while !is_done(end.clone()) {
+        let stream = STREAMS.get(self.stream).expect("its own");
+        let end = stream.end();
+        while end.get().is_none() {
             let mut code: Code = 0;
             let out = (&raw mut code).expose_provenance();
             self.nccl.call("ncclCommGetAsyncError", &[self.comm, out])?;
             if code != 0 {
                 let noticed = Instant::now();
                 self.nccl.call("ncclCommAbort", &[self.comm])?;
-                wait(end);
+                end.wait();
                 println!("aborted in {:?} after code {code}", noticed.elapsed());
                 return Err(code);
             }

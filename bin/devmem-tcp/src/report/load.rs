@@ -231,7 +231,7 @@ impl LoadReport {
             let judged = match self.crc32c_matches {
                 Some(true) => "as the server says",
                 Some(false) => "NOT as the server says",
-                None => "the server sent none to compare",
+                None => "the server has none to compare",
             };
             row(
                 f,

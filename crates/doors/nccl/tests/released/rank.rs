@@ -53,7 +53,8 @@ pub fn play(case: &str) {
     };
     match case {
         "start" => rank.start(),
-        "collectives" => rank.collectives(),
+        "collectives" => rank.collectives(&every_collective(rank.ranks)),
+        "all_reduce" => rank.collectives(&[Collective::AllReduce]),
         "several" => rank.several(),
         "killed" => rank.killed(0),
         "killed_in_transfer" => rank.killed(SOME_SLICES),
@@ -88,13 +89,13 @@ impl Rank {
         assert_eq!(allocations(), 0, "device and pinned memory are freed");
     }
 
-    /// Runs every collective with every size.
-    fn collectives(&self) {
+    /// Runs collectives with every size.
+    fn collectives(&self, all: &[Collective]) {
         let mut comm = self.comm("id");
         for size in given(SIZES).split(',') {
             let count = size.parse::<usize>().expect("a number") / 4;
-            for collective in every_collective(self.ranks) {
-                check(&mut comm, collective, count);
+            for collective in all {
+                check(&mut comm, *collective, count);
             }
         }
         comm.destroy().expect("destroy");

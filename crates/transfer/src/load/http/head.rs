@@ -12,8 +12,10 @@ use super::fields::{self, ContentRange, Validators, beginning, decimal};
 
 /// Most bytes of a head. Servers send a few hundred.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Most fields of a head.
-const MAX_FIELDS: usize = 128;
+/// Fields that there is room for at first: servers send some dozen.
+const FIELDS: usize = 128;
+/// Most fields of a head: each has a character, a colon and the end of its line.
+const MAX_FIELDS: usize = MAX_HEAD_BYTES / 3;
 
 /// A parsed head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,8 +81,38 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
     {
         return Err(HeadError::Tls);
     }
-    let mut headers = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut response = httparse::Response::new(&mut headers);
+    let mut room = [httparse::EMPTY_HEADER; FIELDS];
+    let parsed = match parse_into(&mut room, bytes) {
+        Err(httparse::Error::TooManyHeaders) => {
+            parse_into(&mut vec![httparse::EMPTY_HEADER; MAX_FIELDS], bytes)
+        }
+        parsed => parsed,
+    };
+    match parsed.map_err(|error| syntax(error, bytes))? {
+        Status::Complete((head, len)) if len <= MAX_HEAD_BYTES => Ok(Some((head?, len))),
+        Status::Partial if bytes.len() < MAX_HEAD_BYTES => Ok(None),
+        Status::Complete(_) | Status::Partial => Err(HeadError::TooLong),
+    }
+}
+
+/// What is found of a head: its fields may make no sense, and its length.
+type Found = Status<(Result<Head, HeadError>, usize)>;
+
+/// Parses a head whose fields fit into `room`.
+fn parse_into<'a>(
+    room: &mut [httparse::Header<'a>],
+    bytes: &'a [u8],
+) -> Result<Found, httparse::Error> {
+    let mut response = httparse::Response::new(room);
+    let parsed = sloppy().parse_response(&mut response, bytes)?;
+    Ok(match parsed {
+        Status::Complete(len) => Status::Complete((Head::of(&response), len)),
+        Status::Partial => Status::Partial,
+    })
+}
+
+/// Takes what curl takes.
+fn sloppy() -> ParserConfig {
     let mut config = ParserConfig::default();
     config
         .allow_spaces_after_header_name_in_responses(true)
@@ -88,44 +120,52 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, HeadError> {
         .allow_multiple_spaces_in_response_status_delimiters(true)
         .allow_obsolete_multiline_headers_in_responses(true)
         .ignore_invalid_headers_in_responses(true);
-    let parsed = config.parse_response(&mut response, bytes);
-    let len = match parsed.map_err(|error| syntax(error, bytes))? {
-        Status::Complete(len) if len <= MAX_HEAD_BYTES => len,
-        Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
-        Status::Complete(_) | Status::Partial => return Err(HeadError::TooLong),
-    };
-    let mut head = Head {
-        status: response.code.unwrap_or_default(),
-        reason: printable(response.reason.unwrap_or_default()),
-        is_persistent: response.version == Some(1),
-        ..Head::default()
-    };
-    for field in response.headers.iter() {
-        let name = field.name.to_ascii_lowercase();
-        if name == "location" {
-            head.location = Some(fields::ascii(field.value));
-            continue;
-        }
-        let text = String::from_utf8_lossy(field.value);
-        head.take(&name, text.trim())?;
-    }
-    head.retry_after = head.wait().map(Duration::from_secs);
-    Ok(Some((head, len)))
+    config
 }
 
-/// Returns the error of bytes that are no head, with the line that is not: the first one, unless there are too many fields.
+/// Returns the error of bytes that are no head, with the line that is not: the first that is wrong by itself.
 fn syntax(error: httparse::Error, bytes: &[u8]) -> HeadError {
-    let line = bytes
-        .split(|byte| *byte == b'\n')
-        .next()
-        .unwrap_or_default();
+    let is_wrong = |status: &[u8], field: &[u8]| {
+        let head = [status, field, b"\r\n"].concat();
+        let mut room = [httparse::EMPTY_HEADER];
+        let mut response = httparse::Response::new(&mut room);
+        sloppy().parse_response(&mut response, &head).is_err()
+    };
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let status = lines.next().unwrap_or_default();
+    let line = match is_wrong(status, b"") {
+        true => None,
+        false => lines.find(|line| is_wrong(status, line)),
+    };
+    let line = String::from_utf8_lossy(line.unwrap_or(status));
     HeadError::Syntax {
         error,
-        line: beginning(String::from_utf8_lossy(line).trim_end()),
+        line: beginning(line.trim_end()),
     }
 }
 
 impl Head {
+    /// Returns what the fields of a response say.
+    fn of(response: &httparse::Response<'_, '_>) -> Result<Self, HeadError> {
+        let mut head = Self {
+            status: response.code.unwrap_or_default(),
+            reason: printable(response.reason.unwrap_or_default()),
+            is_persistent: response.version == Some(1),
+            ..Self::default()
+        };
+        for field in response.headers.iter() {
+            let name = field.name.to_ascii_lowercase();
+            if name == "location" {
+                head.location = Some(fields::ascii(field.value));
+                continue;
+            }
+            let text = String::from_utf8_lossy(field.value);
+            head.take(&name, text.trim())?;
+        }
+        head.retry_after = head.wait().map(Duration::from_secs);
+        Ok(head)
+    }
+
     fn take(&mut self, name: &str, text: &str) -> Result<(), HeadError> {
         match name {
             "content-length" => self.take_length(text)?,
@@ -352,6 +392,13 @@ mod tests {
             refused.ends_with("in the line \"SSH-2.0-OpenSSH\""),
             "{refused}"
         );
+        let refused = head("Server: any\r\nX: a\rb\r\nY: z")
+            .unwrap_err()
+            .to_string();
+        assert!(refused.ends_with(r#"in the line "X: a\rb""#), "{refused}");
+        let many: String = (0..1000).map(|n| format!("X-{n}: y\r\n")).collect();
+        let found = head(&format!("{many}Content-Length: 5")).expect("curl takes them");
+        assert_eq!(found.length, Some(5));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-// UNSAFETY: reads and writes memory at the addresses that NCCL gives its kernels and the CUDA runtime, as those do.
+// UNSAFETY: reads and writes memory at the addresses that NCCL gives its kernels and the CUDA runtime, as those do. The modules that play kernels
+// and streams are part of the proof: they take addresses from NCCL, and offsets from `layout`.
 
 //! Memory of NCCL and its application, at the addresses that NCCL names.
 #![allow(unsafe_code)]

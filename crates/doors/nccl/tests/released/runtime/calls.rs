@@ -8,9 +8,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::with_exposed_provenance_mut as at_mut;
 
 use super::address::{Address, copy, fill};
-use super::kernel::Kernel;
+use super::kernel;
 use super::memory::{self, allocate_device, allocate_host, is_allocated};
-use super::streams::{EVENTS, Point, STREAMS, Work, lock};
+use super::streams::{EVENTS, Event, STREAMS, Work};
 
 const INVALID_VALUE: c_int = 1;
 const INVALID_HANDLE: c_int = 400;
@@ -79,14 +79,14 @@ fn copy_in_turn(to: usize, from: usize, len: usize, stream: usize) -> c_int {
 }
 
 /// Returns the point that an event was recorded at.
-fn recorded(event: usize) -> Option<Point> {
-    lock(&*EVENTS.get(event)?).clone()
+fn recorded(event: usize) -> Event {
+    EVENTS.get(event).flatten()
 }
 
 fn record(event: usize, stream: usize) -> c_int {
-    let both = EVENTS.get(event).zip(STREAMS.get(stream));
-    let recorded = both.map(|(event, stream)| *lock(&event) = Some(stream.end()));
-    found(recorded.is_some(), INVALID_HANDLE)
+    let end = STREAMS.get(stream).map(|stream| stream.end());
+    let is_recorded = end.is_some() && EVENTS.set(event, end);
+    found(is_recorded, INVALID_HANDLE)
 }
 
 /// Writes a result to where the caller wants it: success.
@@ -145,7 +145,7 @@ functions! {
     cudaMemsetAsync(to: usize, byte: u8, len: usize, stream: usize) { submit(stream, Box::new(move || fill(to, byte, len))) }
 
     cudaStreamCreateWithFlags(out: *mut usize) { put!(out, STREAMS.create()) }
-    cudaStreamDestroy(stream: usize) { found(STREAMS.remove(stream).is_some(), INVALID_HANDLE) }
+    cudaStreamDestroy(stream: usize) { found(STREAMS.remove(stream), INVALID_HANDLE) }
     cudaStreamSynchronize(stream: usize) {
         let end = STREAMS.get(stream).map(|stream| stream.end());
         end.map_or(INVALID_HANDLE, |point| { point.wait(); 0 })
@@ -158,7 +158,7 @@ functions! {
         submit(stream, Box::new(move || point.iter().for_each(|point| { point.wait(); })))
     }
     cudaEventCreateWithFlags(out: *mut usize) { put!(out, EVENTS.create()) }
-    cudaEventDestroy(event: usize) { found(EVENTS.remove(event).is_some(), INVALID_HANDLE) }
+    cudaEventDestroy(event: usize) { found(EVENTS.remove(event), INVALID_HANDLE) }
     cudaEventRecord(event: usize, stream: usize) { record(event, stream) }
     cudaEventQuery(event: usize) { found(recorded(event).is_none_or(|point| point.get().is_some()), NOT_READY) }
 
@@ -170,8 +170,7 @@ functions! {
         // SAFETY: by the contract of the driver's function.
         let stream = unsafe { (*launch).stream };
         // SAFETY: NCCL gives its kernels such parameters, and keeps what they name until it is done.
-        let kernel = Kernel::new(unsafe { Address::new(parameters) });
-        submit(stream, Box::new(|| kernel.run()))
+        submit(stream, Box::new(kernel::launch(unsafe { Address::new(parameters) })))
     }
     cudaLaunchHostFunc(stream: usize, function: extern "C" fn(*mut c_void), argument: usize) {
         submit(stream, Box::new(move || function(at_mut(argument))))

@@ -35,9 +35,6 @@ pub fn play(version: i32, table: &[u32]) {
     }
 }
 
-/// A launch: a copy of the arguments, as CUDA makes one.
-pub struct Kernel(Vec<u64>);
-
 /// What runs one channel.
 #[derive(Clone, Copy)]
 pub struct Block {
@@ -53,38 +50,36 @@ fn bits(mask: usize) -> impl Iterator<Item = usize> {
     (0..64).filter(move |bit| mask >> bit & 1 == 1)
 }
 
-impl Kernel {
-    /// Takes the arguments from the parameters of a launch: a mark, a pointer to the arguments, another mark, and a pointer to their size.
-    pub fn new(parameters: Address) -> Self {
-        let mark = parameters.u64(0);
-        assert_eq!(mark, ARGUMENTS_FOLLOW, "the arguments are in one buffer");
-        let (from, size) = (parameters.to(8), parameters.to(24).u64(0));
-        let words = (0..size).step_by(8);
-        Self(words.map(|at| from.u64(at) as u64).collect())
-    }
+/// Copies the arguments of a kernel, as CUDA does. They are named by the parameters of a launch: a mark, a pointer to the arguments, another
+/// mark, and a pointer to their size. Returns what runs the kernel to its end, or until NCCL aborts it.
+pub fn launch(parameters: Address) -> impl FnOnce() {
+    let mark = parameters.u64(0);
+    assert_eq!(mark, ARGUMENTS_FOLLOW, "the arguments are in one buffer");
+    let (from, size) = (parameters.to(8), parameters.to(24).u64(0));
+    let words = (0..size).step_by(8);
+    let words: Vec<_> = words.map(|at| from.u64(at) as u64).collect();
+    let version = VERSION.get();
+    let version = version.expect("kernels of this version of NCCL are played");
+    move || run(Address::of(&words), version)
+}
 
-    /// Runs to the end, or until NCCL aborts it.
-    pub fn run(self) {
-        let version = VERSION.get();
-        let version = version.expect("kernels of this version of NCCL are played");
-        let arguments = Address::of(&self.0);
-        let comm = arguments.to(ARGUMENTS_COMM);
-        thread::scope(|scope| {
-            let channels = bits(arguments.u64(ARGUMENTS_CHANNELS));
-            for (batch, number) in channels.enumerate() {
-                let channel = comm.to(COMM_CHANNELS).plus(number * CHANNEL_BYTES);
-                let block = Block {
-                    arguments,
-                    comm,
-                    channel,
-                    number,
-                    version,
-                };
-                // Aborted, it ends like the others.
-                scope.spawn(move || drop(block.run(batch)));
-            }
-        });
-    }
+fn run(arguments: Address, version: &'static Version) {
+    let comm = arguments.to(ARGUMENTS_COMM);
+    thread::scope(|scope| {
+        let channels = bits(arguments.u64(ARGUMENTS_CHANNELS));
+        for (batch, number) in channels.enumerate() {
+            let channel = comm.to(COMM_CHANNELS).plus(number * CHANNEL_BYTES);
+            let block = Block {
+                arguments,
+                comm,
+                channel,
+                number,
+                version,
+            };
+            // Aborted, it ends like the others.
+            scope.spawn(move || drop(block.run(batch)));
+        }
+    });
 }
 
 impl Block {

@@ -14,28 +14,24 @@ pub type Work = Box<dyn FnOnce() + Send>;
 /// A point in a stream: set when the work before it is done.
 pub type Point = Arc<OnceLock<()>>;
 
-/// A point, once it is recorded.
-pub type Event = Mutex<Option<Point>>;
+/// The point at which it was recorded.
+pub type Event = Option<Point>;
 
-/// Work that a thread does in order, until the stream is dropped and all of it is done.
-pub struct Stream(Mutex<Sender<Work>>);
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic ends the process.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Work that a thread does in order. It ends with the last copy of the stream, when all is done.
+#[derive(Clone)]
+pub struct Stream(Sender<Work>);
 
 impl Default for Stream {
     fn default() -> Self {
         let (next, work) = channel::<Work>();
         thread::spawn(move || work.into_iter().for_each(|work| work()));
-        Self(Mutex::new(next))
+        Self(next)
     }
 }
 
 impl Stream {
     pub fn submit(&self, work: Work) {
-        lock(&self.0).send(work).expect("its thread runs");
+        self.0.send(work).expect("its thread runs");
     }
 
     /// Returns the point behind all work.
@@ -48,9 +44,14 @@ impl Stream {
 }
 
 /// What NCCL knows by numbers.
-pub struct Handles<T>(Mutex<BTreeMap<usize, Arc<T>>>);
+pub struct Handles<T>(Mutex<BTreeMap<usize, T>>);
 
-impl<T: Default> Handles<T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic ends the process.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Clone + Default> Handles<T> {
     /// The numbers below are the default stream.
     const FIRST: usize = 3;
 
@@ -62,19 +63,27 @@ impl<T: Default> Handles<T> {
         let mut known = lock(&self.0);
         let last = known.last_key_value();
         let number = last.map_or(0, |(last, _)| last + 1).max(Self::FIRST);
-        known.insert(number, Arc::default());
+        known.insert(number, T::default());
         number
     }
 
-    pub fn get(&self, number: usize) -> Option<Arc<T>> {
+    pub fn get(&self, number: usize) -> Option<T> {
         let mut known = lock(&self.0);
         match number < Self::FIRST {
-            true => Some(Arc::clone(known.entry(0).or_default())),
-            false => known.get(&number).map(Arc::clone),
+            true => Some(known.entry(0).or_default().clone()),
+            false => known.get(&number).cloned(),
         }
     }
 
-    pub fn remove(&self, number: usize) -> Option<Arc<T>> {
-        lock(&self.0).remove(&number)
+    /// Gives a number another meaning. Returns whether it had one.
+    pub fn set(&self, number: usize, value: T) -> bool {
+        let mut known = lock(&self.0);
+        known.get_mut(&number).map(|it| *it = value).is_some()
+    }
+
+    /// Returns whether it was there.
+    pub fn remove(&self, number: usize) -> bool {
+        let removed = lock(&self.0).remove(&number);
+        removed.is_some()
     }
 }

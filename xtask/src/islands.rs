@@ -35,6 +35,7 @@ const ISLANDS: &[&str] = &[
     "crates/doors/packetdrill/tests/player/loaded.rs",
     "crates/doors/capi/src/ffi/",
     "crates/doors/nccl/src/ffi/",
+    "crates/doors/nccl/src/raw/",
     "crates/doors/nccl-load/src/ffi/",
     "crates/doors/nixl/src/ffi/",
     "crates/doors/nixl/src/raw/",

@@ -27,15 +27,10 @@ struct Body {
 /// Receives the next message; `None` at the end of the stream.
 fn next_message(stream: &mut Stream, batch: &mut RxBatch) -> Result<Option<Body>, Box<dyn Error>> {
     let mut length = [0; LENGTH_BYTES];
-    let mut filled = 0;
-    while filled < LENGTH_BYTES {
-        // At most the length, so that the next receive begins with the body.
-        let received = stream.recv_at_most(batch, LENGTH_BYTES - filled)?;
-        if received == 0 {
-            return Ok(None);
-        }
-        filled += batch.copy_to(&mut length[filled..])?;
+    if stream.peek(&mut length)? == 0 {
+        return Ok(None);
     }
+    stream.recv_exact(&mut length)?;
     let wanted = u32::from_be_bytes(length) as usize;
     let mut body = Body {
         pieces: Vec::new(),

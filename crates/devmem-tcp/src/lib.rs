@@ -115,8 +115,8 @@
 //!
 //! # Messages, threads, host memory
 //!
-//! Messages are received by length: [`Stream::recv_at_most`] receives a header, then a body, and leaves later bytes queued;
-//! [`Stream::peek`] copies the first bytes without taking them. [`Stream::into_split`] gives the directions to two
+//! Messages are received by length: [`Stream::recv_exact`] copies a header to host memory, [`Stream::recv_at_most`] receives a body, and
+//! both leave later bytes queued; [`Stream::peek`] copies the first bytes without taking them. [`Stream::into_split`] gives the directions to two
 //! threads. [`std::io::Read`] copies what has arrived to host memory, also out of device memory, and [`std::io::Write`] sends host memory;
 //! one stream may send both host and device memory.
 //!

@@ -152,6 +152,25 @@ impl RecvHalf {
         received
     }
 
+    /// Receives exactly as many bytes as `out` has, and copies them to it, from device memory or host memory; waits until all are there.
+    /// Later bytes stay queued, so a program can read the header of a message this way, and leave its body in device memory. With an empty
+    /// `out` it returns at once.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv), except that no placement is an error; [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof) if
+    /// the stream ends before. After an error, `out` has what was received until then, which is not queued any more: a half that does not
+    /// block, or has a timeout, is better read by [`io::Read`].
+    pub fn recv_exact(&mut self, out: &mut [u8]) -> Result<(), RecvError> {
+        let mut filled = 0;
+        while filled < out.len() {
+            match self.read_shared(&mut out[filled..])? {
+                0 => return Err(Error::ended_early(filled, out.len()).into()),
+                read => filled += read,
+            }
+        }
+        Ok(())
+    }
+
     /// Copies the first queued bytes to `out`, whether they are in device memory or in host memory; waits if there are none.
     /// They stay queued. Returns their number: fewer than `out` has if fewer are queued, or if the queued bytes are in both
     /// kinds of memory; 0 is the end of the stream.

@@ -100,6 +100,14 @@ impl Stream {
         self.recv.recv_at_most(batch, max_bytes)
     }
 
+    /// Receives exactly as many bytes as `out` has, by a copy: see [`RecvHalf::recv_exact`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv_exact`].
+    pub fn recv_exact(&mut self, out: &mut [u8]) -> Result<(), RecvError> {
+        self.recv.recv_exact(out)
+    }
+
     /// Copies the first queued bytes to `out` and leaves them queued: see [`RecvHalf::peek`].
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use crate::netlink::{NetlinkError, NetlinkSocket, Request};
 pub use macvtap::{MacvtapMode, NewMacvtap};
 pub use netkit::{NewNetkit, netkits};
 pub use rtnetlink::TunKind;
-pub use watch::{InterfaceWatch, Presence, Sighting};
+pub use watch::{InterfaceState, InterfaceWatch, Presence};
 
 /// An interface, named by its index in the network namespace where it was looked up.
 #[derive(Debug)]
@@ -412,7 +412,7 @@ pub(crate) fn fuzz_replies(message: &crate::netlink::NetlinkMessage<'_>) {
             link.has_xdp_program(),
         );
     }
-    let _ = rtnetlink::sighting(message, 1);
+    let _ = InterfaceState::parse(message, 1);
     let _ = rtnetlink::address(message);
     let _ = rtnetlink::route_interface(message);
 }

@@ -308,15 +308,15 @@ fn held() -> MutexGuard<'static, Option<HeldLines>> {
 
 /// Holds back the text of [`tell`] while a full-screen view is on the terminal. Dropping it writes the text.
 #[derive(Debug)]
-pub struct Held(());
+pub struct HeldOutput(());
 
 /// Begins to hold back the text of [`tell`].
-pub fn hold() -> Held {
+pub fn hold() -> HeldOutput {
     held().get_or_insert_default();
-    Held(())
+    HeldOutput(())
 }
 
-impl Held {
+impl HeldOutput {
     /// Returns the last lines, at most `most` of them.
     pub fn last(&self, most: usize) -> Vec<String> {
         let held = held();
@@ -327,7 +327,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldOutput {
     fn drop(&mut self) {
         let lines = held().take().unwrap_or_default();
         for line in lines.0 {

@@ -17,7 +17,7 @@ pub enum Source {
     /// A generated pattern.
     Made {
         /// The pattern.
-        pattern: Made,
+        pattern: GeneratedPattern,
         /// Position of the next byte.
         position: u64,
         /// Position of the end.
@@ -27,7 +27,7 @@ pub enum Source {
 
 /// A pattern that this program generates.
 #[derive(Clone, Debug)]
-pub enum Made {
+pub enum GeneratedPattern {
     /// Every byte depends on its position.
     Position(PositionPattern),
     /// The pattern of the ncdevmem test.
@@ -47,7 +47,7 @@ pub enum Next {
 
 impl Source {
     /// Returns a source of `bytes` bytes of `pattern`.
-    pub fn made(pattern: Made, bytes: u64) -> Self {
+    pub fn made(pattern: GeneratedPattern, bytes: u64) -> Self {
         Self::Made {
             pattern,
             position: 0,
@@ -82,8 +82,8 @@ impl Source {
                 let len = left.min(out.len());
                 let out = &mut out[..len];
                 match pattern {
-                    Made::Position(pattern) => pattern.fill(*position, out),
-                    Made::Repeating(pattern) => pattern.fill(*position, out),
+                    GeneratedPattern::Position(pattern) => pattern.fill(*position, out),
+                    GeneratedPattern::Repeating(pattern) => pattern.fill(*position, out),
                 }
                 *position += len as u64;
                 len
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_generated_stream_has_its_length_in_pieces_of_any_size() {
-        let mut source = Source::made(Made::Repeating(RepeatingPattern::new(7)), 10);
+        let mut source = Source::made(GeneratedPattern::Repeating(RepeatingPattern::new(7)), 10);
         let (mut out, mut all) = ([0; 4], Vec::new());
         while let Next::Bytes(len) = source.next(&mut out, LIMIT).unwrap() {
             all.extend_from_slice(&out[..len]);

@@ -157,6 +157,7 @@
 
 mod accept;
 mod arrivals;
+mod board;
 mod budget;
 mod control;
 mod core;
@@ -167,37 +168,44 @@ mod endpoint;
 mod engine;
 mod error;
 mod fabric;
+mod inner;
 mod keeper;
 mod keys;
+mod limits;
 mod linger;
 mod matching;
 mod notifications;
 mod operations;
+mod options;
 mod placing;
 mod record;
 mod region;
+mod shared;
+mod station;
 mod ticket;
+mod wires;
 
 use std::time::Duration;
 
 use devmem_tcp::{Stream, tcp::Keepalive};
 
 pub use accept::Listener;
-pub use core::{EndpointStats, MAX_NOTIFY_BYTES};
+pub use core::EndpointStats;
 pub use dial::Dial;
 pub use endpoint::{Closing, Endpoint, Part};
-pub use engine::Engine;
 pub use error::{
     Cause, ConnectError, FabricError, PostError, PublishError, RegionInUse, RegisterError,
     StreamName, Violation,
 };
-pub use fabric::{
-    DEFAULT_CHUNK, DEFAULT_STREAMS, Fabric, MAX_CHUNK, MAX_STREAMS, MIN_CHUNK, Options, Placement,
-    Pool,
+pub use fabric::Fabric;
+pub use limits::{
+    DEFAULT_CHUNK, DEFAULT_STREAMS, MAX_CHUNK, MAX_NOTIFY_BYTES, MAX_PARTS, MAX_RECEIVES,
+    MAX_SENDS, MAX_STREAMS, MIN_CHUNK,
 };
-pub use operations::{Event, MAX_PARTS, MAX_RECEIVES, MAX_SENDS, Sizes};
+pub use operations::{Event, Sizes};
+pub use options::{Engine, Options, Placement, Pool};
 pub use record::{BadRecord, Carrier, Failure, Hello, INLINE_BYTES, RECORD_BYTES, Record, VERSION};
-pub use region::{Access, Buffer, Gone, HostMemory, Landing, Memory, Region, RegionKey};
+pub use region::{Access, Buffer, HostMemory, Landing, Memory, MemoryGone, Region, RegionKey};
 pub use ticket::{BadTicket, TICKET_BYTES, Ticket};
 
 /// A host that is gone sends no reset: after about 20 seconds of silence and of unanswered probes the connection ends.

@@ -69,7 +69,7 @@ mod transport;
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::checksum::{Crc32c, Xxh3};
 pub use crate::parallel::Progress;
-pub use coming::Coming;
+pub use coming::ArrivalCounter;
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError, Volume};

@@ -28,7 +28,7 @@ use conduct::Conduct;
 use report::{LossyReport, Sample};
 use tool::output::Failure;
 use tool::sender::pattern_of;
-use tool::source::{Made, Source};
+use tool::source::{GeneratedPattern, Source};
 use tool::transmit::Transmit;
 
 /// The default cables, by their impairments.
@@ -224,7 +224,7 @@ impl Bench {
             .local_addr()
             .context("the connection has ended")?
             .port();
-        let mut source = Source::made(Made::Position(pattern_of(port)), u64::MAX);
+        let mut source = Source::made(GeneratedPattern::Position(pattern_of(port)), u64::MAX);
         let mut transmit = Transmit::new(&mut stream, &tx, 0..RING_BYTES, WRITE_BYTES)
             .map_err(|failure| anyhow!("{failure}"))?;
         transmit

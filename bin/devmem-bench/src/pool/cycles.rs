@@ -189,7 +189,9 @@ fn slow_path(pool: &mut PagePool, held: &mut Vec<Netmem>, elements: usize) {
     while left > 0 {
         let burst = left.min(NIOVS);
         held.extend((0..burst).map_while(|_| pool.alloc()));
-        pool.recycle_bulk(held.drain(..));
+        for netmem in held.drain(..) {
+            pool.recycle(netmem);
+        }
         left -= burst;
     }
 }

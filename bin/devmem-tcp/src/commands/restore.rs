@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use devmem_linux::nic_setup::{
-    Leftover, RestoreReport, Standing, StateError, StateFault, restore_from_state_file, state_files,
+    Leftover, LeftoverStatus, RestoreReport, StateError, StateFault, restore_from_state_file,
+    state_files,
 };
 use serde::Serialize;
 
@@ -118,12 +119,12 @@ fn description(leftover: &Leftover) -> String {
         path,
     } = leftover;
     let standing = match standing {
-        Standing::Left => format!("left changed by process {pid}, which has ended"),
-        Standing::InUse => format!("in use by process {pid}, which restores it when it ends"),
-        Standing::OtherNamespace => {
+        LeftoverStatus::Left => format!("left changed by process {pid}, which has ended"),
+        LeftoverStatus::InUse => format!("in use by process {pid}, which restores it when it ends"),
+        LeftoverStatus::OtherNamespace => {
             format!("left changed by process {pid} in another network namespace: restore it there")
         }
-        Standing::Void => "from an earlier boot, which the reboot has undone".to_owned(),
+        LeftoverStatus::Void => "from an earlier boot, which the reboot has undone".to_owned(),
     };
     let mut text = format!("{interface}: {standing} ({})", path.display());
     for change in changes {
@@ -140,14 +141,14 @@ fn restore(args: &args::Restore, leftovers: Vec<Leftover>, judged: Judged) -> Re
     for leftover in leftovers {
         let name = &leftover.interface;
         match leftover.standing {
-            Standing::InUse if named => {
+            LeftoverStatus::InUse if named => {
                 let pid = leftover.pid;
                 refused = Some(format!(
                     "{name} is in use by process {pid}, which restores it when it ends"
                 ));
             }
-            Standing::InUse | Standing::OtherNamespace => note(description(&leftover)),
-            Standing::Void | Standing::Left => outcomes.extend(restore_one(&leftover)),
+            LeftoverStatus::InUse | LeftoverStatus::OtherNamespace => note(description(&leftover)),
+            LeftoverStatus::Void | LeftoverStatus::Left => outcomes.extend(restore_one(&leftover)),
         }
     }
     if args.output.json {
@@ -220,7 +221,7 @@ mod tests {
         let leftover = |name: &str| Leftover {
             interface: name.to_owned(),
             pid: 1,
-            standing: Standing::Left,
+            standing: LeftoverStatus::Left,
             changes: Vec::new(),
             path: folder.path().join(format!("{name}.json")),
         };

@@ -23,7 +23,7 @@ use tool::output::{Failure, note};
 use tool::pattern::RepeatingPattern;
 use tool::sender::pattern_of;
 use tool::signals::StopFlag;
-use tool::source::{Made, Source};
+use tool::source::{GeneratedPattern, Source};
 use tool::transmit::{SendStats, Transmit};
 
 /// Sends by `plan`.
@@ -192,12 +192,13 @@ fn source(
         return Ok((Source::File(file), size.map(|size| size.len())));
     }
     let (pattern, bytes) = match input {
-        Input::Repeating(bytes, period) => {
-            (Made::Repeating(RepeatingPattern::new(*period)), *bytes)
-        }
+        Input::Repeating(bytes, period) => (
+            GeneratedPattern::Repeating(RepeatingPattern::new(*period)),
+            *bytes,
+        ),
         Input::Position(bytes) => {
             let local = stream.local_addr().context("the connection has ended")?;
-            (Made::Position(pattern_of(local.port())), *bytes)
+            (GeneratedPattern::Position(pattern_of(local.port())), *bytes)
         }
         Input::Stdin | Input::File(_) => unreachable!("they have a file"),
     };

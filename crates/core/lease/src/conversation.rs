@@ -9,7 +9,7 @@ use stack::{LeasedAddress, NetworkRoute};
 
 use crate::autoconf::{self, Autoconf};
 use crate::client::{self, Client};
-use crate::news::News;
+use crate::news::AddressEvent;
 use crate::own::OwnAddresses;
 use crate::port::{Heard, LeasePort};
 
@@ -136,19 +136,19 @@ impl Conversation {
     }
 
     /// Returns what happened to an address since the last call.
-    pub(crate) fn news(&mut self) -> Option<News> {
+    pub(crate) fn news(&mut self) -> Option<AddressEvent> {
         let v4 = self.client.take_change().map(|change| match change {
-            client::Change::Bound(lease) => News::Has(LeasedAddress {
+            client::Change::Bound(lease) => AddressEvent::Has(LeasedAddress {
                 routes: lease.routes,
                 ..LeasedAddress::new(lease.address.into(), lease.prefix)
             }),
-            client::Change::Lost(address) => News::Lost(address.into()),
+            client::Change::Lost(address) => AddressEvent::Lost(address.into()),
         });
         let autoconf = self.autoconf.as_mut();
         v4.or_else(|| {
             Some(match autoconf?.take_change()? {
-                autoconf::Change::Configured(ours) => News::Has(of_router(&ours)),
-                autoconf::Change::Expired(address) => News::Lost(address.into()),
+                autoconf::Change::Configured(ours) => AddressEvent::Has(of_router(&ours)),
+                autoconf::Change::Expired(address) => AddressEvent::Lost(address.into()),
             })
         })
     }

@@ -8,7 +8,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::acquire::Acquired;
 use crate::conversation::LONGEST_SLEEP;
-use crate::news::News;
+use crate::news::AddressEvent;
 
 /// Renews addresses, as long as this value exists; dropping it returns the one of a DHCP server.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl LeaseKeeper {
     /// The thread or its eventfd cannot be made.
     pub fn start(
         acquired: Acquired,
-        mut on_news: impl FnMut(&News) + Send + 'static,
+        mut on_news: impl FnMut(&AddressEvent) + Send + 'static,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let watched = Arc::clone(&stop);

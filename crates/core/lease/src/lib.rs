@@ -3,7 +3,7 @@
 //! returned when it is closed.
 //!
 //! Key types: [`LeasePort`] (the socket beside that of the link), [`Acquired`] (addresses that nothing renews yet; [`acquire()`] waits
-//! for them) and [`LeaseKeeper`] (the thread that renews them, and reports each [`News`]). Inside, `Client` (DHCP, RFC 2131) and
+//! for them) and [`LeaseKeeper`] (the thread that renews them, and reports each [`AddressEvent`]). Inside, `Client` (DHCP, RFC 2131) and
 //! `Autoconf` (RFC 4862) decide without I/O, so all their times are tested in virtual time.
 //!
 //! The clients have a socket beside that of the link, and a thread; a stack only adds and removes addresses. So the addresses are
@@ -35,6 +35,6 @@ mod port;
 
 pub use acquire::{Acquired, Families, Outcome, acquire};
 pub use keeper::LeaseKeeper;
-pub use news::News;
+pub use news::AddressEvent;
 pub use own::OwnAddresses;
 pub use port::LeasePort;

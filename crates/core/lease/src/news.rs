@@ -6,14 +6,14 @@ use stack::LeasedAddress;
 
 /// What happened to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum AddressEvent {
     /// The host has it, or other facts about it.
     Has(LeasedAddress),
     /// The host may no longer use it.
     Lost(IpAddr),
 }
 
-impl News {
+impl AddressEvent {
     /// Changes a list of addresses as the news say; returns whether that is a change.
     pub(crate) fn apply_to(&self, addresses: &mut Vec<LeasedAddress>) -> bool {
         let (ip, now) = match self {

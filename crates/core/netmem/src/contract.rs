@@ -111,7 +111,9 @@ fn two_pools(provider: &Arc<dyn MemoryProvider>) {
     let homes: Vec<_> = frags.iter().map(|frag| frag.netmem().pool_id()).collect();
     assert_eq!(homes, [one.id(), two.id(), one.id(), two.id()]);
     // Each goes home to its pool, whether it is recycled by that pool or the other one, or dropped.
-    one.recycle_bulk(frags.into_iter().take(2).map(Frag::into_netmem));
+    for netmem in frags.into_iter().take(2).map(Frag::into_netmem) {
+        one.recycle(netmem);
+    }
     one.assert_all_home();
     two.assert_all_home();
 }

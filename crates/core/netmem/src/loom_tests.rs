@@ -198,7 +198,9 @@ fn a_pool_dropped_while_net_iovs_go_home_loses_none() {
         let (one, two) = (out.pop(), out.pop());
         let first = thread::spawn(move || drop((one, shared_twice)));
         let second = thread::spawn(move || drop(two));
-        pool.recycle_bulk(out);
+        for netmem in out {
+            pool.recycle(netmem);
+        }
         drop(pool);
         first.join().unwrap();
         second.join().unwrap();

@@ -302,13 +302,6 @@ impl PagePool {
         }
     }
 
-    /// Recycles handles.
-    pub fn recycle_bulk(&mut self, netmems: impl IntoIterator<Item = Netmem>) {
-        for netmem in netmems {
-            self.recycle(netmem);
-        }
-    }
-
     #[cold]
     #[inline(never)]
     fn recycle_slow(&mut self, netmem: Netmem) {

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use netmem::{Frag, FragList, Payload};
 use steer::RxQueueId;
-use steer::header_split::{self, HdsConfig, Split, WhyWhole};
+use steer::header_split::{self, HdsConfig, Split, UnsplitReason};
 use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 
 use crate::arrival::{Arrival, Body, PostedBody};
@@ -146,10 +146,10 @@ impl<'a> RxFrame<'a> {
         let is_split = match header_split::decide(headers, hds) {
             Split::At(_) => true,
             // The queue's memory is host memory, too: no copy to the other host memory is needed.
-            Split::Whole(WhyWhole::Disabled | WhyWhole::BelowThreshold) => {
+            Split::Whole(UnsplitReason::Disabled | UnsplitReason::BelowThreshold) => {
                 target.memory.readable && headers.tcp().is_some()
             }
-            Split::Whole(WhyWhole::NotTcp | WhyWhole::Fragment) => false,
+            Split::Whole(UnsplitReason::NotTcp | UnsplitReason::Fragment) => false,
         };
         if !is_split {
             let frags = self.copy_to_host(payload)?;

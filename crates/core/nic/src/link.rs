@@ -36,13 +36,13 @@ use crate::packet::RxPacket;
 
 pub use captured::{Captured, Direction, FramePayload, FrameSink};
 pub use conditioner::{Conditioner, ConditionerStats};
-pub use cut::{FrameCutter, Uncut};
-pub use hello::{HELLO_LIMIT, NeedsOffloads, NoHello, WireHello};
+pub use cut::{CutError, FrameCutter};
+pub use hello::{HELLO_LIMIT, HelloError, NeedsOffloads, WireHello};
 pub use impaired::{Impaired, ImpairedStats, complete_checksum};
 pub use impairment::{
     DEFAULT_LIMIT, DEFAULT_REORDER_GAP, Impairment, ImpairmentError, Probability, REORDER_HOLD,
 };
-pub use macvtap::{InterfaceReports, Look, MacvtapLink};
+pub use macvtap::{InterfaceReports, MacvtapLink, StatusQuery};
 pub use packet_socket::{InterfaceStatus, PacketLink, PacketLinkOptions};
 pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;

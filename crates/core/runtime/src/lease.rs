@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use lease::{Acquired, LeaseKeeper, News};
+use lease::{Acquired, AddressEvent, LeaseKeeper};
 
 use crate::driven::Driven;
 use crate::driver::Driver;
@@ -24,16 +24,16 @@ pub fn keep_lease<D: Driven + 'static>(
 }
 
 /// Changes an address of the stacks of a shard.
-fn tell<D: Driven>(news: &News, shard: &Driver<D>) {
+fn tell<D: Driven>(news: &AddressEvent, shard: &Driver<D>) {
     shard.call(|driven, now| {
         for stack in driven.stacks_mut() {
             match news {
-                News::Has(address) => {
+                AddressEvent::Has(address) => {
                     let added = stack.add_address(address, now);
                     // The clients accept only addresses of hosts, and routers on the link.
                     debug_assert!(added.is_ok(), "{news:?}");
                 }
-                News::Lost(address) => stack.remove_address(*address, now),
+                AddressEvent::Lost(address) => stack.remove_address(*address, now),
             }
         }
     });

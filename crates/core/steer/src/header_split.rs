@@ -25,7 +25,7 @@ pub struct HdsConfig {
 
 /// Reason not to split a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WhyWhole {
+pub enum UnsplitReason {
     /// Header split is off.
     Disabled,
     /// The packet is not TCP.
@@ -43,7 +43,7 @@ pub enum Split {
     /// After this many bytes of headers.
     At(usize),
     /// Not at all: the whole packet goes to host memory.
-    Whole(WhyWhole),
+    Whole(UnsplitReason),
 }
 
 /// Returns where to split a packet.
@@ -51,15 +51,15 @@ pub enum Split {
 pub fn decide(headers: &RxHeaders, config: &HdsConfig) -> Split {
     let HdsConfig { split, thresh } = *config;
     if split == HeaderSplit::Disabled {
-        return Split::Whole(WhyWhole::Disabled);
+        return Split::Whole(UnsplitReason::Disabled);
     }
     match headers.transport {
         Transport::Tcp(_) => {}
-        Transport::Fragment => return Split::Whole(WhyWhole::Fragment),
-        _ => return Split::Whole(WhyWhole::NotTcp),
+        Transport::Fragment => return Split::Whole(UnsplitReason::Fragment),
+        _ => return Split::Whole(UnsplitReason::NotTcp),
     }
     if thresh != 0 && headers.header_len + headers.payload_len <= usize::from(thresh) {
-        return Split::Whole(WhyWhole::BelowThreshold);
+        return Split::Whole(UnsplitReason::BelowThreshold);
     }
     Split::At(headers.header_len)
 }
@@ -104,18 +104,21 @@ mod tests {
             ..Packet::tcp4()
         };
         let cases = [
-            (udp.headers(), WhyWhole::NotTcp),
-            (arp(), WhyWhole::NotTcp),
-            (Packet::tcp4().fragment(), WhyWhole::Fragment),
+            (udp.headers(), UnsplitReason::NotTcp),
+            (arp(), UnsplitReason::NotTcp),
+            (Packet::tcp4().fragment(), UnsplitReason::Fragment),
         ];
         for (headers, why) in cases {
             assert_eq!(decide(&headers, &ON), Split::Whole(why));
             let off = HdsConfig::default();
-            assert_eq!(decide(&headers, &off), Split::Whole(WhyWhole::Disabled));
+            assert_eq!(
+                decide(&headers, &off),
+                Split::Whole(UnsplitReason::Disabled)
+            );
         }
         let off = HdsConfig::default();
         let tcp = Packet::tcp4().headers();
-        assert_eq!(decide(&tcp, &off), Split::Whole(WhyWhole::Disabled));
+        assert_eq!(decide(&tcp, &off), Split::Whole(UnsplitReason::Disabled));
     }
 
     #[test]
@@ -123,8 +126,8 @@ mod tests {
         let tcp = Packet::tcp4().headers();
         for (thresh, split) in [
             (153, Split::At(54)),
-            (154, Split::Whole(WhyWhole::BelowThreshold)),
-            (u16::MAX, Split::Whole(WhyWhole::BelowThreshold)),
+            (154, Split::Whole(UnsplitReason::BelowThreshold)),
+            (u16::MAX, Split::Whole(UnsplitReason::BelowThreshold)),
         ] {
             assert_eq!(
                 decide(&tcp, &HdsConfig { thresh, ..ON }),

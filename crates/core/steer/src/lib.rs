@@ -20,7 +20,7 @@ mod steering;
 #[cfg(test)]
 mod testing;
 
-pub use header_split::{HdsConfig, HeaderSplit, Split, WhyWhole};
+pub use header_split::{HdsConfig, HeaderSplit, Split, UnsplitReason};
 pub use ids::{RxQueueId, TxQueueId};
 pub use ntuple::{
     DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, QueueRange, RuleAction, RuleError,

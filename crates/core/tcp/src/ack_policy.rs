@@ -21,7 +21,7 @@ use wire::Instant;
 
 use crate::config::{DEFAULT_MSS, DELAYED_ACK};
 use crate::context::Context;
-use crate::ecn::echo::Haste;
+use crate::ecn::echo::AckUrgency;
 use crate::tuning::AckRules;
 use decision::{AckDelay, AckFacts, AckTime};
 use linux::LinuxAcks;
@@ -142,7 +142,7 @@ impl AckPolicy {
     }
 
     /// Takes an arrival that is marked, or lacks the codepoint of others.
-    pub(crate) fn on_mark(&mut self, haste: Haste) {
+    pub(crate) fn on_mark(&mut self, haste: AckUrgency) {
         if ask!(&mut self.rules, on_mark(haste)) == AckTime::Now {
             self.due = AckDue::Now;
         }

@@ -51,6 +51,8 @@ pub enum ErrorKind {
     NetworkUnreachable,
     /// Bytes are in host memory, and the stream accepts device memory only.
     Misplaced,
+    /// The stream ended before all bytes came that a call waits for.
+    UnexpectedEof,
     /// Received bytes are lost.
     DataLost,
     /// Any other error.
@@ -93,6 +95,7 @@ impl ErrorKind {
             Errno::ENOTCONN => Self::NotConnected,
             Errno::EHOSTUNREACH | Errno::EHOSTDOWN => Self::HostUnreachable,
             Errno::ENETUNREACH | Errno::ENETDOWN => Self::NetworkUnreachable,
+            Errno::ENODATA => Self::UnexpectedEof,
             Errno::EPROTO => Self::DataLost,
             _ => Self::Other,
         }
@@ -109,6 +112,7 @@ impl ErrorKind {
             Self::OutOfResources => Errno::ENOMEM,
             Self::Unsupported => Errno::EOPNOTSUPP,
             Self::NotConnected => Errno::ENOTCONN,
+            Self::UnexpectedEof => Errno::ENODATA,
             _ => Errno::EIO,
         }
     }
@@ -126,6 +130,7 @@ impl ErrorKind {
                 io::ErrorKind::NotConnected => Self::NotConnected,
                 io::ErrorKind::OutOfMemory => Self::OutOfResources,
                 io::ErrorKind::Unsupported => Self::Unsupported,
+                io::ErrorKind::UnexpectedEof => Self::UnexpectedEof,
                 _ => Self::Other,
             },
         }
@@ -180,6 +185,7 @@ impl From<ErrorKind> for io::ErrorKind {
             ErrorKind::NotConnected => Self::NotConnected,
             ErrorKind::HostUnreachable => Self::HostUnreachable,
             ErrorKind::NetworkUnreachable => Self::NetworkUnreachable,
+            ErrorKind::UnexpectedEof => Self::UnexpectedEof,
             ErrorKind::DataLost => Self::InvalidData,
             ErrorKind::Forked | ErrorKind::NotSetUp | ErrorKind::Misplaced | ErrorKind::Other => {
                 Self::Other
@@ -268,6 +274,7 @@ mod tests {
             Kind::NetworkUnreachable,
             Io::NetworkUnreachable,
         ),
+        (&[Errno::ENODATA], Kind::UnexpectedEof, Io::UnexpectedEof),
         (&[Errno::EPROTO], Kind::DataLost, Io::InvalidData),
         (&[Errno::EIO, Errno(9999)], Kind::Other, Io::Other),
     ];
@@ -302,7 +309,8 @@ mod tests {
             (Io::OutOfMemory, ErrorKind::OutOfResources, Errno::ENOMEM),
             (Io::Unsupported, ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             (Io::NotConnected, ErrorKind::NotConnected, Errno::ENOTCONN),
-            (Io::UnexpectedEof, ErrorKind::Other, Errno::EIO),
+            (Io::UnexpectedEof, ErrorKind::UnexpectedEof, Errno::ENODATA),
+            (Io::InvalidData, ErrorKind::Other, Errno::EIO),
         ] {
             let found = ErrorKind::of_io(&io::Error::from(std));
             assert_eq!((found, found.errno()), (kind, errno), "{std:?}");

@@ -233,6 +233,12 @@ impl Error {
         }
     }
 
+    /// The stream ended after `filled` of the `wanted` bytes of a call.
+    pub(crate) fn ended_early(filled: usize, wanted: usize) -> Self {
+        let reason = format!("the stream ended after {filled} of {wanted} bytes");
+        Self::new(ErrorKind::UnexpectedEof, Errno::ENODATA, reason)
+    }
+
     /// The peer has not answered a SYN in time.
     pub(crate) fn no_answer() -> Self {
         let reason = "the peer did not answer";

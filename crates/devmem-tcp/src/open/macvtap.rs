@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use devmem_linux::macvtap::{self, MacvtapError, MacvtapOptions};
-use devmem_linux::netif::{InterfaceWatch, Sighting};
+use devmem_linux::netif::{InterfaceState, InterfaceWatch};
 use devmem_linux::tap::TapOffloads;
 use devmem_uapi::Errno;
 use lease::LeasePort;
 use nic::{
-    InterfaceReports, InterfaceStatus, Look, MacvtapLink, TapLink, TapOptions, VnetHeaderLen,
+    InterfaceReports, InterfaceStatus, MacvtapLink, StatusQuery, TapLink, TapOptions, VnetHeaderLen,
 };
 use wire::MacAddr;
 
@@ -124,11 +124,11 @@ fn reports(mut watch: InterfaceWatch, counted: Dropped) -> io::Result<InterfaceR
     let socket = watch.as_fd().try_clone_to_owned()?;
     let mut dropped = None;
     let look = move |look| {
-        if look == Look::Ask {
+        if look == StatusQuery::Ask {
             // If the socket has no room, its messages tell as much.
             let _ = watch.ask();
         }
-        let Sighting {
+        let InterfaceState {
             presence,
             rx_dropped,
         } = watch.latest()?;

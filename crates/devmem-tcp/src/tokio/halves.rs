@@ -65,6 +65,23 @@ impl RecvHalf {
         poll_fn(|cx| self.poll_with(cx, |half| half.recv_at_most(batch, max_bytes))).await
     }
 
+    /// Receives exactly as many bytes as `out` has, by a copy, as [`RecvHalf::recv_exact`](crate::RecvHalf::recv_exact) does. Not
+    /// cancel-safe: what a dropped future has received is in `out` only.
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv_exact`](crate::RecvHalf::recv_exact).
+    pub async fn recv_exact(&mut self, out: &mut [u8]) -> Result<(), RecvError> {
+        let mut filled = 0;
+        while filled < out.len() {
+            let room = &mut out[filled..];
+            match poll_fn(|cx| self.poll_with(cx, |half| half.read_shared(room))).await? {
+                0 => return Err(Error::ended_early(filled, out.len()).into()),
+                read => filled += read,
+            }
+        }
+        Ok(())
+    }
+
     /// Says where the next bytes of the stream belong: see [`RecvHalf::place_next`](crate::RecvHalf::place_next).
     ///
     /// # Errors

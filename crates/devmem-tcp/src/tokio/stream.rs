@@ -154,6 +154,14 @@ impl Stream {
         self.recv.recv_at_most(batch, max_bytes).await
     }
 
+    /// Receives exactly as many bytes as `out` has, by a copy: see [`RecvHalf::recv_exact`]. Not cancel-safe.
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv_exact`].
+    pub async fn recv_exact(&mut self, out: &mut [u8]) -> Result<(), RecvError> {
+        self.recv.recv_exact(out).await
+    }
+
     /// Says where the next bytes belong: see [`RecvHalf::place_next`].
     ///
     /// # Errors

@@ -150,3 +150,24 @@ fn completions_are_a_stream_that_ends_with_the_last_send() {
         assert_eq!(reading.await.unwrap(), bytes);
     });
 }
+
+#[test]
+fn a_task_receives_exactly_what_it_asks_for_and_learns_of_the_end() {
+    on_both("exact", |mut near, mut far| async move {
+        let wanted = async {
+            let mut header = [0; 6];
+            far.recv_exact(&mut header).await.unwrap();
+            assert_eq!(&header, b"header");
+            let ended = far.recv_exact(&mut [0; 5]).await.unwrap_err();
+            assert_eq!(ended.kind(), devmem_tcp::ErrorKind::UnexpectedEof);
+            assert_eq!(ended.reason(), "the stream ended after 4 of 5 bytes");
+        };
+        let written = async {
+            near.write_all(b"he").await.unwrap();
+            near.flush().await.unwrap();
+            near.write_all(b"aderbody").await.unwrap();
+            near.shutdown_write().unwrap();
+        };
+        tokio::join!(wanted, written);
+    });
+}

@@ -176,9 +176,10 @@ fn a_frame_is_peeked_and_received_by_its_length_across_packets() {
     for body in &bodies {
         let mut first = [0];
         assert_eq!(receiver.peek(&mut first).unwrap(), 1);
-        let header = exactly(&mut receiver, 4);
+        let mut header = [0; 4];
+        receiver.recv_exact(&mut header).unwrap();
         assert_eq!(header[0], first[0], "a peek takes nothing");
-        let len = u32::from_be_bytes(header.try_into().unwrap()) as usize;
+        let len = u32::from_be_bytes(header) as usize;
         assert!(exactly(&mut receiver, len) == *body);
     }
     writing.join().unwrap();
@@ -218,6 +219,38 @@ fn read_copies_bytes_out_of_device_memory() {
     );
     assert_eq!(stats.device_frags, stats.tokens_returned, "{stats}");
     drop((batch, writing.join().unwrap().unwrap(), receiver));
+    bench.finish();
+}
+
+#[test]
+fn receiving_exactly_waits_for_all_bytes_and_leaves_the_later_ones() {
+    let bench = Bench::new("recv-exact", 1);
+    let (sender, mut receiver) = bench.connection(40_000);
+    receiver.recv_exact(&mut []).unwrap();
+    let writing = std::thread::spawn(move || {
+        // In two packets, of which the second is longer than what is asked for.
+        (&sender).write_all(b"he").unwrap();
+        (&sender).flush().unwrap();
+        (&sender).write_all(b"ader, body").unwrap();
+    });
+    let mut header = [0; 6];
+    receiver.recv_exact(&mut header).unwrap();
+    assert_eq!(&header, b"header");
+    writing.join().unwrap();
+    let mut batch = RxBatch::with_capacity(4);
+    assert_eq!(receiver.recv_at_most(&mut batch, 2).unwrap(), 2);
+    assert_eq!(batch.device_bytes(), 2, "the body stays in device memory");
+    batch.release().unwrap();
+    let mut rest = [0; 9];
+    let ended = receiver.recv_exact(&mut rest).unwrap_err();
+    assert_eq!(ended.kind(), devmem_tcp::ErrorKind::UnexpectedEof);
+    assert_eq!(ended.reason(), "the stream ended after 4 of 9 bytes");
+    assert_eq!(&rest[..4], b"body");
+    let std = std::io::Error::from(ended);
+    assert_eq!(std.kind(), std::io::ErrorKind::UnexpectedEof);
+    let stats = receiver.stats();
+    assert_eq!(stats.device_frags, stats.tokens_returned, "{stats}");
+    drop((batch, receiver));
     bench.finish();
 }
 

@@ -11,7 +11,7 @@ use transfer::exchange::{
 
 use crate::failure::{Code, Failure, code_of};
 use crate::numbers::Table;
-use crate::state;
+use crate::raw::log;
 use crate::unpack::{Arrival, Unpacker};
 
 static COMMS: Table<Comm> = Table::new();
@@ -136,7 +136,7 @@ impl Comm {
                 is_told: false,
             }),
         };
-        COMMS.insert(comm).ok_or_else(state::full)
+        COMMS.insert(comm)
     }
 
     pub(crate) fn fabric(&self) -> &Fabric {
@@ -426,7 +426,7 @@ pub(crate) fn close(number: u64) -> Result<(), Failure> {
     let comm = COMMS.remove(number);
     let comm = comm.ok_or_else(|| Failure::no_such("communicator"))?;
     let moved = comm.endpoint.stats();
-    crate::ffi::log::info(&format!(
+    log::info(&format!(
         "NET/Devmem: a communicator is closed: {} bytes sent, {} received, {} of them by way of device memory",
         moved.sent_bytes, moved.received_bytes, moved.received_by_device
     ));

@@ -5,12 +5,16 @@ mod gpus;
 use std::ffi::CString;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use transfer::exchange::{DEFAULT_CHUNK, DEFAULT_STREAMS};
 
 use crate::failure::{Code, Failure};
 
 pub(crate) use self::gpus::{GpuChoice, Ll128, Unpack};
+
+/// The settings; the same as long as the library is loaded, because the properties lead into them.
+static CONFIG: OnceLock<Config> = OnceLock::new();
 
 /// Speed that NCCL assumes for a device of unknown speed, in Mbit/s.
 const DEFAULT_SPEED: i32 = 10_000;
@@ -58,7 +62,36 @@ pub(crate) enum Backend {
     User { link: String, address: String },
 }
 
+/// Reads the environment at the first call.
+pub(crate) fn init() -> Result<&'static Config, Failure> {
+    if let Some(config) = CONFIG.get() {
+        return Ok(config);
+    }
+    let config = Config::read(|name| std::env::var(name).ok())?;
+    Ok(CONFIG.get_or_init(|| config))
+}
+
+/// Returns the settings of an initialized plugin.
+pub(crate) fn current() -> Result<&'static Config, Failure> {
+    CONFIG
+        .get()
+        .ok_or_else(|| Failure::new(Code::Internal, "init was not called"))
+}
+
+/// Looks of the watch without a call of NCCL after which something is abandoned.
+pub(crate) fn patience() -> u32 {
+    CONFIG
+        .get()
+        .map_or(u32::MAX, |config| config.patience.get())
+}
+
 impl Config {
+    /// Returns whether a device is an interface of the kernel.
+    pub(crate) fn is_kernel(&self, device: usize) -> bool {
+        let device = self.devices.get(device);
+        device.is_some_and(|device| matches!(device.backend, Backend::Kernel(_)))
+    }
+
     /// Reads the settings from `get`, which returns the value of an environment variable.
     pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
         let devices = get("DEVMEM_TCP_DEVICES").unwrap_or_default();

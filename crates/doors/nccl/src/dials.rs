@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use transfer::exchange::{BadTicket, Dial, TICKET_BYTES, Ticket};
 
 use crate::comm::{Comm, Direction};
+use crate::config;
+use crate::devices;
 use crate::failure::{Code, Failure};
 use crate::numbers::Table;
-use crate::state;
 use crate::watch;
 
 /// Where a handle keeps the number of the attempt that it began: behind the ticket. NCCL keeps the bytes of the handle between
@@ -51,7 +52,7 @@ pub(crate) fn connect(
         return Ok(None);
     };
     let device = dialling.device;
-    let fabric = state::fabric(device)?;
+    let fabric = devices::fabric(device)?;
     Comm::add(context, device, Direction::Send, fabric, endpoint, None).map(Some)
 }
 
@@ -78,10 +79,10 @@ fn begin(
         context,
         device,
         ticket,
-        dial: Mutex::new(state::fabric(device)?.dial(&ticket)?),
+        dial: Mutex::new(devices::fabric(device)?.dial(&ticket)?),
         looks: AtomicU32::new(0),
     };
-    let number = DIALS.insert(dialling).ok_or_else(state::full)?;
+    let number = DIALS.insert(dialling)?;
     handle[DIAL_AT..].copy_from_slice(&number.to_le_bytes());
     watch::start();
     let dialling = DIALS.get(number);
@@ -120,7 +121,7 @@ pub(crate) fn unload() {
 
 /// Counts a look of the watch, and gives up what is abandoned. Returns whether attempts are left.
 pub(crate) fn look() -> bool {
-    let patience = state::patience();
+    let patience = config::patience();
     let is_abandoned = |dial: &Dialling| dial.looks.fetch_add(1, Ordering::Relaxed) >= patience;
     drop(DIALS.remove_if(is_abandoned));
     !DIALS.is_empty()

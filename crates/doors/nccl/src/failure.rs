@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use transfer::exchange::{Cause, ConnectError, FabricError, PostError, RegisterError};
 
+use crate::raw::log;
+
 /// A result of NCCL (`ncclResult_t`). 7 ("in progress") is never returned: NCCL takes it for success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -92,7 +94,7 @@ pub(crate) fn finish(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> 
         Ok(()) => Code::Success as c_int,
         Err(failure) => {
             if let Some(text) = failure.text {
-                crate::ffi::log::warn(&format!("NET/Devmem {name}: {text}"));
+                log::warn(&format!("NET/Devmem {name}: {text}"));
             }
             failure.code as c_int
         }

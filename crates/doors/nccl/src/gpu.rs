@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use devmem_tcp::cuda::{self, Allocation, Place};
 use devmem_tcp::{Dmabuf, Netdev};
 
-use crate::config::{Backend, Config, GpuChoice, Ll128};
+use crate::config::{self, Backend, Config, GpuChoice, Ll128};
 use crate::failure::{Code, Failure};
-use crate::ffi::gpu::{Exported, GpuRange};
+use crate::raw::gpu::{Exported, GpuRange};
+use crate::raw::log;
 
 /// For each NIC why it takes no memory of GPUs, or `None`; decided once, because the properties must always say the same.
 static OFFERS: OnceLock<Vec<Option<String>>> = OnceLock::new();
@@ -37,7 +38,7 @@ pub(crate) fn decide(config: &Config) {
         let decide = |device: &crate::config::Device| {
             let refusal = refusal(config, &device.backend);
             let name = device.name.to_string_lossy();
-            crate::ffi::log::info(&match &refusal {
+            log::info(&match &refusal {
                 Some(reason) => format!("NET/Devmem: {name} takes host memory only: {reason}"),
                 None => format!("NET/Devmem: {name} takes host memory and memory of GPUs"),
             });
@@ -194,7 +195,7 @@ pub(crate) fn share(
         None => {
             let adopted = range.adopt(&gpu)?;
             // A NIC of the kernel needs a dma-buf; where it is refused, the reason is told here.
-            if crate::state::is_kernel(device)? {
+            if config::current()?.is_kernel(device) {
                 adopted.allocation.export()?;
             }
             adopted

@@ -8,11 +8,10 @@ use transfer::exchange::{Access, Memory, Region};
 
 use crate::comm::{Comm, Direction};
 use crate::failure::{Code, Failure};
-use crate::ffi::gpu::{Exported, GpuRange};
-use crate::ffi::host::{HostRange, Ordered};
 use crate::gpu::{self, Share};
 use crate::numbers::Table;
-use crate::state;
+use crate::raw::gpu::{Exported, GpuRange};
+use crate::raw::host::{HostRange, Ordered};
 
 static MEMORIES: Table<Registration> = Table::new();
 
@@ -48,7 +47,7 @@ enum Regions {
 
 impl Registration {
     fn add(self) -> Result<u64, Failure> {
-        MEMORIES.insert(self).ok_or_else(state::full)
+        MEMORIES.insert(self)
     }
 
     /// Returns the region, and the range of it that begins at the address `data`.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::failure::{Code, Failure};
+
 /// Objects of one kind. Numbers begin at 1 and are never used again.
 pub(crate) struct Table<T> {
     objects: RwLock<Objects<T>>,
@@ -27,16 +29,20 @@ impl<T> Table<T> {
         }
     }
 
-    /// Adds an object and returns its number; `None` after 2^32 objects.
-    pub(crate) fn insert(&self, object: T) -> Option<u64> {
+    /// Adds an object and returns its number.
+    ///
+    /// # Errors
+    /// All 2^32 numbers are used up.
+    pub(crate) fn insert(&self, object: T) -> Result<u64, Failure> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         if objects.last == MAX_NUMBER {
-            return None;
+            let text = "the plugin has used up its numbers; restart the process";
+            return Err(Failure::new(Code::Internal, text));
         }
         objects.last += 1;
         let number = objects.last;
         objects.by_number.insert(number, Arc::new(object));
-        Some(number)
+        Ok(number)
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
@@ -81,10 +87,10 @@ mod tests {
     #[test]
     fn a_number_is_not_used_again() {
         let table = Table::new();
-        assert_eq!(table.insert('a'), Some(1));
+        assert_eq!(table.insert('a').unwrap(), 1);
         assert_eq!(table.remove(1).as_deref(), Some(&'a'));
         assert!(table.remove(1).is_none());
-        assert_eq!(table.insert('b'), Some(2));
+        assert_eq!(table.insert('b').unwrap(), 2);
         assert!(table.get(1).is_none());
         assert_eq!(table.after(0).map(|(number, _)| number), Some(2));
         assert_eq!(table.after(2).map(|(number, _)| number), Some(2));

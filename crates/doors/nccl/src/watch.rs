@@ -2,11 +2,9 @@
 //! devices that nothing uses any more. It exists while there are such attempts or devices.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-use crate::{dials, state};
 
 /// Time between two looks. What looks find without a call of NCCL is abandoned after [`Config::patience`](crate::config::Config) of them.
 /// They are counted, not measured: a process that was stopped for a while has abandoned nothing.
@@ -24,6 +22,11 @@ static STOPPED: Condvar = Condvar::new();
 
 /// The process that has started the thread; 0: none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Closes what is abandoned, and returns whether anything is left that may be abandoned later.
+type Look = fn() -> bool;
+
+static LOOK: OnceLock<Look> = OnceLock::new();
 
 struct Watch {
     /// Of a thread that runs, or has ended. It is joined before the library is unmapped.
@@ -44,11 +47,16 @@ pub(crate) fn is_forked() -> bool {
     ![0, std::process::id()].contains(&PROCESS.load(Ordering::Relaxed))
 }
 
+/// Says what the thread looks at, before anything can start it. Later calls change nothing.
+pub(crate) fn init(look: Look) {
+    LOOK.get_or_init(|| look);
+}
+
 /// Starts the thread, unless it runs.
 pub(crate) fn start() {
-    if is_forked() {
+    let Some(look) = LOOK.get().copied().filter(|_| !is_forked()) else {
         return;
-    }
+    };
     let mut watch = watch();
     watch.is_wanted = true;
     if watch.is_running || watch.is_stopped {
@@ -61,17 +69,16 @@ pub(crate) fn start() {
     }
     let thread = std::thread::Builder::new().name("devmem-watch".to_owned());
     // Without a thread, what is abandoned stays until the next call that starts it.
-    watch.thread = thread.spawn(run).ok();
+    watch.thread = thread.spawn(move || run(look)).ok();
     watch.is_running = watch.thread.is_some();
 }
 
-fn run() {
+fn run(look: Look) {
     loop {
-        let has_dials = dials::look();
-        let has_devices = state::look();
+        let has_more = look();
         let mut watch = watch();
         let is_wanted = std::mem::take(&mut watch.is_wanted);
-        if watch.is_stopped || !(has_dials || has_devices || is_wanted) {
+        if watch.is_stopped || !(has_more || is_wanted) {
             watch.is_running = false;
             return;
         }

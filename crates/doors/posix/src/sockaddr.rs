@@ -51,7 +51,7 @@ impl Family {
 
 /// Meaning of an address that a caller passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Given {
+pub enum ParsedAddress {
     /// An address; a mapped one is converted to IPv4.
     Address(SocketAddr),
     /// AF_UNSPEC: none.
@@ -62,11 +62,11 @@ pub enum Given {
 ///
 /// # Errors
 /// EINVAL if it is too short, EAFNOSUPPORT if it is of another family.
-pub fn parse(bytes: &[u8], family: Family) -> Result<Given, Errno> {
+pub fn parse(bytes: &[u8], family: Family) -> Result<ParsedAddress, Errno> {
     let word = bytes.first_chunk::<2>().ok_or(Errno::EINVAL)?;
     let given = u16::from_ne_bytes(*word);
     if given == AF_UNSPEC {
-        return Ok(Given::Unspec);
+        return Ok(ParsedAddress::Unspec);
     }
     if given != family.domain() {
         // Linux checks the length first.
@@ -79,7 +79,7 @@ pub fn parse(bytes: &[u8], family: Family) -> Result<Given, Errno> {
         Family::V4 => parse_v4(bytes),
         Family::V6 => parse_v6(bytes),
     };
-    address.map(Given::Address).ok_or(Errno::EINVAL)
+    address.map(ParsedAddress::Address).ok_or(Errno::EINVAL)
 }
 
 fn parse_v4(bytes: &[u8]) -> Option<SocketAddr> {
@@ -144,7 +144,7 @@ mod tests {
             let bytes = emit(addr(text), family);
             assert_eq!(
                 parse(&bytes, family),
-                Ok(Given::Address(addr(text))),
+                Ok(ParsedAddress::Address(addr(text))),
                 "{text}"
             );
         }
@@ -170,6 +170,6 @@ mod tests {
         assert_eq!(parse(&[], Family::V4), Err(Errno::EINVAL));
         assert_eq!(parse(&v4, Family::V6), Err(Errno::EAFNOSUPPORT));
         assert_eq!(parse(&v6, Family::V4), Err(Errno::EAFNOSUPPORT));
-        assert_eq!(parse(&[0, 0], Family::V4), Ok(Given::Unspec));
+        assert_eq!(parse(&[0, 0], Family::V4), Ok(ParsedAddress::Unspec));
     }
 }

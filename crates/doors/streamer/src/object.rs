@@ -4,7 +4,7 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 
 use devmem_tcp::RxBatch;
-use transfer::load::{Coming, Landed, LoadError, Loader};
+use transfer::load::{ArrivalCounter, Landed, LoadError, Loader};
 
 use crate::code::Code;
 use crate::log;
@@ -61,7 +61,7 @@ fn read_all(
         .for_each(|(number, _)| complete(number));
     for layer in layers(wanted) {
         let ranges: Vec<_> = layer.iter().map(|(range, _)| range.clone()).collect();
-        let mut coming = Coming::new(layer, wanted.ranges.len());
+        let mut coming = ArrivalCounter::new(layer, wanted.ranges.len());
         let mut take = |landed: Landed<'_>| {
             let (at, len) = match landed {
                 Landed::Frags { at, batch } => {
@@ -107,7 +107,7 @@ fn layers(wanted: &FileWanted) -> Vec<Vec<(Range<u64>, usize)>> {
 /// Copies received bytes to the memory of the ranges that they belong to.
 fn place(
     wanted: &FileWanted,
-    coming: &Coming,
+    coming: &ArrivalCounter,
     bytes: Range<u64>,
     batch: &mut RxBatch,
 ) -> io::Result<()> {
@@ -131,7 +131,12 @@ fn place(
 }
 
 /// Copies bytes, of which the first is at `at` in the object, to the memory of the ranges that they belong to.
-fn place_bytes(wanted: &FileWanted, coming: &Coming, at: u64, bytes: &[u8]) -> io::Result<()> {
+fn place_bytes(
+    wanted: &FileWanted,
+    coming: &ArrivalCounter,
+    at: u64,
+    bytes: &[u8],
+) -> io::Result<()> {
     let to = |at: u64| usize::try_from(at).map_err(io::Error::other);
     let end = at.saturating_add(bytes.len() as u64);
     for (span, number) in coming.spans_in(&(at..end)) {

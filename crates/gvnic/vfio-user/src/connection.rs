@@ -18,7 +18,7 @@ const BATCH_MESSAGES: usize = 128;
 
 /// Reason why a client is gone.
 #[derive(Debug, thiserror::Error)]
-pub enum Gone {
+pub enum Disconnect {
     /// The client closed its end between two messages.
     #[error("the client has left")]
     Left,
@@ -78,7 +78,11 @@ impl ClientConnection {
     }
 
     /// Receives and answers messages until there are no more, the socket is full of replies, or the batch is complete.
-    pub(crate) fn on_ready(&mut self, device: &mut impl Device, bus: &mut Bus) -> Result<(), Gone> {
+    pub(crate) fn on_ready(
+        &mut self,
+        device: &mut impl Device,
+        bus: &mut Bus,
+    ) -> Result<(), Disconnect> {
         self.flush()?;
         for _ in 0..BATCH_MESSAGES {
             if self.wants_to_send() {
@@ -104,7 +108,7 @@ impl ClientConnection {
     }
 
     /// Reads more of the message. Returns the header once the message is complete, `None` before.
-    fn fill(&mut self) -> Result<Option<Header>, Gone> {
+    fn fill(&mut self) -> Result<Option<Header>, Disconnect> {
         loop {
             let header = Header::split(&self.buffer[..self.filled]).map(|(header, _)| header);
             let wanted = match header {
@@ -123,7 +127,7 @@ impl ClientConnection {
     }
 
     /// Reads once, up to `wanted` bytes of the message; returns false if nothing is available.
-    fn receive(&mut self, wanted: usize) -> Result<bool, Gone> {
+    fn receive(&mut self, wanted: usize) -> Result<bool, Disconnect> {
         let mut parts = [IoSliceMut::new(&mut self.buffer[self.filled..wanted])];
         let got = match receive(&self.socket, &mut parts) {
             Ok(got) => got,
@@ -144,15 +148,15 @@ impl ClientConnection {
         Ok(true)
     }
 
-    fn left(&self) -> Gone {
+    fn left(&self) -> Disconnect {
         match self.filled {
-            0 => Gone::Left,
-            _ => Gone::Truncated,
+            0 => Disconnect::Left,
+            _ => Disconnect::Truncated,
         }
     }
 
     /// Sends as much of the replies as the socket accepts.
-    fn flush(&mut self) -> Result<(), Gone> {
+    fn flush(&mut self) -> Result<(), Disconnect> {
         while self.wants_to_send() {
             let parts = [IoSlice::new(&self.out[self.sent..])];
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -165,7 +169,7 @@ impl ClientConnection {
                 Ok(sent) => self.sent += sent,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Gone::Left),
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Disconnect::Left),
                 Err(errno) => return Err(errno.into()),
             }
         }

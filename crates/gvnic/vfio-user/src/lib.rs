@@ -30,7 +30,7 @@ mod session;
 mod windows;
 
 pub use bus::Bus;
-pub use connection::Gone;
+pub use connection::Disconnect;
 pub use device::{Device, DeviceError};
 pub use irqs::{Irqs, IrqsError};
 pub use message::{Command, MAX_MESSAGE_FDS, MAX_TRANSFER_BYTES};

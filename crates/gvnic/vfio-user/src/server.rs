@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType};
 
 use crate::bus::Bus;
-use crate::connection::{ClientConnection, Gone};
+use crate::connection::{ClientConnection, Disconnect};
 use crate::device::Device;
 use crate::session::SessionStats;
 
@@ -46,7 +46,7 @@ pub enum Event {
     /// A second client tried to connect and was refused.
     Refused,
     /// The client is gone; the device was reset, and the next client may connect.
-    Left(Gone),
+    Left(Disconnect),
     /// A client could not be accepted for lack of descriptors or memory. Clients wait until
     /// [`Server::listen_again`]; retrying at once would only fail again and again.
     NotAccepted(io::Error),
@@ -147,7 +147,7 @@ impl Server {
             && let Err(gone) = client.on_ready(device, &mut self.bus)
         {
             self.disconnect(device);
-            self.stats.disconnected_clients += u64::from(matches!(gone, Gone::Breach(_)));
+            self.stats.disconnected_clients += u64::from(matches!(gone, Disconnect::Breach(_)));
             return Some(Event::Left(gone));
         }
         if self.accept_failed {
@@ -159,7 +159,7 @@ impl Server {
                 // Unread messages of the old client are discarded. The next call accepts the next client.
                 NewClient::Next => {
                     self.disconnect(device);
-                    return Some(Event::Left(Gone::Left));
+                    return Some(Event::Left(Disconnect::Left));
                 }
                 NewClient::Second => {}
             }

@@ -1,13 +1,19 @@
 //! Making macvtap interfaces: stations beside an Ethernet interface, with a device file for their frames.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::rtnetlink::{self, RTM_GETLINK};
+use super::rtnetlink::{
+    self, F_CREATE_EXCL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK,
+    IFLA_LINKINFO, IFLA_MTU, IFLA_NET_NS_FD, LinkBody, RTM_GETLINK, RTM_NEWLINK, link_request,
+};
 use super::{Interface, read_link};
-use crate::netlink::NetlinkError;
+use crate::netlink::{NetlinkError, Request};
 
 /// Kind of the interface, as the kernel names it.
-pub(super) const MACVTAP: &str = "macvtap";
+const MACVTAP: &str = "macvtap";
+
+/// `IFLA_MACVLAN_MODE`.
+const IFLA_MACVLAN_MODE: u16 = 1;
 
 /// Which other macvlan and macvtap interfaces of the same lower interface a macvtap interface can reach (`MACVLAN_MODE_*`,
 /// linux include/uapi/linux/if_link.h).
@@ -49,7 +55,7 @@ impl Interface {
     /// this interface is in a bridge, or in use by an interface that excludes others.
     pub fn create_macvtap(&mut self, new: &NewMacvtap<'_>) -> Result<(), NetlinkError> {
         let what = format!("make a macvtap interface over {}", self.name);
-        let request = rtnetlink::create_macvtap(self.index, new);
+        let request = create(self.index, new);
         self.socket.request(&what, request, |_| {})
     }
 
@@ -65,4 +71,28 @@ impl Interface {
             Some(link.kind() == Some(MACVTAP))
         })
     }
+}
+
+/// Returns a request that creates a macvtap over the interface `lower`, in another network namespace.
+fn create(lower: u32, new: &NewMacvtap<'_>) -> Request {
+    let NewMacvtap {
+        name,
+        namespace,
+        mode,
+        mac,
+        mtu,
+    } = *new;
+    let namespace = namespace.as_raw_fd().to_ne_bytes();
+    link_request(RTM_NEWLINK, F_CREATE_EXCL, LinkBody::default())
+        .text(IFLA_IFNAME, name)
+        .u32(IFLA_LINK, lower)
+        .attribute(IFLA_NET_NS_FD, &namespace)
+        .with(mac, |request, mac| request.attribute(IFLA_ADDRESS, &mac))
+        .with(mtu, |request, mtu| request.u32(IFLA_MTU, mtu))
+        .nested(IFLA_LINKINFO, |info| {
+            let info = info.attribute(IFLA_INFO_KIND, MACVTAP.as_bytes());
+            info.nested(IFLA_INFO_DATA, |data| {
+                data.u32(IFLA_MACVLAN_MODE, mode as u32)
+            })
+        })
 }

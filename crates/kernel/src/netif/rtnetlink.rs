@@ -1,15 +1,10 @@
 //! The messages of route netlink that this crate sends and parses (linux include/uapi/linux/rtnetlink.h).
 
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 
-use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::InterfaceFacts;
-use super::macvtap::{MACVTAP, NewMacvtap};
-use super::netkit::{NETKIT, NewNetkit};
-use super::watch::{Presence, Sighting};
 use crate::netlink::attr::Attributes;
 use crate::netlink::{F_DUMP, Names, NetlinkMessage, Request};
 
@@ -23,17 +18,16 @@ const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 /// `NLM_F_CREATE` and `NLM_F_EXCL`: create the object; fail if it exists.
-const F_CREATE_EXCL: u16 = 0x400 | 0x200;
+pub(super) const F_CREATE_EXCL: u16 = 0x400 | 0x200;
 /// Link attributes (linux include/uapi/linux/if_link.h).
 pub(super) const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
-const IFLA_LINK: u16 = 5;
+pub(super) const IFLA_LINK: u16 = 5;
 #[cfg(test)]
 pub(super) const IFLA_MASTER: u16 = 10;
 pub(super) const IFLA_TXQLEN: u16 = 13;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_STATS64: u16 = 23;
+pub(super) const IFLA_LINKINFO: u16 = 18;
 pub(super) const IFLA_NET_NS_FD: u16 = 28;
 #[cfg(test)]
 const IFLA_PROMISCUITY: u16 = 30;
@@ -44,23 +38,13 @@ pub(super) const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_GRO_MAX_SIZE: u16 = 58;
 pub(super) const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
+pub(super) const IFLA_INFO_KIND: u16 = 1;
+pub(super) const IFLA_INFO_DATA: u16 = 2;
 /// Attributes of the data of a TUN or TAP interface (linux include/uapi/linux/if_link.h).
 const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 /// `VETH_INFO_PEER` (linux include/uapi/linux/veth.h): an `ifinfomsg` and the peer's attributes.
 const VETH_INFO_PEER: u16 = 1;
-/// `IFLA_NUM_RX_QUEUES`.
-const IFLA_NUM_RX_QUEUES: u16 = 32;
-/// `IFLA_NETKIT_PEER_INFO`: an `ifinfomsg` and the peer's attributes; `IFLA_NETKIT_MODE`, and its value `NETKIT_L3`.
-const IFLA_NETKIT_PEER_INFO: u16 = 1;
-const IFLA_NETKIT_MODE: u16 = 5;
-const NETKIT_L3: u32 = 1;
-/// `IFLA_MACVLAN_MODE`.
-const IFLA_MACVLAN_MODE: u16 = 1;
-/// Offset of `rx_dropped` in `struct rtnl_link_stats64`: its seventh field.
-const RX_DROPPED_AT: usize = 6 * size_of::<u64>();
 /// Address attributes and flags (linux include/uapi/linux/if_addr.h).
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -75,10 +59,10 @@ const SCOPE_LINK: u8 = 253;
 const UNICAST: u8 = 1;
 /// Flags of interfaces (linux include/uapi/linux/if.h).
 pub(super) const IFF_UP: u32 = 0x1;
-const IFF_LOWER_UP: u32 = 0x1_0000;
+pub(super) const IFF_LOWER_UP: u32 = 0x1_0000;
 /// `ARPHRD_ETHER` (linux include/uapi/linux/if_arp.h).
 const ARPHRD_ETHER: u16 = 1;
-const AF_UNSPEC: u8 = 0;
+pub(super) const AF_UNSPEC: u8 = 0;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
@@ -114,7 +98,7 @@ const ADDRESS_NAMES: Names = Names(&[
 ]);
 
 /// `struct ifinfomsg`: family and hardware type; index; flags; mask of the flags to change.
-type LinkBody = [u32; 4];
+pub(super) type LinkBody = [u32; 4];
 /// `struct ifaddrmsg`: family, prefix, flags and scope, of one byte each; index.
 type AddressBody = [u32; 2];
 /// `struct rtmsg`: family, prefixes of destination and source, TOS, table, protocol, scope, type, and four bytes of flags.
@@ -195,36 +179,6 @@ impl<'a> LinkMessage<'a> {
     }
 }
 
-/// Parses a message as one about the state of the interface `index`: a change, or the reply to a request.
-pub(super) fn sighting(message: &NetlinkMessage<'_>, index: u32) -> Option<Sighting> {
-    let gone = Sighting {
-        presence: Presence::Gone,
-        rx_dropped: None,
-    };
-    if message.refusal() == Some(Errno::NODEV) {
-        return Some(gone);
-    }
-    let ([family_and_kind, found, flags, _], attributes) = message.split::<LinkBody>()?;
-    // Messages of AF_BRIDGE are about the interface as a port of a bridge.
-    let [family, ..] = family_and_kind.to_ne_bytes();
-    if (found, family) != (index, AF_UNSPEC) {
-        return None;
-    }
-    let presence = match (message.kind, flags & (IFF_UP | IFF_LOWER_UP)) {
-        (RTM_NEWLINK, both) if both == IFF_UP | IFF_LOWER_UP => Presence::Up,
-        (RTM_NEWLINK, _) => Presence::Down,
-        (RTM_DELLINK, _) => return Some(gone),
-        _ => return None,
-    };
-    let counters = attributes.find(IFLA_STATS64);
-    let rx_dropped =
-        counters.and_then(|counters| counters.value.get(RX_DROPPED_AT..)?.first_chunk());
-    Some(Sighting {
-        presence,
-        rx_dropped: rx_dropped.copied().map(u64::from_ne_bytes),
-    })
-}
-
 /// Starts a request about the interface `index`; 0 if an attribute names the interface.
 pub(super) fn link(kind: u16, index: u32) -> Request {
     link_request(kind, 0, [0, index, 0, 0])
@@ -261,58 +215,7 @@ pub(super) fn create_bridge(name: &str) -> Request {
         })
 }
 
-/// Returns a request that creates a macvtap over the interface `lower`, in another network namespace.
-pub(super) fn create_macvtap(lower: u32, new: &NewMacvtap<'_>) -> Request {
-    let NewMacvtap {
-        name,
-        namespace,
-        mode,
-        mac,
-        mtu,
-    } = *new;
-    let namespace = namespace.as_raw_fd().to_ne_bytes();
-    link_request(RTM_NEWLINK, F_CREATE_EXCL, LinkBody::default())
-        .text(IFLA_IFNAME, name)
-        .u32(IFLA_LINK, lower)
-        .attribute(IFLA_NET_NS_FD, &namespace)
-        .with(mac, |request, mac| request.attribute(IFLA_ADDRESS, &mac))
-        .with(mtu, |request, mtu| request.u32(IFLA_MTU, mtu))
-        .nested(IFLA_LINKINFO, |info| {
-            let info = info.attribute(IFLA_INFO_KIND, MACVTAP.as_bytes());
-            info.nested(IFLA_INFO_DATA, |data| {
-                data.u32(IFLA_MACVLAN_MODE, mode as u32)
-            })
-        })
-}
-
-/// Returns a request that creates a netkit pair. Both ends have room for the queues: kernels differ in whose attribute they read.
-pub(super) fn create_netkit(new: &NewNetkit<'_>) -> Request {
-    let NewNetkit {
-        name,
-        peer,
-        rx_queues,
-    } = *new;
-    link_request(RTM_NEWLINK, F_CREATE_EXCL, LinkBody::default())
-        .text(IFLA_IFNAME, name)
-        .u32(IFLA_NUM_RX_QUEUES, rx_queues)
-        .nested(IFLA_LINKINFO, |info| {
-            let info = info.attribute(IFLA_INFO_KIND, NETKIT.as_bytes());
-            info.nested(IFLA_INFO_DATA, |data| {
-                let data = data.u32(IFLA_NETKIT_MODE, NETKIT_L3);
-                data.nested_after(
-                    IFLA_NETKIT_PEER_INFO,
-                    LinkBody::default().as_bytes(),
-                    |of_peer| {
-                        of_peer
-                            .text(IFLA_IFNAME, peer)
-                            .u32(IFLA_NUM_RX_QUEUES, rx_queues)
-                    },
-                )
-            })
-        })
-}
-
-fn link_request(kind: u16, flags: u16, body: LinkBody) -> Request {
+pub(super) fn link_request(kind: u16, flags: u16, body: LinkBody) -> Request {
     Request::new(kind, flags, body.as_bytes()).named(LINK_NAMES)
 }
 

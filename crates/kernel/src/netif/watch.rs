@@ -4,8 +4,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::rtnetlink::{self, RTM_GETLINK};
-use crate::netlink::{NetlinkError, NetlinkSocket};
+use super::rtnetlink::{
+    self, AF_UNSPEC, IFF_LOWER_UP, IFF_UP, LinkBody, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK,
+};
+use crate::netlink::{NetlinkError, NetlinkMessage, NetlinkSocket};
+
+/// `IFLA_STATS64`.
+const IFLA_STATS64: u16 = 23;
+/// Offset of `rx_dropped` in `struct rtnl_link_stats64`: its seventh field.
+const RX_DROPPED_AT: usize = 6 * size_of::<u64>();
 
 /// State of an interface to which a link is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +27,43 @@ pub enum Presence {
 
 /// What a message of the kernel says about an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct InterfaceState {
     /// Its state. [`Presence::Up`] needs a carrier, too.
     pub presence: Presence,
     /// Frames that it dropped instead of receiving them, since it exists.
     pub rx_dropped: Option<u64>,
+}
+
+impl InterfaceState {
+    /// Parses a message as one about the interface `index`: a change, or the reply to a request.
+    pub(super) fn parse(message: &NetlinkMessage<'_>, index: u32) -> Option<Self> {
+        let gone = Self {
+            presence: Presence::Gone,
+            rx_dropped: None,
+        };
+        if message.refusal() == Some(Errno::NODEV) {
+            return Some(gone);
+        }
+        let ([family_and_kind, found, flags, _], attributes) = message.split::<LinkBody>()?;
+        // Messages of AF_BRIDGE are about the interface as a port of a bridge.
+        let [family, ..] = family_and_kind.to_ne_bytes();
+        if (found, family) != (index, AF_UNSPEC) {
+            return None;
+        }
+        let presence = match (message.kind, flags & (IFF_UP | IFF_LOWER_UP)) {
+            (RTM_NEWLINK, both) if both == IFF_UP | IFF_LOWER_UP => Presence::Up,
+            (RTM_NEWLINK, _) => Presence::Down,
+            (RTM_DELLINK, _) => return Some(gone),
+            _ => return None,
+        };
+        let counters = attributes.find(IFLA_STATS64);
+        let rx_dropped =
+            counters.and_then(|counters| counters.value.get(RX_DROPPED_AT..)?.first_chunk());
+        Some(Self {
+            presence,
+            rx_dropped: rx_dropped.copied().map(u64::from_ne_bytes),
+        })
+    }
 }
 
 /// Watches an interface. The descriptor is readable when there is a message; nothing here waits.
@@ -55,10 +94,10 @@ impl InterfaceWatch {
     }
 
     /// Returns what the latest message about the interface says; `None` if none has arrived since the last call.
-    pub fn latest(&mut self) -> Option<Sighting> {
+    pub fn latest(&mut self) -> Option<InterfaceState> {
         let (mut latest, index) = (None, self.index);
         let taken = self.socket.take_arrived(|message| {
-            latest = rtnetlink::sighting(&message, index).or(latest);
+            latest = InterfaceState::parse(&message, index).or(latest);
         });
         if taken.is_err() {
             // Messages were lost. If this fails, too, the next question will tell.

@@ -7,11 +7,9 @@ use rustix::io::Errno;
 
 use super::attr::{Attributes, align};
 use super::error::{BadAttribute, NetlinkError};
-use super::message::{Header, NetlinkMessage};
+use super::message::{Header, NetlinkMessage, TYPE_ERROR, errno_of};
 use super::request::Request;
 
-/// `NLMSG_ERROR`: an acknowledgement, or an error.
-const TYPE_ERROR: u16 = 2;
 /// `NLMSG_DONE`: the end of a dump.
 const TYPE_DONE: u16 = 3;
 /// `NLMSG_OVERRUN`: messages were lost.
@@ -53,22 +51,6 @@ pub(super) fn outcome(
         attribute: bad_attribute(said, sent),
         ..NetlinkError::new(what, errno)
     }))
-}
-
-/// Returns the errno of a refusal; `None` for an acknowledgement, and for messages that are neither.
-pub(super) fn errno(message: &NetlinkMessage<'_>) -> Option<Errno> {
-    let code = message.payload.first_chunk().copied();
-    let code = code.filter(|_| message.kind == TYPE_ERROR);
-    errno_of(c_int::from_ne_bytes(code?))
-}
-
-/// Parses the code of a refusal; `None` if it is not a negated errno (1 to 4,095: linux include/linux/err.h `MAX_ERRNO`),
-/// because rustix's type holds no other values.
-fn errno_of(code: c_int) -> Option<Errno> {
-    let number = code.checked_neg()?;
-    (1..=4095)
-        .contains(&number)
-        .then(|| Errno::from_raw_os_error(number))
 }
 
 /// Returns the attributes of a refusal. They follow the code, the header of the request and, unless capped, its body

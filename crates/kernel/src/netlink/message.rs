@@ -1,5 +1,7 @@
 //! Received messages: splitting a datagram into messages, and the header of every message.
 
+use std::ffi::c_int;
+
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -7,6 +9,8 @@ use super::attr::{Attributes, align};
 
 /// `NLM_F_DUMP_INTR`: the listed objects changed during the dump.
 const F_DUMP_INTR: u16 = 0x10;
+/// `NLMSG_ERROR`: an acknowledgement, or an error.
+pub(super) const TYPE_ERROR: u16 = 2;
 /// `NLMSG_MIN_TYPE`: lower types are control messages of netlink.
 const TYPE_FIRST_OF_FAMILIES: u16 = 16;
 
@@ -81,13 +85,24 @@ impl<'a> NetlinkMessage<'a> {
 
     /// Returns the errno of a refusal; `None` for any other message.
     pub(crate) fn refusal(&self) -> Option<Errno> {
-        super::ack::errno(self)
+        let code = self.payload.first_chunk().copied();
+        let code = code.filter(|_| self.kind == TYPE_ERROR);
+        errno_of(c_int::from_ne_bytes(code?))
     }
 
     /// Returns whether the listed objects changed during the dump that this message is part of.
     pub(super) fn was_interrupted(&self) -> bool {
         self.flags & F_DUMP_INTR != 0
     }
+}
+
+/// Parses the code of a refusal; `None` if it is not a negated errno (1 to 4,095: linux include/linux/err.h `MAX_ERRNO`),
+/// because rustix's type holds no other values.
+pub(super) fn errno_of(code: c_int) -> Option<Errno> {
+    let number = code.checked_neg()?;
+    (1..=4095)
+        .contains(&number)
+        .then(|| Errno::from_raw_os_error(number))
 }
 
 /// Returns the messages of one datagram, up to the first that does not fit.

@@ -10,7 +10,7 @@ use super::restore::RestoreReport;
 use super::state::StateError;
 use super::undo::Undo;
 use super::{Drift, Flow, LeasedQueue, NicSetup, PlanError};
-use crate::ethtool::{DataSplit, EthtoolError, NTUPLE, Rings, RingsChange, RuleAction, TcpFlow};
+use crate::ethtool::{DataSplit, EthtoolError, Rings, RingsChange, RuleAction, TcpFlow};
 use crate::netdev::{KernelRxQueueId, LeaseError};
 use crate::netif::NewNetkit;
 
@@ -430,9 +430,4 @@ fn cannot_match(error: &EthtoolError) -> bool {
         Some(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::ERANGE)
     );
     not_able || error.errno() == Some(Errno::ENOTTY)
-}
-
-/// Returns whether the change switched the feature of flow rules.
-pub(super) fn is_ntuple(change: &Undo) -> bool {
-    matches!(change, Undo::Feature { name, .. } if name == NTUPLE)
 }

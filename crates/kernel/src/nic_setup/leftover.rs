@@ -9,7 +9,7 @@ use super::state::{self, StateError};
 /// Status of a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum LeftoverStatus {
     /// Its process has died and left the interface changed.
     Left,
     /// Its process is alive and will restore the settings.
@@ -28,7 +28,7 @@ pub struct Leftover {
     /// The process that changed it.
     pub pid: u32,
     /// Its status.
-    pub standing: Standing,
+    pub standing: LeftoverStatus,
     /// The changes, as commands.
     pub changes: Vec<String>,
     /// The path of the file.
@@ -44,13 +44,13 @@ impl Leftover {
     pub fn read(path: &Path) -> Result<Self, StateError> {
         let record = state::read(path)?;
         let standing = if record.is_void() {
-            Standing::Void
+            LeftoverStatus::Void
         } else if state::is_owned(path)? {
-            Standing::InUse
+            LeftoverStatus::InUse
         } else if !record.is_of_this_namespace()? {
-            Standing::OtherNamespace
+            LeftoverStatus::OtherNamespace
         } else {
-            Standing::Left
+            LeftoverStatus::Left
         };
         let changes = record.undo.iter().filter(|undo| undo.is_change());
         Ok(Self {

@@ -41,7 +41,7 @@ use std::path::PathBuf;
 pub(crate) use fuzz::{fuzz_state_file, fuzz_table};
 
 pub use apply::{ApplyError, StepError};
-pub use leftover::{Leftover, Standing};
+pub use leftover::{Leftover, LeftoverStatus};
 pub use plan::{PlanError, SetupPlan, Step};
 pub use reading::Configured;
 pub use restore::{RestoreReport, restore_from_state_file};

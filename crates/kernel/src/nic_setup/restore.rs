@@ -7,7 +7,6 @@ use std::path::Path;
 use devmem_uapi::Errno;
 
 use super::NicSetup;
-use super::apply::is_ntuple;
 use super::control::{KernelNic, NicControl};
 use super::state::{StateError, StateFile};
 use super::undo::Undo;
@@ -196,7 +195,7 @@ fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<UndoResult, Etht
                 return Ok(UndoResult::Restored);
             }
             // Turning the feature off would remove the rules of all programs.
-            if is_ntuple(change) && nic.rules().is_ok_and(|rules| !rules.is_empty()) {
+            if change.is_ntuple() && nic.rules().is_ok_and(|rules| !rules.is_empty()) {
                 return Ok(UndoResult::Foreign);
             }
             nic.set_feature(name, false)?;

@@ -19,7 +19,7 @@ use crate::ethtool::EthtoolError;
 use crate::small_file::{self, OpenFor, SmallFileError};
 
 /// The version of the record's format. A program with another version does not use the file.
-pub(super) const VERSION: u32 = 1;
+const VERSION: u32 = 1;
 /// Largest record in bytes: an RSS table of a few thousand entries, twice.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
@@ -126,7 +126,10 @@ impl Record {
         let Versioned { version } = serde_json::from_slice(bytes).map_err(StateFault::Damaged)?;
         match version {
             VERSION => serde_json::from_slice(bytes).map_err(StateFault::Damaged),
-            other => Err(StateFault::Version(other)),
+            found => Err(StateFault::Version {
+                found,
+                ours: VERSION,
+            }),
         }
     }
 

@@ -4,7 +4,6 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::state::VERSION;
 use crate::small_file::FileKind;
 
 /// Permission bits for writing of the group and of others.
@@ -45,8 +44,13 @@ pub enum StateFault {
     #[error("it is damaged: {0}")]
     Damaged(serde_json::Error),
     /// It has the format of another version of this program.
-    #[error("it has version {0}, and this program writes version {VERSION}")]
-    Version(u32),
+    #[error("it has version {found}, and this program writes version {ours}")]
+    Version {
+        /// The version of the file.
+        found: u32,
+        /// The version of this program.
+        ours: u32,
+    },
     /// It is from another boot; the reboot has undone the changes.
     #[error("it is from another boot, and the reboot has undone the changes; removed")]
     OtherBoot,
@@ -90,7 +94,7 @@ impl StateFault {
             Self::Damaged(_) => {
                 format!("\n`cat {path}` shows its content: {by_hand}, then `rm {path}`")
             }
-            Self::Version(_) => format!(
+            Self::Version { .. } => format!(
                 "\nrestore with the version that wrote it; or `cat {path}`, {by_hand}, then `rm {path}`"
             ),
             Self::OtherBoot | Self::OtherNamespace => String::new(),

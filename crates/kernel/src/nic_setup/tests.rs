@@ -818,7 +818,7 @@ fn the_status_of_a_state_file_is_read_without_changing_it() {
     let setup = apply(&model, &folder, 1);
     let path = folder.records().pop().unwrap();
     let in_use = Leftover::read(&path).unwrap();
-    assert_eq!(in_use.standing, Standing::InUse);
+    assert_eq!(in_use.standing, LeftoverStatus::InUse);
     assert_eq!(
         (in_use.interface.as_str(), in_use.pid),
         ("model0", std::process::id())
@@ -831,15 +831,18 @@ fn the_status_of_a_state_file_is_read_without_changing_it() {
     doomed.dies = Dies::After(2);
     plan(&doomed, &folder, 1).unwrap().apply().unwrap_err();
     let left = Leftover::read(&path).unwrap();
-    assert_eq!(left.standing, Standing::Left);
+    assert_eq!(left.standing, LeftoverStatus::Left);
     let text = fs::read_to_string(&path).unwrap();
     let other_namespace = text.replacen("\"netns\":", "\"netns\":1", 1);
     fs::write(&path, other_namespace).unwrap();
     assert_eq!(
         Leftover::read(&path).unwrap().standing,
-        Standing::OtherNamespace
+        LeftoverStatus::OtherNamespace
     );
     let other_boot = text.replacen("\"boot_id\":\"", "\"boot_id\":\"not-", 1);
     fs::write(&path, other_boot).unwrap();
-    assert_eq!(Leftover::read(&path).unwrap().standing, Standing::Void);
+    assert_eq!(
+        Leftover::read(&path).unwrap().standing,
+        LeftoverStatus::Void
+    );
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ethtool::{DataSplit, RuleAction, TcpFlow};
+use crate::ethtool::{DataSplit, NTUPLE, RuleAction, TcpFlow};
 use crate::netdev::KernelRxQueueId;
 
 /// A change, with the old and the new value. It is written to the state file before it is made, and completed afterwards.
@@ -56,6 +56,11 @@ impl Undo {
     /// Returns whether anything was changed.
     pub(super) fn is_change(&self) -> bool {
         !matches!(self, Self::RssTable { before, set } if before == set)
+    }
+
+    /// Returns whether the change switched the feature of flow rules.
+    pub(super) fn is_ntuple(&self) -> bool {
+        matches!(self, Self::Feature { name, .. } if name == NTUPLE)
     }
 
     /// Returns the change as a command.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use crate::output::{Failure, Held, hold};
+use crate::output::{Failure, HeldOutput, hold};
 use crate::signals::StopFlag;
 use crate::transmit::Transmit;
 use anyhow::Context;
@@ -48,7 +48,7 @@ pub fn check() -> Result<(), Failure> {
 #[derive(Debug)]
 pub struct Watch {
     screen: Screen,
-    messages: Held,
+    messages: HeldOutput,
     title: String,
     total: Option<u64>,
     nic: Netdev,

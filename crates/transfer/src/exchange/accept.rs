@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::arrivals::Complete;
-use super::core::Wires;
 use super::data::DataStream;
 use super::endpoint::Endpoint;
 use super::error::ConnectError;
-use super::fabric::FabricInner;
+use super::inner::FabricInner;
 use super::record::Record;
 use super::ticket::Ticket;
+use super::wires::Wires;
 
 /// Accepts endpoints. Dropping it refuses those that have not been returned, and closes their connections.
 pub struct Listener {
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Listener {
 
 impl Listener {
     pub(super) fn new(fabric: Arc<FabricInner>, cookie: u64) -> Self {
-        fabric.board.arrivals().open(cookie);
+        fabric.station.board.arrivals().open(cookie);
         Self { fabric, cookie }
     }
 
@@ -34,8 +34,8 @@ impl Listener {
     pub fn ticket(&self) -> Ticket {
         Ticket {
             cookie: self.cookie,
-            control: self.fabric.control_address,
-            data: self.fabric.data_address,
+            control: self.fabric.station.control_address,
+            data: self.fabric.station.data_address,
         }
     }
 
@@ -44,7 +44,7 @@ impl Listener {
     /// # Errors
     /// The listening sockets failed. A connection that is not of this protocol is closed, and is no error.
     pub fn poll(&self) -> Result<Option<Endpoint>, ConnectError> {
-        let board = &self.fabric.board;
+        let board = &self.fabric.station.board;
         board.step_lingering();
         let mut arrivals = board.arrivals();
         let now = Instant::now();
@@ -82,13 +82,13 @@ impl Listener {
     /// Returns how many connections to the fabric were closed because they were not of this protocol, named no listener, or did not
     /// become part of an endpoint in time.
     pub fn strangers(&self) -> u64 {
-        self.fabric.board.arrivals().strangers()
+        self.fabric.station.board.arrivals().strangers()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let board = &self.fabric.board;
+        let board = &self.fabric.station.board;
         if !board.is_forked() {
             board.arrivals().close(self.cookie);
         }

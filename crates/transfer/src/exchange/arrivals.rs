@@ -9,8 +9,8 @@ use devmem_tcp::{Stream, tcp::TcpState};
 use rustix::io::Errno;
 
 use super::control::Control;
-use super::fabric::{MAX_STREAMS, is_chunk};
 use super::keep_alive;
+use super::limits::{MAX_STREAMS, is_chunk};
 use super::record::{Hello, Record};
 
 /// How long a connection may stay without being part of an endpoint.
@@ -468,7 +468,7 @@ mod tests {
 
         /// Accepts and reads until nothing changes any more. Returns the number of connections that are left.
         fn settle(&self, now: Instant) -> usize {
-            let mut arrivals = self.fabric.inner.board.arrivals();
+            let mut arrivals = self.fabric.inner.station.board.arrivals();
             for _ in 0..10 {
                 arrivals.accept(now).unwrap();
                 arrivals.tidy(now);
@@ -531,7 +531,7 @@ mod tests {
             fabric, listener, ..
         } = world;
         drop(listener);
-        assert_eq!(fabric.inner.board.arrivals().half_made(), 0);
+        assert_eq!(fabric.inner.station.board.arrivals().half_made(), 0);
     }
 
     #[test]

@@ -5,22 +5,19 @@ use std::sync::Arc;
 use devmem_tcp::{Interest, Watch};
 
 use super::budget::{Budget, TURN_BYTES};
-use super::control::Control;
 use super::cut::{Cut, cut_message, cut_notification};
 use super::data::{DataStream, Expected, Owner, Progress};
-use super::engine::Engine;
 use super::error::{Cause, Violation};
-use super::fabric::{FabricInner, Placement};
 use super::keys::Keys;
 use super::linger::Lingering;
 use super::matching::Room;
 use super::notifications::Notifications;
 use super::operations::{Active, Announced, Destination, Event, Operations, Purpose};
-use super::record::{Carrier, INLINE_BYTES, Record};
+use super::options::{Engine, Placement};
+use super::record::{Carrier, Record};
 use super::region::{RegionKey, Span};
-
-/// Longest notification.
-pub const MAX_NOTIFY_BYTES: usize = INLINE_BYTES;
+use super::station::Station;
+use super::wires::Wires;
 
 /// Turns in a row that do nothing, after each of which the connections are looked at for a peer that is gone.
 const IDLE_TURNS_PER_CHECK: u32 = 32;
@@ -29,21 +26,6 @@ const IDLE_TURNS_PER_CHECK: u32 = 32;
 /// [`Notifications`].
 const MAX_ANNOUNCED: usize = 4096;
 const MAX_ANSWERS: usize = 256;
-
-/// The connections of an endpoint.
-pub(super) struct Wires {
-    pub(super) control: Control,
-    pub(super) data: Vec<DataStream>,
-}
-
-impl Wires {
-    /// Returns the data streams, beginning with another one in each turn: what they may do in it is bounded.
-    fn in_turn(&mut self, turn: usize) -> impl Iterator<Item = &mut DataStream> {
-        let first = turn.checked_rem(self.data.len()).unwrap_or(0);
-        let (last, first) = self.data.split_at_mut(first);
-        first.iter_mut().chain(last)
-    }
-}
 
 /// What an endpoint has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +40,7 @@ pub struct EndpointStats {
 
 /// The state behind the lock of an endpoint.
 pub(super) struct Core {
-    pub(super) fabric: Arc<FabricInner>,
+    station: Arc<Station>,
     /// `None` once the endpoint is broken.
     wires: Option<Wires>,
     pub(super) ops: Operations,
@@ -83,10 +65,10 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(fabric: Arc<FabricInner>, mut wires: Wires, chunk: usize) -> Self {
+    pub(super) fn new(station: Arc<Station>, mut wires: Wires, chunk: usize) -> Self {
         wires.control.begin();
         Self {
-            fabric,
+            station,
             wires: Some(wires),
             ops: Operations::default(),
             chunk,
@@ -144,7 +126,7 @@ impl Core {
         for (part, (len, tag)) in (0..).zip(posted) {
             wires.control.queue(Record::Posted { op, part, len, tag });
         }
-        if !wires.control.has_room() || self.fabric.board.engine == Engine::Thread {
+        if !wires.control.has_room() || self.station.board.engine == Engine::Thread {
             let flushed = self.flush_control();
             self.settle(flushed);
         }
@@ -311,7 +293,7 @@ impl Core {
         self.notifications.drop_waiting();
         self.keys.clear();
         self.outstanding = 0;
-        self.fabric.board.linger(Lingering::new(wires));
+        self.station.board.linger(Lingering::new(wires));
     }
 
     /// Takes the connections out, to close the endpoint.
@@ -527,7 +509,7 @@ impl Core {
             };
             let before = self.progress.sent.len();
             for stream in wires.in_turn(self.turns) {
-                stream.push(&self.fabric.nic, &mut budget, &mut self.progress)?;
+                stream.push(&self.station.nic, &mut budget, &mut self.progress)?;
             }
             let sent = self.progress.sent.len() > before;
             for (op, bytes) in self.progress.sent.drain(..) {
@@ -560,7 +542,7 @@ impl Core {
                 self.ops.finish_active();
                 continue;
             };
-            match cut_message(op, message, wires, self.chunk, &self.fabric.nic)? {
+            match cut_message(op, message, wires, self.chunk, &self.station.nic)? {
                 Cut::Copied(bytes) => {
                     self.progress.sent.push((op, bytes));
                     self.ops.finish_active();
@@ -578,12 +560,12 @@ impl Core {
         let Some(wires) = &mut self.wires else {
             return Ok(());
         };
-        let pool = self.fabric.pool_memory();
+        let pool = self.station.pool_memory();
         let mut budget = Budget::payload();
         let mut pulled = Ok(());
         for stream in wires.in_turn(self.turns) {
-            if self.fabric.options.placement == Placement::Direct {
-                stream.place(&self.fabric.nic);
+            if self.station.options.placement == Placement::Direct {
+                stream.place(&self.station.nic);
             }
             pulled = stream.pull(pool, &mut budget, &mut self.progress);
             if pulled.is_err() {

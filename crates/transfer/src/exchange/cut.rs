@@ -5,10 +5,10 @@ use devmem_tcp::Netdev;
 
 use super::budget::TURN_BYTES;
 use super::control::Control;
-use super::core::Wires;
 use super::error::Cause;
 use super::operations::{Destination, Outgoing};
 use super::record::{Carrier, INLINE_BYTES, Record};
+use super::wires::Wires;
 
 /// Chunks that wait for TCP on a stream, in lengths of a chunk: enough that the stream never idles between turns.
 const QUEUED_CHUNKS: usize = 2;

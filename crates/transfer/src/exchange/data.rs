@@ -12,7 +12,7 @@ use super::budget::{Budget, TURN_BYTES};
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
 use super::placing::Placing;
-use super::region::{BATCH_FRAGS, Gone, HostMemory, Source, Span, Target, gather};
+use super::region::{BATCH_FRAGS, HostMemory, MemoryGone, Source, Span, Target, gather};
 
 /// Bytes copied at once from device memory that the NIC cannot send from.
 const COPY_BYTES: usize = 64 << 10;
@@ -193,7 +193,7 @@ impl DataStream {
                     let lent = memory.read(range, &mut |bytes| {
                         written = write(stream, bytes, self.name);
                     });
-                    lent.map_err(|Gone| Cause::MemoryGone)?;
+                    lent.map_err(|MemoryGone| Cause::MemoryGone)?;
                     written?
                 }
             };
@@ -353,7 +353,7 @@ fn read(
         read = stream.read(out);
         read.as_ref().map_or(0, |bytes| *bytes)
     });
-    lent.map_err(|Gone| Cause::MemoryGone)?;
+    lent.map_err(|MemoryGone| Cause::MemoryGone)?;
     match read {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if is_not_now(&error) => Ok(None),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use devmem_tcp::{ConnectOptions, Connecting, Stream};
 
 use super::control::Control;
-use super::core::Wires;
 use super::data::DataStream;
 use super::endpoint::Endpoint;
 use super::error::{Cause, ConnectError, StreamName, Violation};
-use super::fabric::FabricInner;
+use super::inner::FabricInner;
 use super::keep_alive;
 use super::record::{Hello, Record};
 use super::ticket::Ticket;
+use super::wires::Wires;
 
 /// A connection attempt. Dropping it gives up.
 pub struct Dial {
@@ -47,11 +47,14 @@ enum DataState {
 impl Dial {
     pub(super) fn begin(fabric: Arc<FabricInner>, ticket: &Ticket) -> Result<Self, ConnectError> {
         let begin = |stream, address| {
-            let begun = fabric.nic.begin_connect(address, &ConnectOptions::new());
+            let begun = fabric
+                .station
+                .nic
+                .begin_connect(address, &ConnectOptions::new());
             begun.map_err(|source| ConnectError::Connect { stream, source })
         };
         let control = ControlState::Connecting(begin(StreamName::Control, ticket.control)?);
-        let data = (0..fabric.options.streams)
+        let data = (0..fabric.station.options.streams)
             .map(|index| begin(StreamName::Data(index), ticket.data).map(DataState::Connecting))
             .collect::<Result<_, _>>()?;
         Ok(Self {
@@ -67,7 +70,7 @@ impl Dial {
     /// # Errors
     /// A connection failed, or the listener refused. The attempt is over then.
     pub fn poll(&mut self) -> Result<Option<Endpoint>, ConnectError> {
-        self.fabric.board.step_lingering();
+        self.fabric.station.board.step_lingering();
         for (index, data) in (0..).zip(&mut self.data) {
             data.poll(StreamName::Data(index))?;
         }
@@ -98,7 +101,7 @@ impl Dial {
             control,
             data: data.collect(),
         };
-        let chunk = self.fabric.options.chunk;
+        let chunk = self.fabric.station.options.chunk;
         Ok(Some(Endpoint::new(Arc::clone(&self.fabric), wires, chunk)))
     }
 
@@ -141,7 +144,7 @@ impl Dial {
     /// Queues the hello and the local addresses of the data streams, by which the other side recognises them: their first
     /// bytes would land in memory that the CPU may be unable to read.
     fn say_hello(&self, control: &mut Control) -> Result<(), ConnectError> {
-        let options = &self.fabric.options;
+        let options = &self.fabric.station.options;
         control.queue(Record::Hello(Hello {
             cookie: self.cookie,
             streams: options.streams,

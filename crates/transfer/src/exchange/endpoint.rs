@@ -2,19 +2,20 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::Watch;
-
-use super::core::{Core, EndpointStats, MAX_NOTIFY_BYTES, Wires};
-use super::engine::Engine;
+use super::core::{Core, EndpointStats};
 use super::error::{Cause, PostError, PublishError};
-use super::fabric::FabricInner;
+use super::inner::FabricInner;
+use super::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
 use super::linger::Lingering;
-use super::operations::{Event, MAX_PARTS};
+use super::operations::Event;
+use super::options::Engine;
 use super::record::Record;
 use super::region::{Access, Region, RegionKey};
+use super::shared::Shared;
+use super::wires::Wires;
 
 /// One part of a receive: room for one message.
 #[derive(Clone, Debug)]
@@ -51,41 +52,6 @@ pub struct Endpoint {
     shared: Arc<Shared>,
 }
 
-/// What an endpoint and the thread of its fabric share.
-pub(super) struct Shared {
-    /// Locked before the locks of the fabric, apart from the list of endpoints.
-    core: Mutex<Core>,
-    /// Notified when there is an event and the thread makes progress.
-    arrived: Condvar,
-}
-
-impl Shared {
-    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes a turn for the thread, and wakes threads of the program that wait for an event. Returns whether it did something.
-    /// Afterwards `watches` has what must happen before another turn can do something.
-    pub(super) fn turn(&self, watches: &mut Vec<Watch>) -> bool {
-        let mut core = self.core();
-        let worked = core.turn();
-        if !core.ops.events.is_empty() {
-            self.arrived.notify_all();
-        }
-        core.watch(watches);
-        worked
-    }
-
-    /// Sleeps until there is an event, for at most `at_most`.
-    fn wait(&self, at_most: Duration) {
-        let is_empty = |core: &mut Core| core.ops.events.is_empty();
-        let waited = self
-            .arrived
-            .wait_timeout_while(self.core(), at_most, is_empty);
-        drop(waited);
-    }
-}
-
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
@@ -96,12 +62,8 @@ impl fmt::Debug for Endpoint {
 
 impl Endpoint {
     pub(super) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
-        let core = Core::new(Arc::clone(&fabric), wires, chunk);
-        let shared = Arc::new(Shared {
-            core: Mutex::new(core),
-            arrived: Condvar::new(),
-        });
-        fabric.board.add(&shared);
+        let shared = Shared::new(Core::new(Arc::clone(&fabric.station), wires, chunk));
+        fabric.serve(&shared);
         Self { fabric, shared }
     }
 
@@ -111,13 +73,11 @@ impl Endpoint {
 
     /// Tells the thread what it has to watch after a call of the program, and threads that wait for an event that there is one.
     fn tell(&self, core: MutexGuard<'_, Core>) {
-        let board = &self.fabric.board;
+        let board = &self.fabric.station.board;
         if board.engine == Engine::Calls {
             return;
         }
-        if !core.ops.events.is_empty() {
-            self.shared.arrived.notify_all();
-        }
+        self.shared.tell(&core);
         let wakes = core.is_waiting_for_tcp();
         drop(core);
         if wakes {
@@ -135,7 +95,9 @@ impl Endpoint {
             return Err(PostError::Parts { parts: parts.len() });
         }
         let spans = parts.iter().map(|part| {
-            let span = part.region.span(self.fabric.id, part.range.clone())?;
+            let span = part
+                .region
+                .span(self.fabric.station.id, part.range.clone())?;
             Ok((span, part.tag))
         });
         let spans = spans.collect::<Result<Vec<_>, PostError>>()?;
@@ -160,7 +122,7 @@ impl Endpoint {
         tag: u32,
         user: u64,
     ) -> Result<(), PostError> {
-        let span = region.span(self.fabric.id, range)?;
+        let span = region.span(self.fabric.station.id, range)?;
         let mut core = self.room_to_send()?;
         core.send(user, span, tag);
         self.tell(core);
@@ -174,7 +136,7 @@ impl Endpoint {
     /// # Errors
     /// [`PublishError`]: the region is private, or one of another fabric.
     pub fn publish(&self, region: &Region) -> Result<RegionKey, PublishError> {
-        if !region.is_of(self.fabric.id) {
+        if !region.is_of(self.fabric.station.id) {
             return Err(PublishError::OtherFabric);
         }
         if region.inner().access == Access::PRIVATE {
@@ -196,7 +158,7 @@ impl Endpoint {
         offset: u64,
         user: u64,
     ) -> Result<(), PostError> {
-        let span = region.span(self.fabric.id, range)?;
+        let span = region.span(self.fabric.station.id, range)?;
         let mut core = self.room_to_send()?;
         core.put(user, span, to, offset);
         self.tell(core);
@@ -215,7 +177,7 @@ impl Endpoint {
         range: Range<usize>,
         user: u64,
     ) -> Result<(), PostError> {
-        let span = region.span(self.fabric.id, range)?;
+        let span = region.span(self.fabric.station.id, range)?;
         let mut core = self.core();
         if !core.has_room() || !core.ops.has_room_to_receive() {
             return Err(PostError::Full);
@@ -253,7 +215,7 @@ impl Endpoint {
     /// Moves what can be moved without waiting: at most a few MiB and a few hundred records, whatever the peer sends. Returns whether it
     /// moved anything; if so, more may be there.
     pub fn progress(&self) -> bool {
-        self.fabric.board.step_lingering();
+        self.fabric.station.board.step_lingering();
         let mut core = self.core();
         let worked = core.turn();
         self.tell(core);
@@ -262,7 +224,7 @@ impl Endpoint {
 
     /// Returns the next event. A program that does not take them stops a peer that notifies it: see [`Event::Notified`].
     pub fn next_event(&self) -> Option<Event> {
-        let board = &self.fabric.board;
+        let board = &self.fabric.station.board;
         let (event, reads_again) = self.core().next_event();
         if reads_again && board.engine == Engine::Thread {
             // It does not watch for records that it would not read.
@@ -281,7 +243,7 @@ impl Endpoint {
                 return Some(event);
             }
             let left = at_most.saturating_sub(started.elapsed());
-            let board = &self.fabric.board;
+            let board = &self.fabric.station.board;
             let worked = board.engine == Engine::Calls && self.progress();
             match (board.engine, worked) {
                 (_, true) => {}
@@ -325,13 +287,13 @@ impl Endpoint {
                 data.reset();
             }
         }
-        self.fabric.board.linger(Lingering::new(wires));
+        self.fabric.station.board.linger(Lingering::new(wires));
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.fabric.board.remove(&self.shared);
+        self.fabric.stop_serving(&self.shared);
         let closing = match self.core().ops.is_busy() {
             true => Closing::Now,
             false => Closing::Linger,

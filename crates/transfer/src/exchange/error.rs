@@ -5,6 +5,7 @@ use std::fmt;
 
 use devmem_tcp::Stream;
 
+use super::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
 use super::record::{BadRecord, Failure};
 use super::ticket::BadTicket;
 
@@ -304,16 +305,13 @@ pub enum PostError {
         size: usize,
     },
     /// A receive has no part, or more than [`MAX_PARTS`](super::MAX_PARTS).
-    #[error("a receive has {parts} parts; it needs 1 to {}", super::MAX_PARTS)]
+    #[error("a receive has {parts} parts; it needs 1 to {MAX_PARTS}")]
     Parts {
         /// Parts of the receive.
         parts: usize,
     },
     /// A notification is longer than [`MAX_NOTIFY_BYTES`](super::MAX_NOTIFY_BYTES).
-    #[error(
-        "a notification of {bytes} bytes is longer than {}",
-        super::MAX_NOTIFY_BYTES
-    )]
+    #[error("a notification of {bytes} bytes is longer than {MAX_NOTIFY_BYTES}")]
     NotifyTooLong {
         /// Bytes of the notification.
         bytes: usize,

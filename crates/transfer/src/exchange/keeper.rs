@@ -3,9 +3,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use super::engine::Board;
+use std::time::Duration;
 
 /// Time between two looks at the connections.
 const TICK: Duration = Duration::from_millis(10);
@@ -33,8 +31,8 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread, unless it runs.
-    pub(super) fn start(&self, board: &Arc<Board>) {
+    /// Starts the thread, unless it runs. It calls `look` every few milliseconds, as long as that returns that there are such connections.
+    pub(super) fn start(self: &Arc<Self>, look: impl Fn() -> bool + Send + 'static) {
         let mut state = self.state();
         state.is_wanted = true;
         if state.is_running || state.is_stopped {
@@ -44,22 +42,21 @@ impl Keeper {
             // An error is a panic of the thread, which has been printed already.
             let _ = ended.join();
         }
-        let shared = Arc::clone(board);
+        let keeper = Arc::clone(self);
         let started = std::thread::Builder::new()
             .name("devmem-closing".to_owned())
-            .spawn(move || shared.keeper.run(&shared));
+            .spawn(move || keeper.run(look));
         // Without a thread the next call of the program goes on.
         state.thread = started.ok();
         state.is_running = state.thread.is_some();
     }
 
-    fn run(&self, board: &Board) {
+    fn run(&self, look: impl Fn() -> bool) {
         loop {
-            let lingering = board.step_lingering();
-            let half_made = board.arrivals().tidy(Instant::now());
+            let is_needed = look();
             let mut state = self.state();
             let is_wanted = std::mem::take(&mut state.is_wanted);
-            if state.is_stopped || lingering + half_made == 0 && !is_wanted {
+            if state.is_stopped || !is_needed && !is_wanted {
                 state.is_running = false;
                 return;
             }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use super::control::Control;
-use super::core::Wires;
 use super::data::DataStream;
+use super::wires::Wires;
 
 /// Longest time that connections stay.
 const LIMIT: Duration = Duration::from_secs(2);

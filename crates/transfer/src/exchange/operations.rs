@@ -5,20 +5,9 @@ use std::sync::Arc;
 
 use super::data::Owner;
 use super::error::{Cause, Violation};
+use super::limits::{MAX_NOTIFIES, MAX_PARTS, MAX_RECEIVES, MAX_SENDS};
 use super::matching::{Matcher, Room};
 use super::region::Span;
-
-/// Most parts of one receive.
-pub const MAX_PARTS: usize = 8;
-
-/// Most receives that are posted and not done, per endpoint.
-pub const MAX_RECEIVES: usize = 256;
-
-/// Most sends, puts and gets that are not done, per endpoint.
-pub const MAX_SENDS: usize = 2048;
-
-/// Most notifications that are not sent, per endpoint.
-pub(super) const MAX_NOTIFIES: usize = 256;
 
 /// Most parts that a peer may have posted.
 const MAX_ROOMS: usize = MAX_RECEIVES * MAX_PARTS;

@@ -15,12 +15,12 @@ pub(super) const BATCH_FRAGS: usize = 512;
 
 /// Host memory has been taken away: it must not be accessed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone;
+pub struct MemoryGone;
 
 /// Host memory of a program. The exchange copies between it and the NIC.
 ///
 /// Both functions call `with` once with the bytes of `range`, which lies inside of the memory, before they return; or they
-/// return [`Gone`] without a call. So whoever implements it decides when nothing touches the memory any more.
+/// return [`MemoryGone`] without a call. So whoever implements it decides when nothing touches the memory any more.
 pub trait HostMemory: Send + Sync {
     /// Returns the number of bytes.
     fn size(&self) -> usize;
@@ -28,18 +28,18 @@ pub trait HostMemory: Send + Sync {
     /// Lends bytes for reading.
     ///
     /// # Errors
-    /// [`Gone`].
-    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone>;
+    /// [`MemoryGone`].
+    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), MemoryGone>;
 
     /// Lends bytes for writing. `with` returns how many it has written, from the first on; the others keep their values.
     ///
     /// # Errors
-    /// [`Gone`].
+    /// [`MemoryGone`].
     fn write(
         &self,
         range: Range<usize>,
         with: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<(), Gone>;
+    ) -> Result<(), MemoryGone>;
 }
 
 /// A place that takes received payload over instead of having it copied: a device will gather it, by a list that the program gives it.
@@ -52,14 +52,14 @@ pub trait Landing: Send + Sync {
     /// Takes frags, the first byte of which belongs to `at`. Their memory is lent until the batch is released or dropped.
     ///
     /// # Errors
-    /// [`Gone`]: the bytes are not wanted any more.
-    fn land(&self, at: usize, batch: RxBatch) -> Result<(), Gone>;
+    /// [`MemoryGone`]: the bytes are not wanted any more.
+    fn land(&self, at: usize, batch: RxBatch) -> Result<(), MemoryGone>;
 
     /// Takes a copy of bytes that came in host memory, and belong to `at`.
     ///
     /// # Errors
     /// As [`land`](Self::land).
-    fn land_bytes(&self, at: usize, bytes: &[u8]) -> Result<(), Gone>;
+    fn land_bytes(&self, at: usize, bytes: &[u8]) -> Result<(), MemoryGone>;
 }
 
 /// Host memory behind a lock, for programs without pointers.
@@ -83,17 +83,18 @@ impl HostMemory for Buffer {
         self.with(|bytes| bytes.len())
     }
 
-    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone> {
-        self.with(|bytes| bytes.get(range).map(with)).ok_or(Gone)
+    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), MemoryGone> {
+        self.with(|bytes| bytes.get(range).map(with))
+            .ok_or(MemoryGone)
     }
 
     fn write(
         &self,
         range: Range<usize>,
         with: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), MemoryGone> {
         let written = self.with(|bytes| bytes.get_mut(range).map(with));
-        written.map(drop).ok_or(Gone)
+        written.map(drop).ok_or(MemoryGone)
     }
 }
 
@@ -415,7 +416,7 @@ impl Span {
         match &self.region.kind {
             Kind::Host(memory) => {
                 let lent = memory.read(range, &mut |bytes| out.copy_from_slice(bytes));
-                lent.map_err(|Gone| Cause::MemoryGone)
+                lent.map_err(|MemoryGone| Cause::MemoryGone)
             }
             Kind::Landing(_) => Err(Cause::MemoryGone),
             Kind::Device(device) => {
@@ -434,11 +435,11 @@ impl Span {
                     out.copy_from_slice(bytes);
                     out.len()
                 });
-                lent.map_err(|Gone| Cause::MemoryGone)
+                lent.map_err(|MemoryGone| Cause::MemoryGone)
             }
             Target::Landing(place, at) => {
                 let landed = place.land_bytes(at, bytes);
-                landed.map_err(|Gone| Cause::MemoryGone)
+                landed.map_err(|MemoryGone| Cause::MemoryGone)
             }
             Target::Device(memory, at) => {
                 let copied = memory.copy_in(at, bytes);
@@ -489,7 +490,9 @@ pub(super) fn gather(
             .gather_into(memory, *at)
             .map(drop)
             .map_err(|error| Cause::Copy(error.into())),
-        Target::Landing(place, at) => land(batch, &**place, *at).map_err(|Gone| Cause::MemoryGone),
+        Target::Landing(place, at) => {
+            land(batch, &**place, *at).map_err(|MemoryGone| Cause::MemoryGone)
+        }
         Target::Host(memory, range) => {
             let mut copied = Ok(());
             let range = range.start..range.start + bytes;
@@ -497,14 +500,14 @@ pub(super) fn gather(
                 copied = copy_frags(batch, out, pool);
                 out.len()
             });
-            lent.map_err(|Gone| Cause::MemoryGone)?;
+            lent.map_err(|MemoryGone| Cause::MemoryGone)?;
             copied
         }
     }
 }
 
 /// Hands a batch to a landing, which keeps it. A peer that sends single bytes must not make each of them cost a whole batch of host memory.
-fn land(batch: &mut RxBatch, place: &dyn Landing, mut at: usize) -> Result<(), Gone> {
+fn land(batch: &mut RxBatch, place: &dyn Landing, mut at: usize) -> Result<(), MemoryGone> {
     if batch.device_bytes() == 0 {
         for frag in &*batch {
             if let Frag::Linear(bytes) = frag {

@@ -6,7 +6,7 @@ use super::partial::done::Done;
 
 /// Counts the bytes of things that are loaded, and tells which are complete.
 #[derive(Debug, Default)]
-pub struct Coming {
+pub struct ArrivalCounter {
     /// Ranges of the source, and the number of the thing that each belongs to; sorted.
     spans: Vec<(Range<u64>, usize)>,
     /// Of each thing, its bytes that have not come.
@@ -14,7 +14,7 @@ pub struct Coming {
     done: Done,
 }
 
-impl Coming {
+impl ArrivalCounter {
     /// Returns the ranges of `count` things. No two overlap.
     ///
     /// # Panics
@@ -85,7 +85,7 @@ mod tests {
             (30..31, 2),
             (40..40, 3),
         ];
-        let mut coming = Coming::new(spans, 4);
+        let mut coming = ArrivalCounter::new(spans, 4);
         assert_eq!(coming.complete().collect::<Vec<_>>(), [3]);
         assert_eq!(coming.spans_in(&(9..20)), [(0..10, 0)]);
         assert_eq!(

@@ -9,4 +9,4 @@ mod stream;
 mod unverified;
 
 pub use options::{TlsClient, TlsError, TlsOptions};
-pub(crate) use stream::{Came, TlsStream};
+pub(crate) use stream::{TlsRead, TlsStream};

@@ -21,7 +21,7 @@ pub(crate) enum Transport {
 
 /// What a receive into host memory has brought.
 #[derive(Debug)]
-pub(crate) enum Came {
+pub(crate) enum ReadOutcome {
     Bytes,
     /// Nothing in the time limit of the stream.
     Nothing,
@@ -65,18 +65,18 @@ impl Transport {
         &mut self,
         batch: &mut RxBatch,
         text: &mut Vec<u8>,
-    ) -> Result<Came, LoadError> {
+    ) -> Result<ReadOutcome, LoadError> {
         match self {
             Self::Tcp(stream) => receive(stream, batch, text),
             Self::Tls(tls) => match tls.receive(&mut |bytes| {
                 text.extend_from_slice(bytes);
                 bytes.len()
             }) {
-                Ok(tls::Came::Bytes) => Ok(Came::Bytes),
-                Ok(tls::Came::Nothing) => Ok(Came::Nothing),
-                Ok(tls::Came::End) => Ok(Came::End),
-                Ok(tls::Came::Cut) => Ok(Came::Broken(CUT.to_owned())),
-                Err(LoadError::Broken { problem, .. }) => Ok(Came::Broken(problem)),
+                Ok(tls::TlsRead::Bytes) => Ok(ReadOutcome::Bytes),
+                Ok(tls::TlsRead::Nothing) => Ok(ReadOutcome::Nothing),
+                Ok(tls::TlsRead::End) => Ok(ReadOutcome::End),
+                Ok(tls::TlsRead::Cut) => Ok(ReadOutcome::Broken(CUT.to_owned())),
+                Err(LoadError::Broken { problem, .. }) => Ok(ReadOutcome::Broken(problem)),
                 Err(error) => Err(error),
             },
         }
@@ -88,7 +88,7 @@ impl Transport {
         let is_idle = match self {
             Self::Tcp(stream) => matches!(stream.peek(&mut [0]), Err(RecvError::WouldBlock)),
             // Tickets for later sessions come after the handshake.
-            Self::Tls(tls) => matches!(tls.receive(&mut |_| 0), Ok(tls::Came::Nothing)),
+            Self::Tls(tls) => matches!(tls.receive(&mut |_| 0), Ok(tls::TlsRead::Nothing)),
         };
         self.stream().set_nonblocking(false);
         is_idle
@@ -103,17 +103,17 @@ fn receive(
     stream: &mut Stream,
     batch: &mut RxBatch,
     text: &mut Vec<u8>,
-) -> Result<Came, LoadError> {
+) -> Result<ReadOutcome, LoadError> {
     let received = match stream.recv_at_most(batch, RECEIVE_BYTES) {
-        Ok(0) => return Ok(Came::End),
+        Ok(0) => return Ok(ReadOutcome::End),
         Ok(received) => received,
-        Err(RecvError::TimedOut { .. } | RecvError::WouldBlock) => return Ok(Came::Nothing),
-        Err(RecvError::Failed(error)) => return Ok(Came::Broken(error.to_string())),
+        Err(RecvError::TimedOut { .. } | RecvError::WouldBlock) => return Ok(ReadOutcome::Nothing),
+        Err(RecvError::Failed(error)) => return Ok(ReadOutcome::Broken(error.to_string())),
         Err(error) => return Err(error.into()),
     };
     let before = text.len();
     text.resize(before + received, 0);
     let copied = batch.copy_to(&mut text[before..]);
     copied.map_err(LoadError::Gather)?;
-    Ok(Came::Bytes)
+    Ok(ReadOutcome::Bytes)
 }

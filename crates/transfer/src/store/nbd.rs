@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
 use crate::load::LoadError;
-use crate::load::nbd::reply::{self, Header, Parsed, What};
+use crate::load::nbd::reply::{self, Content, Header, Parsed};
 use crate::load::nbd::{
     CMD_FLUSH, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FLAG_FUA, REQUEST_BYTES, Request, SHUTDOWN,
 };
@@ -70,19 +70,23 @@ impl NbdSession {
         let Header {
             cookie,
             is_last,
-            what,
+            content,
         } = header;
         let Some(write) = self.asked.get(&cookie).copied() else {
             return Err(self.invalid("a reply without a request"));
         };
-        match what {
-            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".to_owned())),
-            What::Error(errno) => return Err(self.refused(write, errno)),
+        match content {
+            Content::Error(SHUTDOWN) => {
+                return Err(Fault::Broken("the server shuts down".to_owned()));
+            }
+            Content::Error(errno) => return Err(self.refused(write, errno)),
             // A server may answer any request but a read with a simple reply.
-            What::All => {}
-            What::Nothing if self.is_structured && is_last => {}
-            What::Nothing => return Err(self.invalid("a reply of the kind that was not agreed on")),
-            What::Data { .. } | What::Hole { .. } => {
+            Content::All => {}
+            Content::Nothing if self.is_structured && is_last => {}
+            Content::Nothing => {
+                return Err(self.invalid("a reply of the kind that was not agreed on"));
+            }
+            Content::Data { .. } | Content::Hole { .. } => {
                 return Err(self.invalid("the reply to a write has payload"));
             }
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use devmem_tcp::Netdev;
 use devmem_transfer::exchange::{
-    Access, Carrier, Cause, Closing, Event, Fabric, Gone, HostMemory, INLINE_BYTES, Memory, Record,
-    Ticket, Violation,
+    Access, Carrier, Cause, Closing, Event, Fabric, HostMemory, INLINE_BYTES, Memory, MemoryGone,
+    Record, Ticket, Violation,
 };
 
 use crate::by_hand::ByHand;
@@ -186,9 +186,9 @@ impl HostMemory for Revocable {
         self.len
     }
 
-    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone> {
+    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), MemoryGone> {
         if self.is_gone.load(Ordering::Relaxed) {
-            return Err(Gone);
+            return Err(MemoryGone);
         }
         with(&vec![7; range.len()]);
         Ok(())
@@ -198,9 +198,9 @@ impl HostMemory for Revocable {
         &self,
         range: Range<usize>,
         with: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), MemoryGone> {
         if self.is_gone.load(Ordering::Relaxed) {
-            return Err(Gone);
+            return Err(MemoryGone);
         }
         let _written = with(&mut vec![0; range.len()]);
         Ok(())

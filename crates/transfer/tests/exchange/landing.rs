@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use devmem_tcp::{Dmabuf, Frag, RxBatch};
 use devmem_transfer::exchange::{
-    Access, Cause, Event, Gone, Landing, Memory, Options, Pool, Region,
+    Access, Cause, Event, Landing, Memory, MemoryGone, Options, Pool, Region,
 };
 
 use crate::world::{connect, device, host, options, pair_of, part, pattern, run};
@@ -30,8 +30,13 @@ impl Place {
         })
     }
 
-    fn with(&self, with: impl FnOnce(&mut Taken)) -> Result<(), Gone> {
-        self.taken.lock().unwrap().as_mut().map(with).ok_or(Gone)
+    fn with(&self, with: impl FnOnce(&mut Taken)) -> Result<(), MemoryGone> {
+        self.taken
+            .lock()
+            .unwrap()
+            .as_mut()
+            .map(with)
+            .ok_or(MemoryGone)
     }
 
     /// Returns the message, read where it lies.
@@ -63,11 +68,11 @@ impl Landing for Place {
         self.size
     }
 
-    fn land(&self, at: usize, batch: RxBatch) -> Result<(), Gone> {
+    fn land(&self, at: usize, batch: RxBatch) -> Result<(), MemoryGone> {
         self.with(|taken| taken.batches.push((at, batch)))
     }
 
-    fn land_bytes(&self, at: usize, bytes: &[u8]) -> Result<(), Gone> {
+    fn land_bytes(&self, at: usize, bytes: &[u8]) -> Result<(), MemoryGone> {
         self.with(|taken| taken.bytes.push((at, bytes.to_vec())))
     }
 }

@@ -26,7 +26,7 @@ use tool::peer::Peer;
 use tool::rate::Rate;
 use tool::sender::{Share, pattern_of, shares};
 use tool::signals::StopFlag;
-use tool::source::{Made, Source};
+use tool::source::{GeneratedPattern, Source};
 use tool::transmit::{SendStats, Transmit};
 use tool::undelivered::Undelivered;
 
@@ -161,7 +161,10 @@ fn send_one(
         .connect(to)
         .with_context(|| format!("connect to {to}"))?;
     let local = stream.local_addr().context("the connection has ended")?;
-    let mut source = Source::made(Made::Position(pattern_of(local.port())), share.bytes);
+    let mut source = Source::made(
+        GeneratedPattern::Position(pattern_of(local.port())),
+        share.bytes,
+    );
     Transmit::new(&mut stream, tx, region, share.write_size)?.run(&mut source, go_on)
 }
 

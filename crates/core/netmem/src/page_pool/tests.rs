@@ -137,7 +137,9 @@ fn a_full_cache_gives_its_older_half_to_the_provider() {
     let mut out = Vec::new();
     assert_eq!(pool.alloc_bulk(128, &mut out), 128);
     assert_eq!(provider.free_niovs(), 1024 - 128);
-    pool.recycle_bulk(out);
+    for netmem in out {
+        pool.recycle(netmem);
+    }
     // 64 fit; the 65th and the 97th find it full and send 32 away.
     let stats = pool.stats();
     assert_eq!((stats.recycle_cached, stats.recycle_cache_full), (126, 2));
@@ -178,13 +180,17 @@ fn runs_are_adjacent_from_the_provider_and_from_the_cache() {
         if reversed {
             run.reverse();
         }
-        pool.recycle_bulk(run.drain(..));
+        for netmem in run.drain(..) {
+            pool.recycle(netmem);
+        }
         assert_eq!(pool.alloc_contiguous(17, &mut run), 17);
         assert_eq!(indices(&run), fresh);
         assert!(run.windows(2).all(|pair| pair[1].is_right_after(&pair[0])));
     }
     assert_eq!((pool.stats().alloc_slow, pool.stats().alloc_fast), (1, 34));
-    pool.recycle_bulk(run);
+    for netmem in run {
+        pool.recycle(netmem);
+    }
     pool.assert_all_home();
 }
 
@@ -198,7 +204,9 @@ fn a_run_that_is_scattered_in_the_cache_is_allocated_by_the_provider() {
     let (even, odd): (Vec<_>, Vec<_>) = low
         .into_iter()
         .partition(|netmem| index(netmem).is_multiple_of(2));
-    pool.recycle_bulk(even.into_iter().chain(odd));
+    for netmem in even.into_iter().chain(odd) {
+        pool.recycle(netmem);
+    }
     let mut run = Vec::new();
     assert_eq!(pool.alloc_contiguous(16, &mut run), 16);
     assert_eq!(indices(&run), (0..16).collect::<Vec<_>>());
@@ -215,7 +223,9 @@ fn without_a_run_single_net_iovs_are_allocated() {
     let (even, odd): (Vec<_>, Vec<_>) = all
         .into_iter()
         .partition(|netmem| index(netmem).is_multiple_of(2));
-    pool.recycle_bulk(even);
+    for netmem in even {
+        pool.recycle(netmem);
+    }
     let mut got = Vec::new();
     assert_eq!(pool.alloc_contiguous(40, &mut got), 32);
     assert!(got.iter().all(|netmem| index(netmem).is_multiple_of(2)));
@@ -229,7 +239,7 @@ fn handles_of_another_pool_go_home_to_that_pool() {
     let ((mut mine, _), (mut other, _)) = (pool_of(&here, 4), pool_of(&there, 4));
     let (a, b) = (other.alloc().unwrap(), other.alloc().unwrap());
     mine.recycle(a);
-    mine.recycle_bulk([b]);
+    mine.recycle(b);
     assert_eq!(mine.stats(), PoolStats::default());
     other.assert_all_home();
     assert_eq!(other.available_niovs(), 16);
@@ -455,8 +465,9 @@ impl Model {
                 self.out.extend(shared.into_iter().flatten());
             }
             Step::Recycle(at) => {
-                let taken = self.take(at);
-                self.pool.recycle_bulk(taken.map(|(netmem, _)| netmem));
+                if let Some((netmem, _)) = self.take(at) {
+                    self.pool.recycle(netmem);
+                }
             }
             Step::Drop(at) => drop(self.take(at)),
             Step::DropLast(n) => {

@@ -13,24 +13,24 @@ pub struct FrameCutter {
 
 /// A super-packet that cannot be cut: its headers are invalid, it is not TCP, or it has no payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uncut;
+pub struct CutError;
 
 impl FrameCutter {
     /// Passes the segments of `frame`, with up to `size` bytes of payload and a complete checksum each, to `each`.
     ///
     /// # Errors
-    /// [`Uncut`]; nothing was passed then.
+    /// [`CutError`]; nothing was passed then.
     pub fn cut(
         &mut self,
         frame: &[u8],
         size: NonZeroU16,
         mut each: impl FnMut(&[u8]),
-    ) -> Result<(), Uncut> {
-        let headers = RxHeaders::parse(frame, frame.len()).map_err(|_| Uncut)?;
-        let (head, rest) = frame.split_at_checked(headers.header_len).ok_or(Uncut)?;
-        let payload = rest.get(..headers.payload_len).ok_or(Uncut)?;
+    ) -> Result<(), CutError> {
+        let headers = RxHeaders::parse(frame, frame.len()).map_err(|_| CutError)?;
+        let (head, rest) = frame.split_at_checked(headers.header_len).ok_or(CutError)?;
+        let payload = rest.get(..headers.payload_len).ok_or(CutError)?;
         if payload.is_empty() {
-            return Err(Uncut);
+            return Err(CutError);
         }
         // The segments have their length in the header, so a jumbo payload option is removed.
         let mut head = SmallVec::<[u8; 128]>::from_slice(head);
@@ -40,7 +40,7 @@ impl FrameCutter {
             header_len: len,
             ..headers
         };
-        let mut cut = SegmentHeaders::new(&headers).ok_or(Uncut)?;
+        let mut cut = SegmentHeaders::new(&headers).ok_or(CutError)?;
         let mut left = payload.len();
         for part in payload.chunks(size.get().into()) {
             left -= part.len();

@@ -46,7 +46,7 @@ pub struct NeedsOffloads;
 #[error(
     "the first packet from the other end is not a hello: it may be another program, or another version"
 )]
-pub struct NoHello;
+pub struct HelloError;
 
 /// Result of [`WireHello::receive_from`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +90,13 @@ impl WireHello {
     /// Parses the first packet of the other end.
     ///
     /// # Errors
-    /// [`NoHello`]: it is not a hello, or of another version.
-    pub fn parse(packet: &[u8]) -> Result<Self, NoHello> {
-        let packet: &[u8; Self::LEN] = packet.try_into().map_err(|_| NoHello)?;
+    /// [`HelloError`]: it is not a hello, or of another version.
+    pub fn parse(packet: &[u8]) -> Result<Self, HelloError> {
+        let packet: &[u8; Self::LEN] = packet.try_into().map_err(|_| HelloError)?;
         let [m0, m1, m2, m3, v0, v1, f0, f1, s0, s1, _, _] = *packet;
         let version = u16::from_le_bytes([v0, v1]);
         if [m0, m1, m2, m3] != Self::MAGIC || version != Self::VERSION {
-            return Err(NoHello);
+            return Err(HelloError);
         }
         let flags = u16::from_le_bytes([f0, f1]);
         Ok(Self {
@@ -198,7 +198,7 @@ mod tests {
         let mut other = hello.emit();
         other[4] = 2;
         for packet in [&other[..], &hello.emit()[..11], &[0; 12], &[0; 70], &[]] {
-            assert_eq!(WireHello::parse(packet), Err(NoHello));
+            assert_eq!(WireHello::parse(packet), Err(HelloError));
         }
     }
 }

@@ -20,7 +20,7 @@ const ASK_GAP: Duration = Duration::from_millis(100);
 
 /// What to do with the socket on which the kernel reports about the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum StatusQuery {
     /// Read the messages that have arrived.
     Read,
     /// Ask for a message with the current state and counters.
@@ -32,7 +32,7 @@ pub struct InterfaceReports {
     /// Readable when a message has arrived.
     pub socket: OwnedFd,
     /// Does what it is told, without waiting, and returns the news; `None` if there are none.
-    pub look: Box<dyn FnMut(Look) -> Option<InterfaceStatus> + Send>,
+    pub look: Box<dyn FnMut(StatusQuery) -> Option<InterfaceStatus> + Send>,
 }
 
 /// The queues of a macvtap interface. It has no errors that say that its interface is down or gone: the kernel drops what is
@@ -79,7 +79,7 @@ impl MacvtapLink {
             ask_at: None,
             lost: 0,
         };
-        link.look(Look::Ask);
+        link.look(StatusQuery::Ask);
         Ok(link)
     }
 
@@ -90,7 +90,7 @@ impl MacvtapLink {
         self
     }
 
-    fn look(&mut self, look: Look) {
+    fn look(&mut self, look: StatusQuery) {
         let Some(InterfaceStatus { state, lost }) = (self.reports.look)(look) else {
             return;
         };
@@ -114,7 +114,7 @@ impl Link for MacvtapLink {
         match received {
             Ok(LinkReceived::None) if now >= self.read_at => {
                 self.read_at = now + READ_GAP;
-                self.look(Look::Read);
+                self.look(StatusQuery::Read);
             }
             Ok(LinkReceived::Placed { .. }) => {
                 self.ask_at.get_or_insert(now + ASK_GAP);
@@ -150,7 +150,7 @@ impl Link for MacvtapLink {
     fn take_lost(&mut self, now: Instant) -> u64 {
         if self.ask_at.is_some_and(|at| now >= at) {
             self.ask_at = None;
-            self.look(Look::Ask);
+            self.look(StatusQuery::Ask);
         }
         std::mem::take(&mut self.lost)
     }

@@ -15,7 +15,7 @@
 //!
 //! What a peer can do: it may change bytes while they are copied, which changes the received bytes and nothing else (`mapped`
 //! copies each byte once); name ranges or files that do not exist, which drops the frame; send files that may get shorter, or
-//! anything else that is no record, which ends the wire; not let go of memory, which keeps at most [`outgoing::SLOTS`] frames
+//! anything else that is no record, which ends the wire; not let go of memory, which keeps at most [`limits::SLOTS`] frames
 //! in use until the wire ends; write nonsense into its ring, which ends the wire, or change it while it is read, which changes what it has sent
 //! and nothing else, because each packet is copied before it is parsed. Descriptors that come with a packet are closed in another thread unless they are memory files, because
 //! closing may wait, and one call takes a few records of files only.
@@ -23,6 +23,7 @@
 mod arrivals;
 mod departures;
 mod incoming;
+mod limits;
 mod notes;
 mod outgoing;
 mod own_memory;

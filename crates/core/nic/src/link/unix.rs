@@ -15,7 +15,7 @@ use peer_socket::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::hello::{
-    HELLO_LIMIT, HelloOutcome, NeedsOffloads, NoHello, WireHello, connect_to, set_wire_buffers,
+    HELLO_LIMIT, HelloError, HelloOutcome, NeedsOffloads, WireHello, connect_to, set_wire_buffers,
 };
 use super::shared::{SHARED_PACKET_LEN, SharedWire};
 use super::socket_events::SocketEvents;
@@ -70,7 +70,7 @@ impl UnixLink {
     /// [`HELLO_LIMIT`] each.
     ///
     /// # Errors
-    /// The connection fails; `TimedOut` without an answer; [`NoHello`] if the answer is not a hello; [`NeedsOffloads`] if the
+    /// The connection fails; `TimedOut` without an answer; [`HelloError`] if the answer is not a hello; [`NeedsOffloads`] if the
     /// listening end refuses this one; and as [`new`](Self::new).
     pub fn join(path: &Path, ours: WireHello) -> io::Result<Self> {
         let socket = connect_to_listener(path, ours)?;
@@ -81,7 +81,7 @@ impl UnixLink {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let HelloOutcome::Hello(theirs) = WireHello::receive_from(&socket) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, NoHello));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, HelloError));
         };
         if theirs.refuses(ours) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, NeedsOffloads));

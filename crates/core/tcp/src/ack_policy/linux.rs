@@ -11,7 +11,7 @@ use wire::Instant;
 
 use super::decision::{AckDelay, AckFacts as Facts, AckTime};
 use crate::config::{DELAYED_ACK, QUICK_ACKS, RTO_MIN};
-use crate::ecn::echo::Haste;
+use crate::ecn::echo::AckUrgency;
 
 /// Longest time that an ACK is delayed (linux `TCP_DELACK_MAX`).
 const DELAYED_ACK_MAX: Duration = Duration::from_millis(200);
@@ -69,10 +69,10 @@ impl LinuxAcks {
         self.ato = Some(ATO_MIN);
     }
 
-    pub(super) fn on_mark(&mut self, haste: Haste) -> AckTime {
+    pub(super) fn on_mark(&mut self, haste: AckUrgency) -> AckTime {
         match haste {
-            Haste::No => AckTime::Unchanged,
-            Haste::Marked | Haste::Repeated => {
+            AckUrgency::No => AckTime::Unchanged,
+            AckUrgency::Marked | AckUrgency::Repeated => {
                 self.begin_quick();
                 AckTime::Now
             }

@@ -7,7 +7,7 @@ use wire::Instant;
 use super::decision::{AckDelay, AckFacts, AckTime};
 use super::interactive::Interactive;
 use crate::config::{ACK_BYTES_MAX, AckConfig};
-use crate::ecn::echo::Haste;
+use crate::ecn::echo::AckUrgency;
 
 /// In this time after an ACK of at least [`BULK_BYTES`], an empty link alone makes no ACK due: the next poll decides. A receiver that
 /// is about as fast as the sender empties the link after almost every packet, so that it would acknowledge every second one; in
@@ -92,10 +92,10 @@ impl WhenDrained {
     }
 
     /// The ECN field of arriving data calls for a fast ACK.
-    pub(super) fn on_mark(&mut self, haste: Haste) -> AckTime {
+    pub(super) fn on_mark(&mut self, haste: AckUrgency) -> AckTime {
         match haste {
-            Haste::Marked => AckTime::Now,
-            Haste::No | Haste::Repeated => AckTime::Unchanged,
+            AckUrgency::Marked => AckTime::Now,
+            AckUrgency::No | AckUrgency::Repeated => AckTime::Unchanged,
         }
     }
 

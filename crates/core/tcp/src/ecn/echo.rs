@@ -29,7 +29,7 @@ pub(crate) struct EarlierAck {
 
 /// Effect of the ECN field of arriving data on its ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Haste {
+pub enum AckUrgency {
     /// None.
     No,
     /// It is the first mark since the last CWR: the ACK should not wait, because the sender will have a small window. DCTCP: marks
@@ -88,36 +88,36 @@ impl Echo {
     }
 
     /// Takes the ECN field of new data (linux `__tcp_ecn_check_ce`, net/ipv4/tcp_dctcp.h `dctcp_ece_ack_update`).
-    pub(crate) fn on_data(&mut self, ecn: Ecn) -> Haste {
+    pub(crate) fn on_data(&mut self, ecn: Ecn) -> AckUrgency {
         match self.mode {
-            EcnMode::Off | EcnMode::Accurate => Haste::No,
+            EcnMode::Off | EcnMode::Accurate => AckUrgency::No,
             EcnMode::Classic => self.on_data_until_cwr(ecn),
             EcnMode::Dctcp => {
                 let is_marked = ecn == Ecn::Ce;
                 self.seen |= ecn != Ecn::NotEct;
                 self.ce_received += u64::from(is_marked);
                 match core::mem::replace(&mut self.echoes, is_marked) == is_marked {
-                    true => Haste::No,
-                    false => Haste::Marked,
+                    true => AckUrgency::No,
+                    false => AckUrgency::Marked,
                 }
             }
         }
     }
 
-    fn on_data_until_cwr(&mut self, ecn: Ecn) -> Haste {
+    fn on_data_until_cwr(&mut self, ecn: Ecn) -> AckUrgency {
         match ecn {
-            Ecn::NotEct if self.seen => Haste::Repeated,
-            Ecn::NotEct => Haste::No,
+            Ecn::NotEct if self.seen => AckUrgency::Repeated,
+            Ecn::NotEct => AckUrgency::No,
             Ecn::Ect0 | Ecn::Ect1 => {
                 self.seen = true;
-                Haste::No
+                AckUrgency::No
             }
             Ecn::Ce => {
                 self.seen = true;
                 self.ce_received += 1;
                 match core::mem::replace(&mut self.echoes, true) {
-                    true => Haste::No,
-                    false => Haste::Marked,
+                    true => AckUrgency::No,
+                    false => AckUrgency::Marked,
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use wire::Ecn;
 
-use super::echo::{CwrAnswer, EarlierAck, Echo, Haste};
+use super::echo::{AckUrgency, CwrAnswer, EarlierAck, Echo};
 use super::*;
 use crate::config::EcnPolicy;
 use crate::seqnum::SeqNum;
@@ -94,13 +94,13 @@ fn a_repeated_syn_does_not_request_ecn_unless_configured() {
 #[test]
 fn a_mark_is_echoed_until_cwr() {
     let mut echo = Echo::new(EcnMode::Classic);
-    assert_eq!(echo.on_data(Ecn::NotEct), Haste::No);
-    assert_eq!(echo.on_data(Ecn::Ect0), Haste::No);
+    assert_eq!(echo.on_data(Ecn::NotEct), AckUrgency::No);
+    assert_eq!(echo.on_data(Ecn::Ect0), AckUrgency::No);
     assert!(!echo.is_due() && echo.seen());
-    assert_eq!(echo.on_data(Ecn::Ce), Haste::Marked);
-    assert_eq!(echo.on_data(Ecn::Ce), Haste::No);
+    assert_eq!(echo.on_data(Ecn::Ce), AckUrgency::Marked);
+    assert_eq!(echo.on_data(Ecn::Ce), AckUrgency::No);
     assert!(echo.is_due());
-    assert_eq!(echo.on_data(Ecn::NotEct), Haste::Repeated);
+    assert_eq!(echo.on_data(Ecn::NotEct), AckUrgency::Repeated);
     echo.on_cwr();
     assert!(!echo.is_due());
     assert_eq!(echo.ce_received(), 2);
@@ -110,11 +110,11 @@ fn a_mark_is_echoed_until_cwr() {
 fn dctcp_echoes_what_each_ack_is_about_whatever_cwr_says() {
     let mut echo = Echo::new(EcnMode::Dctcp);
     for (ecn, haste, ece) in [
-        (Ecn::Ect0, Haste::No, false),
-        (Ecn::Ce, Haste::Marked, true),
-        (Ecn::Ce, Haste::No, true),
-        (Ecn::Ect0, Haste::Marked, false),
-        (Ecn::NotEct, Haste::No, false),
+        (Ecn::Ect0, AckUrgency::No, false),
+        (Ecn::Ce, AckUrgency::Marked, true),
+        (Ecn::Ce, AckUrgency::No, true),
+        (Ecn::Ect0, AckUrgency::Marked, false),
+        (Ecn::NotEct, AckUrgency::No, false),
     ] {
         assert_eq!((echo.on_data(ecn), echo.is_due()), (haste, ece), "{ecn:?}");
         echo.on_cwr();
@@ -125,7 +125,7 @@ fn dctcp_echoes_what_each_ack_is_about_whatever_cwr_says() {
     echo.before_data(Ecn::Ect0, at);
     assert_eq!(echo.take_earlier(), None, "no change");
     echo.before_data(Ecn::Ce, at);
-    assert_eq!(echo.on_data(Ecn::Ce), Haste::Marked);
+    assert_eq!(echo.on_data(Ecn::Ce), AckUrgency::Marked);
     let earlier = EarlierAck {
         ack: at,
         ece: false,
@@ -162,7 +162,7 @@ fn dctcp_asks_and_accepts_whatever_the_policy_says_and_other_ends_refuse_it() {
 #[test]
 fn nothing_is_echoed_or_answered_where_ecn_was_not_agreed_on() {
     let mut echo = Echo::default();
-    assert_eq!(echo.on_data(Ecn::Ce), Haste::No);
+    assert_eq!(echo.on_data(Ecn::Ce), AckUrgency::No);
     assert!(!echo.is_due() && !echo.seen());
     let mut answer = CwrAnswer::default();
     answer.on_reduced();

@@ -6,13 +6,14 @@ use std::ffi::{c_int, c_void};
 
 use transfer::exchange::TICKET_BYTES;
 
-use super::kernels::NetDeviceHandle;
 use super::{device, number, pointer, write};
 use crate::comm;
-use crate::config::Unpack;
+use crate::config::{self, Unpack};
+use crate::contexts::NO_CONTEXT;
 use crate::dials;
 use crate::failure::{Code, Failure, finish};
-use crate::state::{self, NO_CONTEXT, Reader};
+use crate::listeners::{self, Reader};
+use crate::raw::kernels::NetDeviceHandle;
 use crate::unpack;
 
 /// Returns the bytes of a handle.
@@ -45,7 +46,7 @@ pub(super) unsafe extern "C" fn listen_v11(
         unsafe { write(listening, pointer(None)) }?;
         // SAFETY: NCCL gives 128 bytes for the handle.
         let handle = unsafe { bytes(handle) }?;
-        let made = state::listen(number(context), device(dev)?, handle)?;
+        let made = listeners::listen(number(context), device(dev)?, handle)?;
         // SAFETY: as above.
         unsafe { write(listening, pointer(Some(made))) }
     })
@@ -106,7 +107,7 @@ pub(super) unsafe extern "C" fn accept(
             true => Reader::Other,
             false => Reader::Kernels,
         };
-        let Some(made) = state::accept(number(listening), reader)? else {
+        let Some(made) = listeners::accept(number(listening), reader)? else {
             return Ok(());
         };
         if let Some(address) = made.handle {
@@ -133,7 +134,7 @@ pub(super) unsafe extern "C" fn accept(
 unsafe fn room_for_handle(
     device_handle: *mut *mut c_void,
 ) -> Result<*mut NetDeviceHandle, Failure> {
-    if state::config()?.unpack == Unpack::Here {
+    if config::current()?.unpack == Unpack::Here {
         return Ok(std::ptr::null_mut());
     }
     // SAFETY: by the contract.
@@ -151,6 +152,6 @@ pub(super) unsafe extern "C" fn close(communicator: *mut c_void) -> c_int {
 pub(super) unsafe extern "C" fn close_listen(listening: *mut c_void) -> c_int {
     finish("closeListen", || match number(listening) {
         0 => Ok(()),
-        number => state::close_listen(number),
+        number => listeners::close(number),
     })
 }

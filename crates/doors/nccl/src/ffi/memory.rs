@@ -5,13 +5,13 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 
-use super::abi::{POINTER_CUDA, POINTER_HOST};
-use super::gpu::{Exported, GpuRange};
-use super::host::HostRange;
 use super::{number, pointer, write};
 use crate::comm::comm;
 use crate::failure::{Code, Failure, finish};
 use crate::memory;
+use crate::raw::abi::{POINTER_CUDA, POINTER_HOST};
+use crate::raw::gpu::{Exported, GpuRange};
+use crate::raw::host::HostRange;
 
 pub(super) unsafe extern "C" fn reg_mr(
     communicator: *mut c_void,

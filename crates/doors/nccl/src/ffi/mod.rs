@@ -1,6 +1,6 @@
 // UNSAFETY: the functions that NCCL calls, with its pointers to read and write; each says what it takes for granted.
 
-//! The functions of the plugin, and what else touches memory of NCCL.
+//! The functions of the plugin, as NCCL calls them.
 //!
 //! # Safety
 //! Of every function: the pointers lead to what NCCL's network interface says, or are null where it allows that.
@@ -11,12 +11,7 @@
     reason = "the island; one sentence, above, holds for all, and the names are NCCL's"
 )]
 
-pub mod abi;
 mod connections;
-pub(crate) mod gpu;
-pub(crate) mod host;
-pub mod kernels;
-pub(crate) mod log;
 mod memory;
 mod setup;
 mod tables;

@@ -4,16 +4,17 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::abi::{
+use super::{device, number, pointer, write};
+use crate::comm::MAX_RECVS;
+use crate::config::{self, Unpack};
+use crate::contexts;
+use crate::failure::{Code, Failure, finish};
+use crate::gpu;
+use crate::raw::abi::{
     CommonProperties, LogFn, POINTER_DMABUF, POINTER_HOST, PropertiesV8, PropertiesV9,
     PropertiesV11, PropertiesV12,
 };
-use super::{device, log, number, pointer, write};
-use crate::comm::MAX_RECVS;
-use crate::config::Unpack;
-use crate::failure::{Code, Failure, finish};
-use crate::gpu;
-use crate::state::{self, begin_context, end_context};
+use crate::raw::log;
 use crate::unpack;
 
 /// Largest message.
@@ -24,7 +25,7 @@ const LATENCY: f32 = 20.0;
 
 pub(super) unsafe extern "C" fn init(log: Option<LogFn>) -> c_int {
     log::set(log);
-    finish("init", || state::init().map(drop))
+    finish("init", || contexts::init().map(drop))
 }
 
 pub(super) unsafe extern "C" fn init_v10(log: Option<LogFn>, _profiler: *mut c_void) -> c_int {
@@ -41,7 +42,7 @@ pub(super) unsafe extern "C" fn init_v11(
 ) -> c_int {
     log::set(log);
     finish("init", || {
-        let number = begin_context()?;
+        let number = contexts::begin()?;
         // SAFETY: NCCL gives room for the context.
         unsafe { write(context, pointer(Some(number))) }
     })
@@ -49,14 +50,14 @@ pub(super) unsafe extern "C" fn init_v11(
 
 pub(super) unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
     finish("finalize", || {
-        end_context(number(context));
+        contexts::end(number(context));
         Ok(())
     })
 }
 
 pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> c_int {
     finish("devices", || {
-        let devices = state::config()?.devices.len();
+        let devices = config::current()?.devices.len();
         let devices = c_int::try_from(devices);
         let devices = devices.map_err(|_| Failure::new(Code::Usage, "too many devices"))?;
         // SAFETY: NCCL gives room for the number.
@@ -65,7 +66,7 @@ pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> c_int {
 }
 
 fn common(index: c_int) -> Result<CommonProperties, Failure> {
-    let config = state::config()?;
+    let config = config::current()?;
     let wanted = config.devices.get(device(index)?);
     let wanted = wanted.ok_or_else(|| {
         let devices = config.devices.len();
@@ -179,7 +180,7 @@ impl Properties for PropertiesV12 {
 /// Called by the loader when the library is closed, or the process ends: no thread of ours may run code that is unmapped.
 extern "C" fn unload() {
     finish("unload", || {
-        state::unload();
+        contexts::unload();
         Ok(())
     });
 }

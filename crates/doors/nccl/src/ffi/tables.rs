@@ -6,12 +6,12 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::abi::{
-    MemoryCalls, PluginV8, PluginV9, PluginV10, PluginV11, PropertiesV11, PropertiesV12, Tail,
-};
-use super::kernels::{GetDeviceMr, IrecvConsumed};
 use super::{connections, memory, setup, transfers};
 use crate::config::Unpack;
+use crate::raw::abi::{
+    MemoryCalls, PluginV8, PluginV9, PluginV10, PluginV11, PropertiesV11, PropertiesV12, Tail,
+};
+use crate::raw::kernels::{GetDeviceMr, IrecvConsumed};
 
 /// Plugins contain pointers to functions and to a constant string; what is changed is atomic.
 #[repr(transparent)]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_tcp::cuda::{self, Device, SharedWords};
 use devmem_tcp::{Dmabuf, Frag, RxBatch};
-use transfer::exchange::{Gone, Landing};
+use transfer::exchange::{Landing, MemoryGone};
 
 use self::layout::{DeviceHandle, SLOT_ENTRIES, SLOTS, WORDS, count_at, list_at};
 use self::list::{BadPieces, List, Move, Piece, Source};
@@ -150,12 +150,12 @@ impl Landing for Arrival {
         self.room
     }
 
-    fn land(&self, at: usize, batch: RxBatch) -> Result<(), Gone> {
+    fn land(&self, at: usize, batch: RxBatch) -> Result<(), MemoryGone> {
         self.arrived().batches.push((at, batch));
         Ok(())
     }
 
-    fn land_bytes(&self, at: usize, bytes: &[u8]) -> Result<(), Gone> {
+    fn land_bytes(&self, at: usize, bytes: &[u8]) -> Result<(), MemoryGone> {
         self.arrived().bytes.push((at, bytes.to_vec()));
         Ok(())
     }

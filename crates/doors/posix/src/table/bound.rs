@@ -6,13 +6,13 @@ use devmem_uapi::Errno;
 use stack::BindAddr;
 
 use super::{FileKind, Sock, SockState, Table};
-use crate::sockaddr::{Given, parse};
+use crate::sockaddr::{ParsedAddress, parse};
 
 /// How a port was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
     /// By the program: a conflict is allowed if both sockets permit it.
-    Given,
+    ParsedAddress,
     /// By the table: it must be unused.
     Ours,
 }
@@ -36,8 +36,8 @@ impl Table {
     pub fn bind(&mut self, fd: i32, address: &[u8]) -> Result<(), Errno> {
         let sock = self.sock(fd)?;
         let address = match parse(address, sock.family)? {
-            Given::Address(address) => address,
-            Given::Unspec => return Err(Errno::EAFNOSUPPORT),
+            ParsedAddress::Address(address) => address,
+            ParsedAddress::Unspec => return Err(Errno::EAFNOSUPPORT),
         };
         let has_port = sock.bound.is_some_and(|bound| bound.port() != 0);
         if has_port || sock.state != SockState::Fresh {
@@ -53,7 +53,9 @@ impl Table {
         let address = match address.port() {
             0 if without_port => address,
             0 => self.free_port(fd, address)?,
-            _ if self.is_taken(fd, address, Choice::Given) => return Err(Errno::EADDRINUSE),
+            _ if self.is_taken(fd, address, Choice::ParsedAddress) => {
+                return Err(Errno::EADDRINUSE);
+            }
             _ => address,
         };
         self.sock_mut(fd)?.kept = Some(given);
@@ -92,7 +94,7 @@ impl Table {
             let shared = reuse && other.options.reuse_addr && !listens
                 || reuse_port && other.options.reuse_port;
             theirs.is_some_and(|theirs| theirs.overlaps(&local))
-                && !(shared && choice == Choice::Given)
+                && !(shared && choice == Choice::ParsedAddress)
         };
         let owners = self.by_port.get(&address.port());
         let mut others = owners
@@ -100,7 +102,7 @@ impl Table {
             .flatten()
             .filter(|index| Some(**index) != own);
         // Connections without a file, TIME-WAIT among them, count as opened with SO_REUSEADDR: nothing else is known.
-        let shares = (reuse || reuse_port) && choice == Choice::Given;
+        let shares = (reuse || reuse_port) && choice == Choice::ParsedAddress;
         others.any(conflicts) || !shares && self.stack.is_port_in_use(local)
     }
 

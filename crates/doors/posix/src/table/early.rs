@@ -9,7 +9,7 @@ use wire::Instant;
 use super::send::{SendArgs, UnderWay};
 use super::{SockState, Table};
 use crate::abi::MSG_FASTOPEN;
-use crate::sockaddr::{Given, parse};
+use crate::sockaddr::{ParsedAddress, parse};
 
 /// Whether a send has begun a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,10 +110,10 @@ impl Table {
         }
         let sock = self.sock(fd)?;
         match (sock.state, parse(address, sock.family)?) {
-            (_, Given::Unspec) => Err(Errno::EOPNOTSUPP),
+            (_, ParsedAddress::Unspec) => Err(Errno::EOPNOTSUPP),
             (SockState::Connecting(id), _) => self.connect_outcome(fd, id).map(|()| None),
             (SockState::Connected(_) | SockState::Listening(_), _) => Err(Errno::EISCONN),
-            (SockState::Fresh, Given::Address(remote)) => Ok(Some(remote)),
+            (SockState::Fresh, ParsedAddress::Address(remote)) => Ok(Some(remote)),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use devmem_uapi::Errno;
 
-use super::ready::{ANYTHING, News, READABLE};
+use super::ready::{ANYTHING, ChangedBits, READABLE};
 use super::{FileKind, Table};
 use crate::abi::{ctl, ev};
 
@@ -248,7 +248,7 @@ impl Table {
 
     /// Wakes the epolls that watch a file for `news`; of those with EPOLLEXCLUSIVE, only the first with a waiting
     /// thread.
-    pub(super) fn wake_watchers(&mut self, index: usize, news: News) {
+    pub(super) fn wake_watchers(&mut self, index: usize, news: ChangedBits) {
         let Some(file) = self.files.get(index) else {
             return;
         };

@@ -12,7 +12,7 @@ use crate::abi::{
     IPPROTO_MPTCP, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOCK_TYPE_MASK, SOMAXCONN,
 };
 use crate::options::Options;
-use crate::sockaddr::{Family, Given, emit, parse};
+use crate::sockaddr::{Family, ParsedAddress, emit, parse};
 
 impl Table {
     /// socket(2).
@@ -134,15 +134,19 @@ impl Table {
         let sock = self.sock(fd)?;
         let given = parse(address, sock.family)?;
         match (sock.state, given) {
-            (state, Given::Unspec) => self.disconnect(fd, state),
+            (state, ParsedAddress::Unspec) => self.disconnect(fd, state),
             (SockState::Listening(_), _) => Err(Errno::EISCONN),
             (SockState::Connected(_), _) => Err(Errno::EISCONN),
             (SockState::Connecting(id), _) => self.connect_outcome(fd, id),
-            (SockState::Fresh, Given::Address(_)) if sock.deferred.is_some() => Err(Errno::EISCONN),
-            (SockState::Fresh, Given::Address(remote)) => match self.defer(fd, remote, now)? {
-                true => Ok(()),
-                false => self.connect_to(fd, remote, now),
-            },
+            (SockState::Fresh, ParsedAddress::Address(_)) if sock.deferred.is_some() => {
+                Err(Errno::EISCONN)
+            }
+            (SockState::Fresh, ParsedAddress::Address(remote)) => {
+                match self.defer(fd, remote, now)? {
+                    true => Ok(()),
+                    false => self.connect_to(fd, remote, now),
+                }
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_uapi::Errno;
 
-use super::ready::{ANYTHING, News, READABLE, WRITABLE};
+use super::ready::{ANYTHING, ChangedBits, READABLE, WRITABLE};
 use super::{File, FileKind, Table};
 use crate::abi::{SOCK_CLOEXEC, SOCK_NONBLOCK, ev, fcntl};
 
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// Tells the epolls that watch a pipe's end what changed. A closed end has no watchers.
-    fn wake_pipe_end(&mut self, end: FileId, news: News) {
+    fn wake_pipe_end(&mut self, end: FileId, news: ChangedBits) {
         let is_open = |file: &File| file.serial == end.serial;
         if self.files.get(end.index).is_some_and(is_open) {
             self.wake_watchers(end.index, news);

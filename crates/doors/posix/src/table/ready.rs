@@ -9,14 +9,14 @@ use super::{FileKind, Sock, SockState, Table};
 use crate::abi::ev;
 
 /// Bits of poll(2) that may have changed, for watchers to check; 0: any of them.
-pub type News = u32;
+pub type ChangedBits = u32;
 
 /// The state changed: every watcher checks (linux `sk_state_change`).
-pub const ANYTHING: News = 0;
+pub const ANYTHING: ChangedBits = 0;
 /// More to read or to accept (linux `sock_def_readable`).
-pub const READABLE: News = ev::IN | ev::PRI | ev::RDNORM | ev::RDBAND;
+pub const READABLE: ChangedBits = ev::IN | ev::PRI | ev::RDNORM | ev::RDBAND;
 /// Room in the send buffer again (linux `sk_stream_write_space`).
-pub const WRITABLE: News = ev::OUT | ev::WRNORM | ev::WRBAND;
+pub const WRITABLE: ChangedBits = ev::OUT | ev::WRNORM | ev::WRBAND;
 
 /// State of a file when its watchers were last woken; only an increase wakes them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,7 +41,7 @@ impl Table {
 
     /// Returns what is new since the last call: more ready bits, more received data, more errors. Room for more bytes counts
     /// only after a caller was told that there was none (linux `SOCK_NOSPACE`).
-    fn news(&mut self, index: usize, socket: SocketId) -> Option<News> {
+    fn news(&mut self, index: usize, socket: SocketId) -> Option<ChangedBits> {
         let now = Reported {
             ready: self.events_at(index),
             arrived: self.stack.arrivals(socket).unwrap_or(0),

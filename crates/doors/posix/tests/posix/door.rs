@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use devmem_posix::abi::{SOCK_NONBLOCK, SOCK_STREAM, SOL_TCP, ev, so, tcp_opt};
-use devmem_posix::sockaddr::{Family, Given, emit, parse};
+use devmem_posix::sockaddr::{Family, ParsedAddress, emit, parse};
 use devmem_posix::{
     PollFd, Posix, RecvArgs, SendArgs, Settings, Table, WaitLimit, Waiter, Waits, names_dmabuf,
 };
@@ -87,7 +87,7 @@ fn family(address: SocketAddr) -> Family {
 fn address(bytes: &[u8]) -> SocketAddr {
     let given = parse(bytes, Family::V4).or_else(|_| parse(bytes, Family::V6));
     match given {
-        Ok(Given::Address(address)) => address,
+        Ok(ParsedAddress::Address(address)) => address,
         other => panic!("{bytes:?} is not an address: {other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::common::*;
-use vfio_user::{Event, Gone, Server};
+use vfio_user::{Disconnect, Event, Server};
 
 const MAP_RW: u32 = 3;
 const ASSIGN: u32 = 0x24;
@@ -213,7 +213,7 @@ fn after_a_client_has_left_its_memory_is_unmapped_and_the_device_is_reset() {
         assert_eq!(copies(&interrupt), 2, "ours and the server's");
         bench.ask_ok(&mut client, REGION_WRITE, &access(0, 0, 1, &[7]), &[]);
         drop(client);
-        assert!(matches!(bench.turn()[..], [Event::Left(Gone::Left)]));
+        assert!(matches!(bench.turn()[..], [Event::Left(Disconnect::Left)]));
         assert!(!bench.server.is_connected());
         assert!(bench.server.bus().dma.is_empty());
         assert!(!bench.server.bus().irqs.raise(0));
@@ -264,7 +264,7 @@ fn after_a_client_disconnected_with_unread_messages_the_next_one_is_accepted() {
             "{messages} messages: {events:?}"
         );
         drop(next);
-        assert!(matches!(bench.turn()[..], [Event::Left(Gone::Left)]));
+        assert!(matches!(bench.turn()[..], [Event::Left(Disconnect::Left)]));
     }
     assert_eq!(bench.server.stats().refused_clients, 0);
 }

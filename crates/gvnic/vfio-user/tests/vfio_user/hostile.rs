@@ -13,7 +13,7 @@ use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate,
     memfd_create,
 };
-use vfio_user::{Breach, Command, DmaError, Event, Gone, MapError, Session};
+use vfio_user::{Breach, Command, Disconnect, DmaError, Event, MapError, Session};
 
 const MAP_RW: u32 = 3;
 const ASSIGN: u32 = 0x24;
@@ -23,7 +23,7 @@ const ASSIGN: u32 = 0x24;
 fn last_breach(bench: &mut Bench) -> Breach {
     let events = bench.turn();
     match events.into_iter().next() {
-        Some(Event::Left(Gone::Breach(breach))) => breach,
+        Some(Event::Left(Disconnect::Breach(breach))) => breach,
         other => panic!("{other:?}"),
     }
 }
@@ -124,7 +124,10 @@ fn an_incomplete_message_is_not_executed() {
     client.write_some(&bytes[..bytes.len() - 1]);
     bench.turn();
     drop(client);
-    assert!(matches!(bench.turn()[..], [Event::Left(Gone::Truncated)]));
+    assert!(matches!(
+        bench.turn()[..],
+        [Event::Left(Disconnect::Truncated)]
+    ));
     assert_eq!(bench.device.memory[0], 0);
 }
 
@@ -544,7 +547,7 @@ fn a_full_eventfd_that_its_client_makes_blocking_does_not_stop_the_device() {
         let raise_all = set_irqs(0x21, 2, 0, 3);
         bench.ask_ok(&mut client, SET_IRQS, &raise_all, &[]);
         drop(client);
-        assert!(matches!(bench.turn()[..], [Event::Left(Gone::Left)]));
+        assert!(matches!(bench.turn()[..], [Event::Left(Disconnect::Left)]));
         bench.client();
     });
 }

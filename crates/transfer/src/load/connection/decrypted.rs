@@ -7,7 +7,7 @@ use super::{Counts, Received, Wire};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Session};
-use crate::load::tls::{Came, TlsStream};
+use crate::load::tls::{TlsRead, TlsStream};
 use crate::load::transport::{CUT, Transport};
 
 /// A TLS connection.
@@ -56,10 +56,10 @@ impl Wire for Decrypted {
             return Err(fault);
         }
         match came.map_err(broken_or_fatal)? {
-            Came::Bytes => Ok(Some(received)),
-            Came::Nothing => Ok(None),
-            Came::End => Err(session.on_end()),
-            Came::Cut => Err(cut(session.on_end())),
+            TlsRead::Bytes => Ok(Some(received)),
+            TlsRead::Nothing => Ok(None),
+            TlsRead::End => Err(session.on_end()),
+            TlsRead::Cut => Err(cut(session.on_end())),
         }
     }
 

@@ -45,7 +45,7 @@ enum Framing {
 }
 
 /// What has come of a body.
-enum Came {
+enum Arrival {
     Bytes,
     /// The server has ended the connection.
     End,
@@ -93,10 +93,10 @@ pub(crate) fn exchange(
             break head;
         }
         let cause = match talk.receive()? {
-            Came::Bytes => continue,
-            Came::End => "the server closed the connection".to_owned(),
-            Came::Late => format!("no answer within {limit:?}"),
-            Came::Broken(cause) => cause,
+            Arrival::Bytes => continue,
+            Arrival::End => "the server closed the connection".to_owned(),
+            Arrival::Late => format!("no answer within {limit:?}"),
+            Arrival::Broken(cause) => cause,
         };
         let is_silent = talk.text.is_empty();
         return Ok(Err(Broken { cause, is_silent }));
@@ -130,20 +130,20 @@ struct Talk<'a, 'b> {
 
 impl Talk<'_, '_> {
     /// Receives once.
-    fn receive(&mut self) -> Result<Came, LoadError> {
+    fn receive(&mut self) -> Result<Arrival, LoadError> {
         loop {
             dial::ask(self.go_on)?;
             // Also of a server that sends a head in small pieces, or informational responses without an end.
             if Instant::now() >= self.end {
-                return Ok(Came::Late);
+                return Ok(Arrival::Late);
             }
             // All of these bytes may be copied to host memory.
             return Ok(
                 match self.transport.receive(&mut self.batch, &mut self.text)? {
-                    transport::Came::Nothing => continue,
-                    transport::Came::Bytes => Came::Bytes,
-                    transport::Came::End => Came::End,
-                    transport::Came::Broken(cause) => Came::Broken(cause),
+                    transport::ReadOutcome::Nothing => continue,
+                    transport::ReadOutcome::Bytes => Arrival::Bytes,
+                    transport::ReadOutcome::End => Arrival::End,
+                    transport::ReadOutcome::Broken(cause) => Arrival::Broken(cause),
                 },
             );
         }
@@ -187,14 +187,14 @@ impl Talk<'_, '_> {
                 break;
             }
             let cause = match self.receive()? {
-                Came::Bytes => continue,
-                Came::End if matches!(framing, Framing::Close) => {
+                Arrival::Bytes => continue,
+                Arrival::End if matches!(framing, Framing::Close) => {
                     is_whole = true;
                     break;
                 }
-                Came::End => format!("the body ended at byte {}", body.len()),
-                Came::Late => format!("{} bytes of the body came in time", body.len()),
-                Came::Broken(cause) => cause,
+                Arrival::End => format!("the body ended at byte {}", body.len()),
+                Arrival::Late => format!("{} bytes of the body came in time", body.len()),
+                Arrival::Broken(cause) => cause,
             };
             match least > 0 && body.is_empty() {
                 true => return Ok(Err(BodyError::Broken(cause))),

@@ -22,12 +22,12 @@ pub(crate) struct Header {
     pub(crate) cookie: u64,
     /// Whether the reply ends with this header and its payload.
     pub(crate) is_last: bool,
-    pub(crate) what: What,
+    pub(crate) content: Content,
 }
 
 /// What follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Content {
     /// A simple reply without an error: all requested bytes.
     All,
     /// This many bytes for this offset.
@@ -73,9 +73,9 @@ fn simple(bytes: &[u8]) -> Parsed {
     Parsed::Whole(Header {
         cookie: u64_at(bytes, 8).unwrap_or_default(),
         is_last: true,
-        what: match error {
-            0 => What::All,
-            error => What::Error(error),
+        content: match error {
+            0 => Content::All,
+            error => Content::Error(error),
         },
     })
 }
@@ -83,11 +83,11 @@ fn simple(bytes: &[u8]) -> Parsed {
 fn chunk(bytes: &[u8]) -> Result<Parsed, &'static str> {
     let (flags, kind) = (u16_at(bytes, 4), u16_at(bytes, 6));
     let kind = kind.unwrap_or_default();
-    let header = |what| {
+    let header = |content| {
         Parsed::Whole(Header {
             cookie: u64_at(bytes, 8).unwrap_or_default(),
             is_last: flags.unwrap_or_default() & FLAG_DONE != 0,
-            what,
+            content,
         })
     };
     let fields = match kind {
@@ -101,14 +101,14 @@ fn chunk(bytes: &[u8]) -> Result<Parsed, &'static str> {
     };
     let at = u64_at(bytes, CHUNK_BYTES).unwrap_or_default();
     match kind {
-        TYPE_NONE if len == 0 => Ok(header(What::Nothing)),
+        TYPE_NONE if len == 0 => Ok(header(Content::Nothing)),
         TYPE_OFFSET_DATA if len > 8 => {
             let len = u64::from(len) - 8;
-            Ok(header(What::Data { at, len }))
+            Ok(header(Content::Data { at, len }))
         }
         TYPE_OFFSET_HOLE if len == 12 => {
             let len = u32_at(bytes, CHUNK_BYTES + 8).unwrap_or_default();
-            Ok(header(What::Hole {
+            Ok(header(Content::Hole {
                 at,
                 len: len.into(),
             }))
@@ -119,7 +119,7 @@ fn chunk(bytes: &[u8]) -> Result<Parsed, &'static str> {
                 Some(more) => Ok(Parsed::More(more)),
                 None => {
                     let error = u32_at(bytes, CHUNK_BYTES).unwrap_or_default();
-                    Ok(header(What::Error(error)))
+                    Ok(header(Content::Error(error)))
                 }
             }
         }
@@ -180,27 +180,30 @@ mod tests {
         let offset = 4096u64.to_be_bytes();
         let hole = [&offset[..], &512u32.to_be_bytes()].concat();
         let error = [&5u32.to_be_bytes()[..], &[0, 3], b"bad"].concat();
-        for (bytes, len, is_last, what) in [
-            (simple(0), 16, true, What::All),
-            (simple(22), 16, true, What::Error(22)),
-            (chunk(1, 0, 0, &[]), 20, true, What::Nothing),
+        for (bytes, len, is_last, content) in [
+            (simple(0), 16, true, Content::All),
+            (simple(22), 16, true, Content::Error(22)),
+            (chunk(1, 0, 0, &[]), 20, true, Content::Nothing),
             (
                 chunk(0, 1, 48, &offset),
                 28,
                 false,
-                What::Data { at: 4096, len: 40 },
+                Content::Data { at: 4096, len: 40 },
             ),
             (
                 chunk(1, 2, 12, &hole),
                 32,
                 true,
-                What::Hole { at: 4096, len: 512 },
+                Content::Hole { at: 4096, len: 512 },
             ),
-            (chunk(1, 0x8001, 9, &error), 29, true, What::Error(5)),
+            (chunk(1, 0x8001, 9, &error), 29, true, Content::Error(5)),
         ] {
             let bytes = [&bytes[..], &payload].concat();
             let (header, used) = parsed(&bytes).unwrap();
-            assert_eq!((used, header.is_last, header.what), (len, is_last, what));
+            assert_eq!(
+                (used, header.is_last, header.content),
+                (len, is_last, content)
+            );
             assert_eq!(header.cookie, 7);
         }
     }

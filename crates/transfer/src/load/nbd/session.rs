@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::reply::{self, Header, Parsed, What};
+use super::reply::{self, Content, Header, Parsed};
 use super::{CMD_READ, Request, SHUTDOWN};
 use crate::load::error::LoadError;
 use crate::load::session::{Fault, Next, Session};
@@ -109,24 +109,26 @@ impl NbdSession {
         let Header {
             cookie,
             is_last,
-            what,
+            content,
         } = header;
-        let is_simple = matches!(what, What::All);
+        let is_simple = matches!(content, Content::All);
         let Some(asked) = self.asked.get_mut(&cookie) else {
             return Err(self.invalid("a reply without a request"));
         };
         let piece = asked.piece;
-        let (at, left, is_hole) = match what {
-            What::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".to_owned())),
-            What::Error(errno) => {
+        let (at, left, is_hole) = match content {
+            Content::Error(SHUTDOWN) => {
+                return Err(Fault::Broken("the server shuts down".to_owned()));
+            }
+            Content::Error(errno) => {
                 let host = self.host.clone();
                 let at = piece.start;
                 return Err(Fault::Fatal(LoadError::NbdRead { host, at, errno }));
             }
-            What::Nothing => return self.end_reply(cookie, is_last),
-            What::All => (piece.start, piece.len(), false),
-            What::Data { at, len } => (at, len, false),
-            What::Hole { at, len } => (at, len, true),
+            Content::Nothing => return self.end_reply(cookie, is_last),
+            Content::All => (piece.start, piece.len(), false),
+            Content::Data { at, len } => (at, len, false),
+            Content::Hole { at, len } => (at, len, true),
         };
         if !asked.receive(at, left) {
             return Err(self.invalid("a reply has bytes that were not requested, or some twice"));

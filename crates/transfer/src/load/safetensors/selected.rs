@@ -6,7 +6,7 @@ use devmem_tcp::Dmabuf;
 
 use super::selection::{Selected, Step};
 use super::{Checkpoint, CheckpointFile};
-use crate::load::coming::Coming;
+use crate::load::coming::ArrivalCounter;
 use crate::load::error::LoadError;
 use crate::load::loaded::Loaded;
 use crate::load::loader::Loader;
@@ -62,7 +62,7 @@ impl Checkpoint {
             spans,
             early,
         } = plan;
-        let mut coming = Coming::new(spans, destinations.len());
+        let mut coming = ArrivalCounter::new(spans, destinations.len());
         coming.complete().for_each(&mut *landed);
         let source = Source::Files(self.volume.clone());
         let mut watch = |range| coming.add(range, landed);

@@ -28,7 +28,7 @@ pub(crate) type Take<'a> = dyn FnMut(&[u8]) -> usize + 'a;
 
 /// What a receive has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Came {
+pub(crate) enum TlsRead {
     /// Decrypted bytes, which were given away.
     Bytes,
     /// Nothing that is complete, so far.
@@ -146,25 +146,25 @@ impl TlsStream {
     ///
     /// # Errors
     /// The connection broke, or the records are wrong.
-    pub(crate) fn receive(&mut self, take: &mut Take<'_>) -> Result<Came, LoadError> {
+    pub(crate) fn receive(&mut self, take: &mut Take<'_>) -> Result<TlsRead, LoadError> {
         if !self.left.is_empty() {
             let taken = take(&self.left);
             self.left.drain(..taken);
-            return Ok(Came::Bytes);
+            return Ok(TlsRead::Bytes);
         }
         loop {
             if self.is_closed {
-                return Ok(Came::End);
+                return Ok(TlsRead::End);
             }
             let has_bytes = match self.fill()? {
-                Some(0) => return Ok(Came::Cut),
+                Some(0) => return Ok(TlsRead::Cut),
                 Some(_) => self.proceed(take)?,
-                None => return Ok(Came::Nothing),
+                None => return Ok(TlsRead::Nothing),
             };
             // The answer to a change of keys, for example.
             self.flush()?;
             if has_bytes {
-                return Ok(Came::Bytes);
+                return Ok(TlsRead::Bytes);
             }
         }
     }

@@ -7,8 +7,8 @@ use netmem::{DmaPort, FragList, FragUse, PeerMemory};
 use smallvec::SmallVec;
 
 use super::LONGEST_FRAME;
+use super::limits::{REGIONS, SLOTS};
 use super::notes::OwnNotes;
-use super::outgoing::{REGIONS, SLOTS};
 use super::record::FrameRecord;
 
 /// A frame whose memory is in use: by the NIC, or by a frag that the program has not read.

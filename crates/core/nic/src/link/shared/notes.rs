@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use mapped::{MapAccess, MappableFile, Mapping};
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create};
 
-use super::outgoing::SLOTS;
+use super::limits::SLOTS;
 
 const NOTES_BYTES: usize = 4096;
 const READ_AT: usize = 2048;

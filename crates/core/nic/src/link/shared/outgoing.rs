@@ -12,23 +12,14 @@ use netmem::{DmaPort, Frag, FragList, HostProvider, MemoryObserver, Payload, Sha
 
 use super::super::{LentUntil, TxFrame};
 use super::departures::read_only;
+use super::limits::{KEEP_BYTES, REGIONS, SLOTS};
 use super::notes::{PeerNotes, next_number};
 use super::own_memory::{SendMemory, Stage};
 use super::record::{FileRecord, FrameFields, MAX_HEAD, MAX_PIECES, PieceRecord, emit_frame};
 
-/// Frames that the other end may have at a time.
-pub(super) const SLOTS: usize = 256;
-
-/// Files that the other end may have at a time. Payload in further ones is copied to memory of this link.
-pub(super) const REGIONS: usize = 64;
-
 /// Regions of the memory of this link: the last ones.
 const STAGE_REGION: usize = REGIONS - 1;
 const SEND_REGION: usize = REGIONS - 2;
-
-/// Bytes of host memory that the other end may keep until its program has read them. Beyond that it has to copy the
-/// payload at once, so that programs that do not read cannot use up the host memory of this end.
-pub(super) const KEEP_BYTES: usize = 16 << 20;
 
 /// Memories that are marked as shared and have a file that the other end does not accept, that are remembered.
 const KNOWN_PRIVATE: usize = 16;

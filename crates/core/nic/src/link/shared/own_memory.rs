@@ -9,7 +9,7 @@ use netmem::{
     Payload, PoolConfig, ShareableMemory,
 };
 
-use super::outgoing::KEEP_BYTES;
+use super::limits::KEEP_BYTES;
 
 /// Memory for copies: what the peer may keep until its program has read it, and a few of the longest super-packets. Pages are
 /// allocated when they are first used.

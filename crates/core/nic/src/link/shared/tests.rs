@@ -285,7 +285,7 @@ fn a_peer_that_reads_nothing_gets_as_many_frames_as_there_are_slots() {
         ours.transmit(packet(Family::V4, again), NOW).unwrap();
     }
     let sent = ours.tx_stats().packets;
-    assert_eq!(sent, outgoing::SLOTS as u64);
+    assert_eq!(sent, limits::SLOTS as u64);
     assert!(
         !ours.is_told_of_room(),
         "nothing tells when the peer has read"
@@ -331,7 +331,7 @@ fn what_a_program_does_not_read_uses_up_a_part_of_the_senders_host_memory_only()
 fn the_files_of_freed_memory_are_revoked_and_further_files_are_accepted() {
     let (mut ours, mut peer) = nics();
     let mut alive = Vec::new();
-    for number in 0..2 * outgoing::REGIONS + 10 {
+    for number in 0..2 * limits::REGIONS + 10 {
         let memory = Dmabuf::shared_memfd(64 << 10).unwrap();
         let observer = memory.observer();
         let (bound, _, payload) = device(&memory, 5000, number);
@@ -616,7 +616,7 @@ fn frames_that_name_memory_which_does_not_exist_are_dropped_and_counted() {
     }
     raw.send_frame(&[piece(3, 0, 100), piece(4, 0, 100)], 0, head);
     raw.expect_bad("a known and an unknown region");
-    raw.send_frame(&[piece(3, 0, 100)], outgoing::SLOTS as u16, head);
+    raw.send_frame(&[piece(3, 0, 100)], limits::SLOTS as u16, head);
     raw.expect_bad("a slot that does not exist");
     let long = vec![piece(3, 0, 8192); 70];
     raw.send_frame(&long, 0, head);
@@ -641,7 +641,7 @@ fn a_peer_has_at_most_as_many_frames_in_use_as_there_are_slots() {
     let payload = FragList::from_host_bytes(&mut host_pool(), &[0; 9]).unwrap();
     let tx = packet(Family::V4, payload);
     let mut kept = Vec::new();
-    for _ in 0..=outgoing::SLOTS {
+    for _ in 0..=limits::SLOTS {
         let checksum = tx.checksum.into();
         let offload = ::wire::Offload {
             checksum,
@@ -658,7 +658,7 @@ fn a_peer_has_at_most_as_many_frames_in_use_as_there_are_slots() {
         raw.send(&out, None);
         kept.extend(raw.nic.poll_rx(NOW).map(|packet| packet.payload));
     }
-    assert_eq!(kept.len(), outgoing::SLOTS);
+    assert_eq!(kept.len(), limits::SLOTS);
     assert_eq!(raw.nic.drops().get(DropReason::RxBadReference), 1);
 }
 
@@ -681,14 +681,14 @@ fn a_file_that_may_get_shorter_or_is_no_memory_ends_the_wire() {
     }
     let mut raw = Raw::new();
     let good = file(long, SealFlags::SHRINK);
-    for region in 0..outgoing::REGIONS as u32 {
+    for region in 0..limits::REGIONS as u32 {
         raw.send(&memory(region, long), Some(&good));
     }
-    for _ in 0..outgoing::REGIONS.div_ceil(RX_FILES) {
+    for _ in 0..limits::REGIONS.div_ceil(RX_FILES) {
         assert!(raw.nic.poll_rx(NOW).is_none());
     }
     assert!(raw.nic.is_up());
-    raw.send(&memory(outgoing::REGIONS as u32, long), Some(&good));
+    raw.send(&memory(limits::REGIONS as u32, long), Some(&good));
     raw.expect_down("more files than there are places");
     let mut raw = Raw::new();
     raw.send(&memory(0, long), Some(&good));

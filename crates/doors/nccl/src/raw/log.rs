@@ -12,7 +12,7 @@ use super::abi::{LOG_FLAGS, LOG_INFO, LOG_WARN, LogFn};
 static LOG: RwLock<Option<LogFn>> = RwLock::new(None);
 
 /// Takes NCCL's function, which any thread may call until the library is closed.
-pub(super) fn set(log: Option<LogFn>) {
+pub(crate) fn set(log: Option<LogFn>) {
     *LOG.write().unwrap_or_else(PoisonError::into_inner) = log;
 }
 

@@ -27,7 +27,7 @@ impl GpuRange {
     /// # Safety
     /// If the `len` bytes at `address` are GPU memory, they stay so until every [`Allocation`] that `adopt` makes of the range has been
     /// revoked. That is the contract of NCCL's `regMr` and `regMrDmaBuf`, whose end is `deregMr`.
-    pub(super) unsafe fn new(address: u64, len: usize) -> Self {
+    pub(crate) unsafe fn new(address: u64, len: usize) -> Self {
         Self { address, len }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use transfer::exchange::{Gone, HostMemory};
+use transfer::exchange::{HostMemory, MemoryGone};
 
 /// Host memory of NCCL. After [`revoke`](Self::revoke) nothing touches it.
 pub(crate) struct HostRange {
@@ -48,10 +48,10 @@ impl HostRange {
     }
 
     /// Calls `with` with the first byte of `range`, if the memory may be touched.
-    fn access(&self, range: &Range<usize>, with: impl FnOnce(*mut u8)) -> Result<(), Gone> {
+    fn access(&self, range: &Range<usize>, with: impl FnOnce(*mut u8)) -> Result<(), MemoryGone> {
         let is_live = self.is_live.read().unwrap_or_else(PoisonError::into_inner);
         if !*is_live || range.start > range.end || range.end > self.len {
-            return Err(Gone);
+            return Err(MemoryGone);
         }
         with(self.start.wrapping_add(range.start));
         Ok(())
@@ -63,7 +63,7 @@ impl HostMemory for HostRange {
         self.len
     }
 
-    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone> {
+    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), MemoryGone> {
         if range.is_empty() {
             with(&[]);
             return Ok(());
@@ -79,7 +79,7 @@ impl HostMemory for HostRange {
         &self,
         range: Range<usize>,
         with: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), MemoryGone> {
         if range.is_empty() {
             with(&mut []);
             return Ok(());
@@ -112,7 +112,7 @@ impl HostMemory for Ordered {
         self.range.size()
     }
 
-    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), Gone> {
+    fn read(&self, range: Range<usize>, with: &mut dyn FnMut(&[u8])) -> Result<(), MemoryGone> {
         self.range.read(range, with)
     }
 
@@ -120,7 +120,7 @@ impl HostMemory for Ordered {
         &self,
         range: Range<usize>,
         with: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), MemoryGone> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         scratch.resize(range.len(), 0);
         let written = with(&mut scratch).min(range.len());
@@ -197,7 +197,10 @@ mod tests {
         let range = unsafe { HostRange::new(memory.as_mut_ptr(), 16) };
         range.revoke();
         drop(memory);
-        assert_eq!(range.read(0..16, &mut |_| panic!("read")), Err(Gone));
-        assert_eq!(range.write(0..16, &mut |_| panic!("write")), Err(Gone));
+        assert_eq!(range.read(0..16, &mut |_| panic!("read")), Err(MemoryGone));
+        assert_eq!(
+            range.write(0..16, &mut |_| panic!("write")),
+            Err(MemoryGone)
+        );
     }
 }

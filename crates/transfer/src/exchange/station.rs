@@ -1,0 +1,117 @@
+//! What the endpoints of a NIC share: addresses, memory for receiving, registered regions.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use devmem_tcp::{BoundRx, Dmabuf, Netdev, Setup};
+
+use super::board::Board;
+use super::error::{FabricError, RegisterError};
+use super::options::{Options, Pool};
+use super::region::{Access, Device, Kind, Memory, NewRegion, Region, identity};
+
+/// A NIC with what endpoints on it share. They keep it until their connections are closed.
+pub(super) struct Station {
+    /// Identifies the fabric to its regions.
+    pub(super) id: u64,
+    pub(super) options: Options,
+    pub(super) control_address: SocketAddr,
+    pub(super) data_address: SocketAddr,
+    pub(super) regions: Mutex<Regions>,
+    pub(super) board: Arc<Board>,
+    pub(super) pool: Option<BoundPool>,
+    pub(super) nic: Netdev,
+}
+
+/// Bound receive memory. The fields are dropped in order: unbind first, then restore the settings.
+pub(super) struct BoundPool {
+    _bound: BoundRx,
+    _setup: Setup,
+    memory: Dmabuf,
+}
+
+impl BoundPool {
+    /// Steers what arrives at `data` to queues with the memory.
+    pub(super) fn bind(nic: &Netdev, pool: &Pool, data: SocketAddr) -> Result<Self, FabricError> {
+        let setup = nic.plan_receive(data).queues(pool.queues).apply()?;
+        let bound = nic.bind_rx(&pool.memory, setup.queues())?;
+        Ok(Self {
+            _bound: bound,
+            _setup: setup,
+            memory: pool.memory.clone(),
+        })
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Regions {
+    by_identity: HashMap<(u64, u64), Weak<Device>>,
+    devices: Vec<Weak<Device>>,
+}
+
+impl Station {
+    /// Returns the memory in which the payload of accepted endpoints arrives.
+    pub(super) fn pool_memory(&self) -> Option<&Dmabuf> {
+        self.pool.as_ref().map(|pool| &pool.memory)
+    }
+
+    fn regions(&self) -> MutexGuard<'_, Regions> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn register(
+        &self,
+        memory: Memory<'_>,
+        range: Option<Range<usize>>,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        let mut regions = self.regions();
+        let new = NewRegion {
+            access,
+            fabric: self.id,
+        };
+        let kind = match memory {
+            Memory::Host(memory) => Kind::Host(memory),
+            Memory::Landing(place) => Kind::Landing(place),
+            Memory::Device(memory) => Kind::Device(regions.device(memory)),
+            Memory::Fd(fd) => Kind::Device(regions.import(fd)?),
+        };
+        Region::new(kind, range, new)
+    }
+}
+
+impl Regions {
+    /// Returns the shared state of a memory.
+    fn device(&mut self, memory: &Dmabuf) -> Arc<Device> {
+        self.devices.retain(|device| device.strong_count() > 0);
+        let known = self.devices.iter().filter_map(Weak::upgrade);
+        let mut known = known.filter(|device| device.memory.is_same(memory));
+        if let Some(device) = known.next() {
+            return device;
+        }
+        let device = Arc::new(Device::new(memory.clone()));
+        self.devices.push(Arc::downgrade(&device));
+        device
+    }
+
+    /// Returns the shared state of a dma-buf, which is mapped once however many descriptors of it are registered.
+    fn import(&mut self, fd: BorrowedFd<'_>) -> Result<Arc<Device>, RegisterError> {
+        let identity = identity(fd)?;
+        self.by_identity
+            .retain(|_, device| device.strong_count() > 0);
+        if let Some(device) = self.by_identity.get(&identity).and_then(Weak::upgrade) {
+            return Ok(device);
+        }
+        let ours = fd.try_clone_to_owned();
+        let ours = ours.map_err(|source| RegisterError::System {
+            what: "dup",
+            source,
+        })?;
+        let device = Arc::new(Device::new(devmem_tcp::memory::import(ours)?));
+        self.by_identity.insert(identity, Arc::downgrade(&device));
+        Ok(device)
+    }
+}

@@ -50,7 +50,7 @@ pub struct DeviceInfo {
     pub version: Version,
     /// Whether the driver exports dma-bufs, by its own account.
     pub dmabuf_supported: bool,
-    /// Whether the driver copies many pieces by one call.
+    /// Whether many pieces are copied by one call of the driver.
     pub batched_copies: bool,
 }
 
@@ -126,7 +126,7 @@ impl Device {
             memory_bytes: context.memory_bytes()?,
             version: context.driver.loaded().version,
             dmabuf_supported: context.exports(),
-            batched_copies: context.driver.batches_copies(),
+            batched_copies: self.engine.copiers.is_some() || context.driver.batches_copies(),
         })
     }
 

@@ -275,7 +275,7 @@ def judge(run: Run) -> dict:
     return {"passed": int(closing[1])}
 
 
-@step("nccl", 100, "NCCL itself: two ranks on one GPU over our plugin, with its buffers on the GPU and in the host; right sums, and the rate of its own sockets")
+@step("nccl", 130, "NCCL itself: two ranks on one GPU over our plugin, with its buffers on the GPU and in the host; right sums, and the rate of its own sockets")
 def nccl(run: Run) -> dict:
     return run.python("nccl_steps.py", HERE / "tests/libnccl_net_devmem.so", size(256 << 20, 1 << 20))
 

@@ -202,6 +202,28 @@ fn bench_exchange_moves_messages_over_every_link_and_compares_the_rows() {
 }
 
 #[test]
+fn bench_load_loads_from_our_nvme_target_and_stores_there() {
+    const TEST: &str = "bench_load_loads_from_our_nvme_target_and_stores_there";
+    for program in ["nginx", "curl"] {
+        if stock::path_of(program).is_none() {
+            return skip(TEST, program, &format!("there is no {program} here"));
+        }
+    }
+    if !has_tap(TEST) {
+        return;
+    }
+    let names = ["ours/nvme", "ours/nvme/4k-random", "ours/nvme/store"];
+    let only = names.join(",");
+    let json = run(&format!("load --json --reps 1 --bytes 64M --only {only}")).json();
+    let rows = json["rows"].as_array().expect("rows is an array");
+    let found: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(found, names);
+    for row in rows {
+        assert!(row["gbit_per_s"][0].as_f64() > Some(0.0), "{row}");
+    }
+}
+
+#[test]
 fn bench_latency_measures_round_trips_and_connections_beside_the_kernels() {
     const TEST: &str = "bench_latency_measures_round_trips_and_connections_beside_the_kernels";
     if !has_tap(TEST) {

@@ -88,7 +88,7 @@ in_guest() {
     }
 }
 
-# nccl.sh runs the released NCCL.
+# nccl.sh runs the test with the released NCCL.
 grep -v '^devmem-nccl/released ' "$folder/list" >"$folder/all"
 in_guest "$folder/all" nic,kernel,udmabuf
 

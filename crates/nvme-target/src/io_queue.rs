@@ -105,6 +105,7 @@ impl Queue<'_> {
             Some(Mistake::Silence) => loop {
                 // Until the host gives up.
                 self.connection.read_pdu()?;
+                Counts::add(&self.shared.counts.commands, 1);
             },
             Some(Mistake::Terminates) => {
                 return Err(limit("a mistake that the host has not made").into());

@@ -104,7 +104,7 @@ pub struct Counts {
     pub shutdowns: AtomicU64,
     /// Signs of life of hosts.
     pub keep_alives: AtomicU64,
-    /// Commands of I/O queues.
+    /// Commands of I/O queues, answered or not.
     pub commands: AtomicU64,
     /// Flushes among them.
     pub flushes: AtomicU64,

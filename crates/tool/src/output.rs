@@ -145,7 +145,11 @@ impl fmt::Display for Failure {
         let mut hints: Vec<String> = Vec::new();
         for cause in self.error.chain() {
             let (reason, remedies) = told(cause);
-            // Some errors include those of a source.
+            // Some errors include those of a source; those of the library are in other words then.
+            if let Some((_, Some(remedy))) = of_library(cause) {
+                let replaced = lines(&remedy.to_string());
+                hints.retain(|hint| !replaced.contains(hint));
+            }
             for hint in remedies {
                 if !hints.contains(&hint) {
                     hints.push(hint);
@@ -182,25 +186,31 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// Returns the reason of an error, and its remedies: of the library by its fields, of others by the lines of their text.
 fn told(cause: &(dyn std::error::Error + 'static)) -> (String, Vec<String>) {
-    let lines = |text: String| -> Vec<String> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        lines.map(str::to_owned).collect()
-    };
-    let of_library = |reason: String, remedy: Option<Remedy>| {
-        (reason, remedy.map(words).map(lines).unwrap_or_default())
-    };
-    if let Some(error) = cause.downcast_ref::<devmem_tcp::Error>() {
-        return of_library(error.reason().to_owned(), error.remedy());
+    if let Some((reason, remedy)) = of_library(cause) {
+        let remedy = remedy.map(words).unwrap_or_default();
+        return (reason, lines(&remedy));
     }
-    if let Some(error) = cause.downcast_ref::<RecvError>() {
-        return of_library(error.reason(), error.remedy());
-    }
-    if let Some(error) = cause.downcast_ref::<BindError>() {
-        return of_library(error.reason(), error.remedy());
-    }
-    let mut lines = lines(cause.to_string());
+    let mut lines = lines(&cause.to_string());
     let rest = lines.split_off(lines.len().min(1));
     (lines.pop().unwrap_or_default(), rest)
+}
+
+/// Returns the reason and the remedy of an error of the library.
+fn of_library(cause: &(dyn std::error::Error + 'static)) -> Option<(String, Option<Remedy>)> {
+    if let Some(error) = cause.downcast_ref::<devmem_tcp::Error>() {
+        return Some((error.reason().to_owned(), error.remedy()));
+    }
+    if let Some(error) = cause.downcast_ref::<RecvError>() {
+        return Some((error.reason(), error.remedy()));
+    }
+    let error = cause.downcast_ref::<BindError>()?;
+    Some((error.reason(), error.remedy()))
+}
+
+/// Returns the lines of a text that are not empty.
+fn lines(text: &str) -> Vec<String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(str::to_owned).collect()
 }
 
 /// Returns a remedy with the options of this program instead of calls of the library.
@@ -463,6 +473,21 @@ mod tests {
         let source = std::io::Error::other("it is gone\n  look for it");
         let failure = Failure::from(Open { source });
         assert_eq!(failure.to_string(), "open x: it is gone; look for it");
+    }
+
+    #[test]
+    fn a_remedy_of_the_library_in_the_text_of_an_error_is_said_once_with_the_options_of_the_program()
+     {
+        #[derive(Debug, thiserror::Error)]
+        #[error("connect: {source}")]
+        struct Connect {
+            source: devmem_tcp::Error,
+        }
+        let source = devmem_tcp::Netdev::user("tap", "10.77.0.2/24").unwrap_err();
+        assert!(source.to_string().contains('\n'), "{source}");
+        let text = Failure::from(Connect { source }).to_string();
+        assert_eq!(text.matches("write tap:NAME").count(), 1, "{text}");
+        assert!(text.ends_with("unix-listen:PATH"), "{text}");
     }
 
     #[test]

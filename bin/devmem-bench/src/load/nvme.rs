@@ -3,12 +3,11 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{self, Command};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use devmem_linux::helper::Helper;
 use nvme_target::{Disk, Subsystem, Target};
 
 /// Its subsystem.
@@ -57,7 +56,8 @@ pub fn command(listen: SocketAddr, file: &Path) -> Command {
         SocketAddr::V4(_) => SocketAddr::from(([0; 4], listen.port())),
         SocketAddr::V6(_) => SocketAddr::from(([0; 16], listen.port())),
     };
-    let mut command = Helper::this_program();
+    // A shell starts it, whose /proc/self/exe is another program.
+    let mut command = Command::new(format!("/proc/{}/exe", process::id()));
     command.args(["__nvme-target", "--listen", &any.to_string(), "--file"]);
     command.arg(file);
     command

@@ -73,5 +73,6 @@ fn a_namespace_is_listed_stored_and_loaded_over_a_bad_link() {
         load(&format!("{url}?nsid=9")).failed_with(1, "nsid=");
         drop(target);
         load(&format!("{url}?nsid=1")).failed_with(1, "refuses the connection");
+        load("nvme://10.77.0.1").failed_with(1, "10.77.0.1:4420 refuses the connection");
     });
 }

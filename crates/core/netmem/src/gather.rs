@@ -236,7 +236,12 @@ mod tests {
         let other = FakeDevice::new(FakePace::AtOnce).alloc(4096).unwrap();
         assert!(host.gather_from(&other, [0..5, 6..9], 0).unwrap().is_none());
         let beside = Dmabuf::pinned_for(&host, 4096).unwrap();
-        assert!(beside.gather_from(&source, [0..5, 6..9], 0).unwrap().is_none());
+        assert!(
+            beside
+                .gather_from(&source, [0..5, 6..9], 0)
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! An opened device, and its copies.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use netmem::{
     CopyEngine, DeviceAt, DeviceCopy, DeviceError, Dmabuf, Fence, HostAt, HostWindow, Lane,
@@ -29,8 +29,8 @@ pub(crate) struct Engine {
     pub(crate) lanes: Arc<Lanes>,
     /// The code that computes checksums, once it was loaded. Lock order: before those of the lanes.
     pub(crate) chunk_sums: Mutex<Option<Arc<ChunkSums>>>,
-    /// The code that copies pieces in each lane, once a lane had many; `None`: the driver has none, or does not take it. Lock order: as above.
-    copiers: [OnceLock<Option<PieceCopier>>; 3],
+    /// The code that copies pieces in each lane; `None`: the driver has none, or does not take it.
+    copiers: Option<[PieceCopier; 3]>,
 }
 
 /// Facts about a device.
@@ -50,7 +50,7 @@ pub struct DeviceInfo {
     pub version: Version,
     /// Whether the driver exports dma-bufs, by its own account.
     pub dmabuf_supported: bool,
-    /// Whether the driver copies many pieces by one call.
+    /// Whether many pieces are copied by one call of the driver.
     pub batched_copies: bool,
 }
 
@@ -89,10 +89,13 @@ impl Device {
             return Ok(Self { engine });
         }
         let lanes = Arc::new(Lanes::new(Context::open(driver, ordinal)?)?);
+        // Not when it is first needed: a driver that loads code may wait for the kernels of the program, and these for the copies. Without the code, each
+        // copy is one of its own; a device that is lost says so to the next call.
+        let copiers = PieceCopier::load(&lanes).ok().flatten();
         let engine = Arc::new(Engine {
             lanes,
             chunk_sums: Mutex::default(),
-            copiers: Default::default(),
+            copiers,
         });
         open.push((library, ordinal, Arc::downgrade(&engine)));
         Ok(Self { engine })
@@ -123,7 +126,7 @@ impl Device {
             memory_bytes: context.memory_bytes()?,
             version: context.driver.loaded().version,
             dmabuf_supported: context.exports(),
-            batched_copies: context.driver.batches_copies(),
+            batched_copies: self.engine.copiers.is_some() || context.driver.batches_copies(),
         })
     }
 
@@ -181,9 +184,9 @@ impl CopyEngine for Engine {
             .map(|copy| self.raw(copy).ok_or_else(out_of_range));
         if PieceCopier::suits(copies.len(), bytes)
             && self.lanes.has_own_addresses()
-            && let Some(copier) = self.copier(lane)?
+            && let Some(copiers) = &self.copiers
         {
-            return copier.submit(lane, bytes, raw);
+            return copiers[lane as usize].submit(lane, bytes, raw);
         }
         self.lanes
             .submit(lane, &raw.collect::<Result<Vec<_>, _>>()?)
@@ -223,17 +226,6 @@ impl Engine {
     /// Returns whether a NIC of the kernel can access memory of the device that is exported.
     pub(crate) fn reaches_kernel_nics(&self) -> Result<(), DeviceError> {
         self.lanes.context.driver.reaches_kernel_nics()
-    }
-
-    /// Returns the code that copies pieces in a lane, which the first call loads; `None`: each copy is one of its own.
-    fn copier(&self, lane: Lane) -> Result<Option<&PieceCopier>, DeviceError> {
-        // A child by fork(2) gets its error before a lock that it may have inherited locked.
-        drop(self.lanes.enter()?);
-        let copier = self.copiers[lane as usize].get_or_init(|| {
-            // Copies without it are right, too; a device that is lost says so to the next call.
-            PieceCopier::load(&self.lanes).ok().flatten()
-        });
-        Ok(copier.as_ref())
     }
 
     /// Returns the copy with addresses; `None` for memory of others, and ranges outside of it.

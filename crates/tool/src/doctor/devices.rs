@@ -76,7 +76,7 @@ fn device(info: &DeviceInfo, opened: Result<Device, GpuError>) -> Check {
         platform.title
     );
     if !batched_copies && platform.name == cuda::PLATFORM.name {
-        found.push_str(", copies piece by piece (CUDA 12.8 batches them)");
+        found.push_str(", copies piece by piece (the driver compiles no kernels, and CUDA 12.8 would batch the copies)");
     }
     let exported = opened
         .and_then(|device| device.alloc(TRIED_BYTES))

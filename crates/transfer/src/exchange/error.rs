@@ -304,13 +304,13 @@ pub enum PostError {
         /// Bytes of the region.
         size: usize,
     },
-    /// A receive has no part, or more than [`MAX_PARTS`](super::MAX_PARTS).
+    /// A receive has no part, or more than [`MAX_PARTS`].
     #[error("a receive has {parts} parts; it needs 1 to {MAX_PARTS}")]
     Parts {
         /// Parts of the receive.
         parts: usize,
     },
-    /// A notification is longer than [`MAX_NOTIFY_BYTES`](super::MAX_NOTIFY_BYTES).
+    /// A notification is longer than [`MAX_NOTIFY_BYTES`].
     #[error("a notification of {bytes} bytes is longer than {MAX_NOTIFY_BYTES}")]
     NotifyTooLong {
         /// Bytes of the notification.

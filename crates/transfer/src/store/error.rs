@@ -145,7 +145,7 @@ pub enum StoreError {
     #[error("send from the memory: {0}")]
     Send(Error),
     /// The server could not do what was requested.
-    #[error("{host} cannot {operation}{}: {}{}", at(*.start, *.end), io::Error::from_raw_os_error((*.errno).cast_signed()), hint(*.errno))]
+    #[error("{host} cannot {operation}{}: {}{}", at(*.start, *.end), io::Error::from_raw_os_error((*.errno).cast_signed()), hint(*.operation, *.errno))]
     Server {
         /// The host.
         host: String,
@@ -225,8 +225,12 @@ fn at(start: u64, end: u64) -> String {
 }
 
 /// Returns the remedy for an error of the server (the section "Error values"), on a line below.
-fn hint(errno: u32) -> &'static str {
+fn hint(operation: Operation, errno: u32) -> &'static str {
     match errno {
+        // EINVAL, ENOTSUP
+        22 | 95 if operation == Operation::Flush => {
+            "\n  all bytes are written, but perhaps not on storage: the server offers to flush, and refuses it; run `sync` there"
+        }
         // EPERM
         1 => "\n  the server forbids it: look for a read-only option or filter there",
         // EIO
@@ -234,7 +238,9 @@ fn hint(errno: u32) -> &'static str {
         // ENOMEM
         12 => "\n  use fewer connections or shorter pieces, or give the server more memory",
         // EINVAL, EOVERFLOW
-        22 | 75 => "\n  use shorter pieces, of whole blocks",
+        22 | 75 => {
+            "\n  use shorter pieces, of whole blocks; of an export that ends with a part of a block, the server may refuse that part"
+        }
         // ENOSPC
         28 => "\n  make room where the server keeps the export, and store all bytes again",
         _ => "",

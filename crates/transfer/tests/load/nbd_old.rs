@@ -14,8 +14,11 @@ use crate::world::{V4, World, memory_for, pattern, whole};
 
 /// Commands, a flag and an error of the protocol.
 const WRITE: u8 = 1;
+const FLUSH: u8 = 3;
 const WRITE_ZEROES: u8 = 6;
+const SEND_FLUSH: u16 = 1 << 2;
 const SEND_WRITE_ZEROES: u16 = 1 << 6;
+const EINVAL: u32 = 22;
 const ENOTSUP: u32 = 95;
 
 /// Answers reads of the pattern, without structured replies.
@@ -149,7 +152,7 @@ fn an_export_that_ends_with_a_part_of_a_block_is_stored_in() {
     );
 }
 
-/// Stores what is written in `disk`, and refuses to write zeros.
+/// Stores what is written in `disk`, and refuses to write zeros, and to flush.
 fn take_writes(peer: &mut Peer, disk: &Mutex<Vec<u8>>) -> io::Result<()> {
     loop {
         let [_, _, _, _, _, _, 0, command]: [u8; 8] = peer.read()? else {
@@ -166,6 +169,7 @@ fn take_writes(peer: &mut Peer, disk: &Mutex<Vec<u8>>) -> io::Result<()> {
                 0
             }
             WRITE_ZEROES => ENOTSUP,
+            FLUSH => EINVAL,
             // A goodbye.
             _ => return Ok(()),
         };
@@ -218,6 +222,34 @@ fn zeros_that_the_server_cannot_write_are_sent() {
                 storer.write_zeroes(&export, &[0..4096], &mut |_| ControlFlow::Continue(()));
             let refused = refused.expect_err("it cannot").to_string();
             assert!(refused.contains("cannot write zeros"), "{refused}");
+            world.end();
+        },
+    );
+}
+
+#[test]
+fn a_flush_that_the_server_offers_and_refuses_is_told() {
+    in_netns(
+        "nbd_old::a_flush_that_the_server_offers_and_refuses_is_told",
+        || {
+            let (port, _) = serve(|_, peer| {
+                peer.negotiate(ACK + 1, SEND_FLUSH, None)?;
+                take_writes(peer, &Mutex::new(vec![0; SIZE]))
+            });
+            let world = World::new(V4);
+            let url = format!("nbd://{}:{port}/disk", V4.host);
+            let export = NbdExport::open(&world.nic, url.parse().expect("a URL")).expect(&url);
+            let all = store::Part {
+                target: 0..SIZE as u64,
+                offset: 0,
+            };
+            let storer = Storer::new(&world.nic);
+            let stored = storer.store(&export, &memory_for(SIZE), &[all], &mut |_| {
+                ControlFlow::Continue(())
+            });
+            let refused = stored.expect_err("it does not flush").to_string();
+            assert!(refused.contains("cannot flush"), "{refused}");
+            assert!(refused.contains("all bytes are written"), "{refused}");
             world.end();
         },
     );

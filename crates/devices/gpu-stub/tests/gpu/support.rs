@@ -53,6 +53,8 @@ impl Api {
             (Self::Hip, "MemAlloc") => "hipMalloc".to_owned(),
             (Self::Hip, "MemFree") => "hipFree".to_owned(),
             (Self::Hip, "MemHostUnregister") => "hipHostUnregister".to_owned(),
+            (Self::Hip, "MemHostRegister") => "hipHostRegister".to_owned(),
+            (Self::Hip, "MemHostAlloc") => "hipHostMalloc".to_owned(),
             (Self::Hip, _) => format!("hip{name}"),
         }
     }
@@ -174,6 +176,12 @@ pub fn ten_bytes(memory: &Dmabuf) -> DeviceCopy<'_> {
         len: 10,
     }
 }
+
+/// Modules that opening a device of CUDA loads: that of the copies.
+pub const OPENED_MODULES: usize = 1;
+
+/// Allocations of host memory that opening one makes: the lists for those copies, of each lane.
+pub const OPENED_LISTS: usize = 3;
 
 /// The calls of a run, in order.
 pub struct Log(pub Vec<String>);

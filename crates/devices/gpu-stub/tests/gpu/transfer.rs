@@ -6,7 +6,7 @@ use devmem_tcp::{
 
 use netmem::in_child;
 
-use super::support::{Api, on_each};
+use super::support::{Api, Log, on_each};
 
 const BYTES: usize = 3 << 20;
 
@@ -67,7 +67,26 @@ fn every_byte_arrives_in_the_memory_of_the_other_gpu() {
     on_each("devices=2,polls=2", body, |api, log| {
         let gathered = log.count(&api.call("MemcpyDtoDAsync"));
         assert!(gathered > 0, "gathered by the GPU");
+        assert_prepared(api, log);
     });
+}
+
+/// Checks that nothing was loaded, allocated or registered after the first payload: a driver may wait for running kernels then, and those of NCCL wait for
+/// the payload.
+fn assert_prepared(api: Api, log: &Log) {
+    let preparations = [
+        "ModuleLoadData",
+        "MemAlloc",
+        "MemHostAlloc",
+        "MemHostRegister",
+    ];
+    let is_one = |line: &&String| {
+        let mut calls = preparations.iter().map(|name| api.call(name) + " ");
+        calls.any(|call| line.starts_with(&call))
+    };
+    let first = log.first(&api.call("MemcpyDtoHAsync"));
+    let late: Vec<_> = log.0[first..].iter().filter(is_one).collect();
+    assert!(late.is_empty(), "{late:?}");
 }
 
 #[test]

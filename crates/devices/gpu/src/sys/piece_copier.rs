@@ -36,7 +36,7 @@ const LONG_BYTES: usize = 256 << 10;
 /// Invariant: the module is that of [`Driver::copy_kernel`](super::driver::Driver::copy_kernel).
 #[derive(Debug)]
 pub(crate) struct PieceCopier {
-    module: Module,
+    module: Arc<Module>,
     lists: SharedWords,
 }
 
@@ -44,20 +44,23 @@ impl PieceCopier {
     /// Submissions that may be in flight: that of number n reads the list n modulo this.
     const LISTS: u64 = 16;
 
-    /// Loads the code; `None`: there is none for the vendor.
+    /// Loads the code, with lists for each lane; `None`: there is none for the vendor.
     ///
     /// # Errors
     ///
     /// [`DeviceError`] of the driver, which refuses the code, or the memory for the lists.
-    pub(crate) fn load(lanes: &Arc<Lanes>) -> Result<Option<Self>, DeviceError> {
+    pub(crate) fn load(lanes: &Arc<Lanes>) -> Result<Option<[Self; 3]>, DeviceError> {
         let Some(kernel) = lanes.context.driver.copy_kernel() else {
             return Ok(None);
         };
         let words = Self::LISTS as usize * LIST_PIECES * PIECE_WORDS;
-        Ok(Some(Self {
-            module: Module::load(lanes, kernel)?,
-            lists: SharedWords::alloc(lanes, words)?,
-        }))
+        let module = Arc::new(Module::load(lanes, kernel)?);
+        let of_lane = || {
+            let lists = SharedWords::alloc(lanes, words)?;
+            let module = Arc::clone(&module);
+            Ok(Self { module, lists })
+        };
+        Ok(Some([of_lane()?, of_lane()?, of_lane()?]))
     }
 
     /// Returns whether so many copies are faster by this than each by its own.

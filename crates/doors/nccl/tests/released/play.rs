@@ -96,10 +96,14 @@ impl<'a> Play<'a> {
     pub fn with_gpu(self, plan: &str) -> Self {
         let driver = built_library("libdevmem_gpu_stub.so");
         let driver = driver.display();
-        let settings = format!(
-            "{} {GPU_SETTINGS} DEVMEM_LIBCUDA={driver} STUB_GPU={plan}",
-            self.settings
-        );
+        self.and(&format!(
+            "{GPU_SETTINGS} DEVMEM_LIBCUDA={driver} STUB_GPU={plan}"
+        ))
+    }
+
+    /// Adds settings, which win.
+    pub fn and(self, more: &str) -> Self {
+        let settings = format!("{} {more}", self.settings);
         Self { settings, ..self }
     }
 

@@ -60,14 +60,20 @@ pub(super) fn list(
 
 /// Returns the records of the discovery log: from the port of the URL, or from that of discovery if nobody listens there.
 fn records(nic: &Netdev, url: &NvmeUrl, go_on: &mut GoOn<'_>) -> Result<Vec<Record>, LoadError> {
-    match records_at(nic, &url.of_discovery(url.port), go_on) {
-        Err(LoadError::Connect { source, .. })
-            if url.port == PORT && source.kind() == ErrorKind::ConnectionRefused =>
-        {
-            records_at(nic, &url.of_discovery(DISCOVERY_PORT), go_on)
-        }
-        found => found,
+    let found = records_at(nic, &url.of_discovery(url.port), go_on);
+    if url.port != PORT || !found.as_ref().is_err_and(is_refusal) {
+        return found;
     }
+    match records_at(nic, &url.of_discovery(DISCOVERY_PORT), go_on) {
+        // The port of the URL is the one to listen on.
+        Err(error) if is_refusal(&error) => found,
+        other => other,
+    }
+}
+
+/// Returns whether nobody listens.
+fn is_refusal(error: &LoadError) -> bool {
+    matches!(error, LoadError::Connect { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn records_at(nic: &Netdev, url: &NvmeUrl, go_on: &mut GoOn<'_>) -> Result<Vec<Record>, LoadError> {

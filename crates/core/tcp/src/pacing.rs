@@ -8,6 +8,10 @@ use wire::Instant;
 /// (linux `sk_pacing_shift` 10).
 const QUANTUM: Duration = Duration::from_millis(1);
 
+/// How much of the time by which a poll came too late is made up for. A thread on a busy machine is woken by its timer a tick of the
+/// kernel's clock too late, or two (1 to 10 ms); the congestion window still bounds what leaves at once.
+const CATCH_UP: Duration = Duration::from_millis(10);
+
 /// Segments that may always be sent together (linux `sysctl_tcp_min_tso_segs`).
 const QUANTUM_SEGMENTS: u64 = 2;
 
@@ -34,6 +38,8 @@ struct PacerState {
     /// Bytes per second; 0 before the first round-trip sample: not paced.
     rate: u64,
     release: Instant,
+    /// The last poll left data for the release time, and nothing else held it back.
+    awaited: bool,
     /// Bytes sent since the start, up to the unpaced ones.
     sent: u64,
 }
@@ -82,8 +88,10 @@ impl Pacer {
 
     /// Notes that `bytes` are sent.
     ///
-    /// The first segments are not delayed. After a segment that was sent late, the next delay is shorter, by half at most (linux
-    /// `tcp_update_skb_after_send`).
+    /// The first segments are not delayed. After a segment that was sent late, because there was nothing to send or no room in a
+    /// window, the next delay is shorter, by half at most (linux `tcp_update_skb_after_send`). After one that waited for its release
+    /// time and was polled for late, delays are shorter until the time is made up for, up to [`CATCH_UP`]: Linux' timers do not wait
+    /// for a processor, ours do, and a rate that is not reached would be taken for that of the path.
     pub(crate) fn on_sent(&mut self, bytes: u64, mss: u16, now: Instant) {
         if let Some(pace) = self.0.as_mut().filter(|pace| pace.rate != 0) {
             pace.sent = pace.sent.saturating_add(bytes);
@@ -93,16 +101,19 @@ impl Pacer {
             let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(pace.rate);
             let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
             let late = now.saturating_since(pace.release);
-            pace.release = pace.release.max(now) + (time - late.min(time / 2));
+            let spared = match pace.awaited {
+                true => late.min(CATCH_UP),
+                false => late.min(time / 2),
+            };
+            pace.release = pace.release.max(now) + time - spared;
         }
     }
 
-    /// Returns when the next bytes may leave, if that is not now.
-    pub(crate) fn release(&self, now: Instant) -> Option<Instant> {
-        self.0
-            .as_ref()
-            .map(|pace| pace.release)
-            .filter(|&release| release > now)
+    /// Returns when the next bytes may leave, if that is not now. Called when no more may leave; `waits`: there are some.
+    pub(crate) fn await_release(&mut self, waits: bool, now: Instant) -> Option<Instant> {
+        let pace = self.0.as_mut()?;
+        pace.awaited = waits && pace.release > now;
+        pace.awaited.then_some(pace.release)
     }
 
     /// Returns the rate in bytes per second; 0 without pacing.
@@ -140,9 +151,39 @@ mod tests {
         pacer.on_sent(20_000, MSS, ms(5));
         assert_eq!(pacer.allowance(MSS, ms(5)), 0);
         // Late by five milliseconds: half of the wait is spared.
-        assert_eq!(pacer.release(ms(5)), Some(Instant::from_nanos(5_500_000)));
+        let release = Some(Instant::from_nanos(5_500_000));
+        assert_eq!(pacer.await_release(true, ms(5)), release);
+        assert_eq!(pacer.await_release(false, ms(5)), None);
         assert_eq!(pacer.allowance(MSS, ms(6)), 20_000);
-        assert_eq!(pacer.release(ms(6)), None);
+        assert_eq!(pacer.await_release(true, ms(6)), None);
+    }
+
+    /// Sends what may leave at `now`; returns how much that was.
+    fn send_all(pacer: &mut Pacer, now: Instant) -> u64 {
+        let mut sent = 0;
+        loop {
+            match pacer.allowance(MSS, now) {
+                0 => return sent,
+                some => pacer.on_sent(some, MSS, now),
+            }
+            sent += 20_000;
+        }
+    }
+
+    #[test]
+    fn what_is_released_late_leaves_together_up_to_ten_milliseconds_of_it() {
+        let mut pacer = pacer(Gain::SLOW_START);
+        assert_eq!(send_all(&mut pacer, ms(9)), 20_000);
+        let release = pacer.await_release(true, ms(9)).unwrap();
+        for (late, millis) in [(0, 1), (4, 5), (10, 11), (50, 11)] {
+            let mut pacer = pacer.clone();
+            let now = release + Duration::from_millis(late);
+            assert_eq!(send_all(&mut pacer, now), millis * 20_000, "{late} ms late");
+        }
+        // Nothing was left to send, or there was no room: the time is lost.
+        assert_eq!(pacer.await_release(false, ms(9)), None);
+        let sent = send_all(&mut pacer, release + Duration::from_millis(8));
+        assert_eq!(sent, 20_000);
     }
 
     #[test]
@@ -158,7 +199,11 @@ mod tests {
         off.on_window(1000, Some(Duration::from_secs(1)), Gain::SLOW_START);
         off.on_sent(1_000_000, MSS, ms(1));
         assert_eq!(
-            (off.allowance(MSS, ms(1)), off.release(ms(1)), off.rate()),
+            (
+                off.allowance(MSS, ms(1)),
+                off.await_release(true, ms(1)),
+                off.rate()
+            ),
             (u64::MAX, None, 0)
         );
         let mut unknown = Pacer::new(true);

@@ -27,7 +27,7 @@ struct Allowance {
     window: u64,
     /// By the congestion window.
     congestion: u64,
-    /// By pacing and by the size of a super-segment.
+    /// By pacing and by the size of a super-segment: whole packets, so that as many are all that may leave, and wait for no more.
     burst: u64,
 }
 
@@ -101,11 +101,8 @@ impl<P: Payload> Sender<P> {
                 .congestion
                 .on_application_limited(self.flight.pipe());
         }
-        let release = self
-            .rate
-            .pacer
-            .release(cx.now)
-            .filter(|_| waits || self.flight.board.lost() > 0);
+        let waits = waits || self.flight.board.lost() > 0;
+        let release = self.rate.pacer.await_release(waits, cx.now);
         self.timers.set_paced_until(release);
     }
 
@@ -127,7 +124,7 @@ impl<P: Payload> Sender<P> {
                 .packets
                 .super_payload
                 .fit(packets * mss, mss)
-                .min(paced),
+                .min(paced / mss * mss),
         }
     }
 

@@ -133,6 +133,44 @@ pub struct Simulation {
     /// Offset behind the last byte sent.
     highest: SeqNum,
     most_records: usize,
+    turns: Turns,
+}
+
+/// When the sender's thread gets a processor.
+#[derive(Debug, Clone, Copy)]
+enum Turns {
+    /// Always.
+    AtOnce,
+    /// After one of these times, and only if there was something to do: another thread runs between them. `is_on`: it runs now.
+    Every { tick: Duration, is_on: bool },
+}
+
+impl Turns {
+    /// Returns when the thread gets to do what is due at `at`.
+    fn next(self, at: Instant) -> Instant {
+        match self {
+            Self::AtOnce => at,
+            Self::Every { tick, .. } => {
+                let tick = u64::try_from(tick.as_nanos()).expect("a short time");
+                let at = at.saturating_since(Instant::ZERO).as_nanos();
+                let at = u64::try_from(at).expect("within the simulation");
+                Instant::from_nanos(at.next_multiple_of(tick))
+            }
+        }
+    }
+
+    fn set_on(&mut self, on: bool) {
+        if let Self::Every { is_on, .. } = self {
+            *is_on = on;
+        }
+    }
+
+    fn is_on(self) -> bool {
+        match self {
+            Self::AtOnce => true,
+            Self::Every { is_on, .. } => is_on,
+        }
+    }
 }
 
 /// SEG.SEQ of the ACKs.
@@ -187,7 +225,14 @@ impl Simulation {
             last_arrival: [now; 2],
             highest: iss + 1,
             most_records: 0,
+            turns: Turns::AtOnce,
         }
+    }
+
+    /// Lets the sender run every `tick` only, as on a machine with too few processors.
+    pub fn with_late_sender(mut self, tick: Duration) -> Simulation {
+        self.turns = Turns::Every { tick, is_on: true };
+        self
     }
 
     fn schedule(&mut self, at: Instant, event: Event) {
@@ -207,8 +252,10 @@ impl Simulation {
         }
         let steps = 20_000 + self.transfer.bytes / 10;
         for _ in 0..steps {
-            self.write();
-            self.transmit();
+            if self.turns.is_on() {
+                self.write();
+                self.transmit();
+            }
             self.sender.flight.board.check();
             self.most_records = self.most_records.max(self.sender.flight.board.records());
             if self.sender.all_acked() && self.sender.fin_sent() {
@@ -342,7 +389,7 @@ impl Simulation {
     fn send_ack(&mut self, ack: Ack) {
         if !self.random.chance(self.transfer.path.ack_loss) {
             let at = self.arrival(self.now, 1);
-            self.schedule(at, Event::Ack(ack));
+            self.schedule(self.turns.next(at), Event::Ack(ack));
         }
     }
 
@@ -361,7 +408,7 @@ impl Simulation {
     /// Advances to the next event.
     fn step(&mut self) {
         let event = self.events.peek().map(|Reverse(Scheduled(at, ..))| *at);
-        let timer = self.sender.next_timer();
+        let timer = self.sender.next_timer().map(|at| self.turns.next(at));
         let ack = self.receiver.ack_at();
         let next = [event, timer, ack].into_iter().flatten().min();
         let next = next.unwrap_or_else(|| {
@@ -378,14 +425,17 @@ impl Simulation {
         self.now = self.now.max(next);
         if event == Some(next) {
             let Reverse(Scheduled(_, _, event)) = self.events.pop().expect("it was peeked at");
+            self.turns.set_on(matches!(event, Event::Ack(_)));
             self.handle(event);
         } else if timer == Some(next) {
+            self.turns.set_on(true);
             if let TimerOutcome::Abort(error) =
                 self.sender.on_timer(&self.transfer.config.at(self.now))
             {
                 panic!("seed {}: {error}: {:#?}", self.seed, self.sender);
             }
         } else {
+            self.turns.set_on(false);
             let ack = self.receiver.ack();
             self.send_ack(ack);
         }

@@ -107,6 +107,17 @@ fn bbr_fills_a_link_without_errors_and_one_that_loses_a_hundredth() {
 }
 
 #[test]
+fn bbr_keeps_its_rate_where_its_thread_waits_for_a_processor() {
+    for (ms, loss) in [(1, 0), (1, 10), (4, 0), (4, 10), (8, 0), (8, 10)] {
+        let path = Path { loss, ..path() };
+        let transfer = transfer(path, CongestionKind::Bbr, 30_000_000);
+        let late = Simulation::new(1, transfer).with_late_sender(Duration::from_millis(ms));
+        let rate = mbit_per_s(30_000_000, &late.run());
+        assert!(rate > 80.0, "{ms} ms, {loss} lost of 1,000: {rate} Mbit/s");
+    }
+}
+
+#[test]
 fn pacing_fills_it_too() {
     let mut paced = transfer(path(), CongestionKind::Cubic, 30_000_000);
     paced.config.shared_mut().pacing = true;

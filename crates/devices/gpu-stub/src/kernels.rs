@@ -64,6 +64,7 @@ functions! {
         };
         let arguments = (0..program.parameters()).map(argument).collect();
         let grid = Grid { blocks, threads };
+        machine.plan.log(&format!("launched {}", program.entry()));
         machine.enqueue_kernel(stream.addr(), Launch { program, grid, arguments })
     }
 }

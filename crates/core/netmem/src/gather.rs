@@ -58,6 +58,8 @@ impl Dmabuf {
             engine,
             fence: None,
         };
+        let most = ranges.size_hint().1.unwrap_or(GROUP_COPIES);
+        let mut group = Vec::with_capacity(most.min(GROUP_COPIES));
         // Both ends are inside of their memory from here on.
         let mut at = offset;
         let mut copies = Joined::of(ranges).map(|range| {
@@ -67,7 +69,6 @@ impl Dmabuf {
             at += len;
             copy
         });
-        let mut group = Vec::with_capacity(GROUP_COPIES);
         loop {
             group.clear();
             group.extend(copies.by_ref().take(GROUP_COPIES));
@@ -77,7 +78,6 @@ impl Dmabuf {
             // An error drops the gather, which waits for what was started.
             gather.fence = Some(gather.engine.submit(Lane::Gather, &group)?);
         }
-        drop(group);
         Ok(Some(gather))
     }
 }

@@ -108,6 +108,21 @@ impl Initiator {
 
     /// Moves what can be moved. Returns whether that was something.
     pub(crate) fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let turned = self.try_turn(context);
+        if let Err(Broken::Ended | Broken::Connection(_)) = turned {
+            // Another connection may have ended first, and the peer has said why before.
+            loop {
+                match self.read_records() {
+                    Ok(true) => {}
+                    Err(told @ Broken::Told(_)) => return Err(told),
+                    _ => break,
+                }
+            }
+        }
+        turned
+    }
+
+    fn try_turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
         let mut worked = self.read_records()?;
         worked |= self.pull(context)?;
         worked |= self.advance(context)?;

@@ -157,7 +157,10 @@ fn gathered_pieces_of_any_alignment_and_length_are_right_in_every_byte() {
                 at += len;
             }
         }
-        for offset in [0, 1, 4, 6] {
+        // Of these, both sides of each piece are multiples of 16.
+        let aligned = [528, 1040, 2064, 2576, 37].map(|len| 4096..4096 + len);
+        let shifts = [0, 1, 4, 6].map(|offset| (ranges.clone(), offset));
+        for (ranges, offset) in shifts.into_iter().chain([(aligned.to_vec(), 32)]) {
             let behind = vec![0xee; 64];
             let total: usize = ranges.iter().map(ExactSizeIterator::len).sum();
             target.copy_in(offset + total, &behind).unwrap();
@@ -174,7 +177,7 @@ fn gathered_pieces_of_any_alignment_and_length_are_right_in_every_byte() {
         }
     });
     if let Some(log) = log {
-        assert_eq!(log.count("cuLaunchKernel"), 4);
+        assert_eq!(log.count("cuLaunchKernel"), 5);
         log.assert_all_freed();
     }
 }

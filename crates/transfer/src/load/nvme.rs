@@ -12,6 +12,7 @@ mod discovery;
 mod limits;
 mod namespace;
 mod queue;
+mod refusal;
 mod session;
 mod url;
 
@@ -19,20 +20,8 @@ pub use discovery::{NvmeListed, NvmeSubsystem};
 pub use namespace::NvmeNamespace;
 pub use url::NvmeUrl;
 
-pub(crate) use association::Seat;
+pub(crate) use association::{IoQueue, Seat};
 pub(crate) use limits::Limits;
-pub(crate) use queue::IoQueue;
 #[cfg(feature = "test-util")]
 pub(crate) use session::NvmeSession;
 pub(crate) use session::blocks_of;
-
-use super::error::LoadError;
-
-/// Returns the error of a controller that refuses a command.
-pub(crate) fn refused(host: &str, problem: String, remedy: &'static str) -> LoadError {
-    LoadError::NvmeRefused {
-        host: host.to_owned(),
-        problem,
-        remedy,
-    }
-}

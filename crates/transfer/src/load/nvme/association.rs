@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{Netdev, RecvError};
+use devmem_tcp::{Netdev, RecvError, Stream};
 use nvme::command::{self, ANY_CONTROLLER, Connect, ConnectData, Sqe};
 use nvme::identify::{self, Controller, Namespace};
-use nvme::pdu::{FromController, Parsed, parse_from_controller};
+use nvme::pdu::{Digests, FromController, Parsed, parse_from_controller};
 use nvme::property::{self, Capabilities, Phase};
 use nvme::{DISCOVERY_NQN, Status};
 
-use super::queue::{IoQueue, Queue};
-use super::refused;
+use super::queue::Queue;
+use super::refusal::refused;
 use super::url::{Identity, NvmeUrl};
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
@@ -366,6 +366,18 @@ impl Admin {
             }
         }
     }
+}
+
+/// A connected I/O queue.
+#[derive(Debug)]
+pub(crate) struct IoQueue {
+    pub(crate) stream: Stream,
+    pub(crate) digests: Digests,
+    /// Most bytes of data in one PDU to the controller.
+    pub(crate) most_data: u32,
+    /// Most commands in flight.
+    pub(crate) depth: usize,
+    pub(crate) seat: Seat,
 }
 
 /// The place of one I/O queue in an association. Dropping it frees the number of the queue.

@@ -7,11 +7,10 @@ use std::time::Instant;
 use devmem_tcp::{Netdev, Stream};
 use nvme::identify::Namespace;
 
-use super::association::Association;
+use super::association::{Association, IoQueue};
 use super::discovery::{self, NvmeSubsystem};
 use super::limits::Limits;
-use super::queue::IoQueue;
-use super::refused;
+use super::refusal::refused;
 use super::session::NvmeSession;
 use super::url::NvmeUrl;
 use crate::load::dial::{self, GoOn};

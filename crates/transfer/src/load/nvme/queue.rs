@@ -12,6 +12,7 @@ use nvme::pdu::{
     HandshakeAnswer, HandshakeRequest, Parsed, digest_after, parse_from_controller,
 };
 
+use super::refusal::refused;
 use crate::load::dial::{self, GoOn, SLICE};
 use crate::load::error::LoadError;
 
@@ -33,18 +34,6 @@ pub(super) struct Queue {
     pub(super) most_data: u32,
     next_id: u16,
     limit: Duration,
-}
-
-/// A connected I/O queue.
-#[derive(Debug)]
-pub(crate) struct IoQueue {
-    pub(crate) stream: Stream,
-    pub(crate) digests: Digests,
-    /// Most bytes of data in one PDU to the controller.
-    pub(crate) most_data: u32,
-    /// Most commands in flight.
-    pub(crate) depth: usize,
-    pub(crate) seat: super::Seat,
 }
 
 impl Queue {
@@ -109,7 +98,7 @@ impl Queue {
                 (digests.header, digests.data),
                 (theirs.header, theirs.data)
             );
-            return Err(super::refused(&self.host, problem, remedy));
+            return Err(refused(&self.host, problem, remedy));
         }
         if most_data < LEAST_MOST_DATA || most_data % 4 != 0 {
             return Err(self.invalid("it takes fewer than 4096 bytes of data in one PDU"));

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import devmem_tcp
-from devmem_tcp import Netdev, Progress, aio, iter_safetensors
+from devmem_tcp import Netdev, Progress, _shared, aio, iter_safetensors
 from test_load import ARRAYS, check, checkpoint, no_proxy  # noqa: F401
 from test_waits import interrupted
 
@@ -387,16 +387,28 @@ def test_ranks_share_one_load_and_each_gets_its_part(server, large, tmp_path):
     assert not (tmp_path / "load.sock").exists()
 
 
-def stopped(all_ranks):
-    """Waits until the ranks that stop have done so, and returns them."""
-    return [rank for rank in all_ranks if rank.stdout.readline() == "stopped\n"]
+def wait_until_stopped(all_ranks):
+    """Waits until all of these ranks, which stop with a tensor, have done so."""
+    for rank in all_ranks:
+        if rank.stdout.readline() != "stopped\n":
+            rank.kill()
+            pytest.fail(rank.communicate(timeout=60)[1])
+
+
+def test_processes_that_read_one_list_do_not_disturb_each_other():
+    """A descriptor that is passed is another name of one open file, whose position they share."""
+    fd = _shared._file_of(["a", "b"])
+    os.lseek(fd, 5, os.SEEK_SET)
+    assert _shared._value_of([os.dup(fd)]) == ["a", "b"]
+    assert os.lseek(fd, 0, os.SEEK_CUR) == 5
+    os.close(fd)
 
 
 def test_a_rank_that_dies_does_not_hold_the_others_up(large):
     # All of them stop with one tensor, and with so little memory nobody goes on before the others do.
     options = {"memory_limit": 2_100_000, "stop": True}
     all_ranks = ranks(large, options, options, options)
-    assert len(stopped(all_ranks)) == 3
+    wait_until_stopped(all_ranks)
     # Which one loads is not known: one that another one waits for is never the only one that is left.
     leader = leader_of(all_ranks)
     dying = next(rank for rank in all_ranks if rank is not leader)
@@ -415,7 +427,7 @@ def test_a_rank_that_dies_does_not_hold_the_others_up(large):
 def test_the_end_of_the_rank_that_loads_is_an_error_of_the_others(large):
     options = {"memory_limit": 2_100_000, "stop": True}
     all_ranks = ranks(large, options, options)
-    assert len(stopped(all_ranks)) == 2
+    wait_until_stopped(all_ranks)
     leader = leader_of(all_ranks)
     leader.send_signal(signal.SIGKILL)
     leader.communicate(timeout=60)

@@ -267,11 +267,10 @@ def _file_of(value: object) -> int:
 def _value_of(fds: list[int]) -> Any:
     """Reads a list of another process, and closes the descriptors."""
     try:
-        if len(fds) != 1 or os.fstat(fds[0]).st_size > _LIST:
+        if len(fds) != 1 or (length := os.fstat(fds[0]).st_size) > _LIST:
             raise ValueError
-        with open(os.dup(fds[0]), "rb") as file:
-            file.seek(0)
-            return json.loads(file.read())
+        # Several processes read this file, and a descriptor that is passed shares its position with the others.
+        return json.loads(os.pread(fds[0], length, 0))
     except ValueError:
         raise make("InvalidInput", errno.EPROTO, "what came from another process of the load is no list", None) from None
     finally:

@@ -5,6 +5,7 @@ mod failures;
 mod far;
 mod gpu;
 mod hostile;
+mod last_records;
 mod loaded;
 mod near;
 mod setup;
@@ -77,6 +78,9 @@ fn main() -> ExitCode {
         ]);
     }
     tests.extend(trials_of_ways![
+        last_records::a_reason_that_comes_after_the_end_of_another_connection_counts,
+        last_records::a_peer_that_ends_its_connections_without_a_reason_is_gone,
+        last_records::a_peer_that_ends_one_connection_for_payload_and_says_nothing_is_gone,
         ways::from_a_stack_on_a_tap_to_the_kernel,
         ways::from_the_kernel_to_a_stack_on_a_tap,
         ways::over_packet_sockets,

@@ -1,7 +1,7 @@
 //! Rows for programs without privileges: a broker binds for them, and to send from device memory they need none.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Lines, Read};
+use std::io::{BufRead, BufReader, Lines};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -224,55 +224,9 @@ pub fn tool(context: &Context) -> anyhow::Result<Seen> {
     let pod = &prepared.pod;
     let _broker = Broker::start(pod)?;
     let bytes = context.few();
-    let said = pod
-        .namespace
-        .run(|| receive_by_tool(context, pod, bytes))??;
-    ensure!(said.contains(", 0 bytes in host memory"), "{said}");
+    pod.receive_by_tool(context, bytes, &["--broker", SOCKET], Some(USER))?;
     prepared.end()?;
     Ok(format!("recv --broker as uid {USER}: {bytes} bytes, all correct").into())
-}
-
-/// Sends a stream to `recv --broker` and checks what that writes. Returns what it says.
-fn receive_by_tool(context: &Context, pod: &Pod, bytes: u64) -> anyhow::Result<String> {
-    let local = pod.reach.local;
-    let mut command = Command::new(TOOL_PATH);
-    command
-        .args(["recv", "--if", POD_INTERFACE, "--broker", SOCKET])
-        .args(["--addr", &local.ip().to_string()])
-        .args(["--port", &local.port().to_string()])
-        .args(["--mem-size", "16M", "--output-file", "-"])
-        .uid(USER)
-        .gid(USER)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut tool = Helper::start(&mut command)?;
-    let mut stdout = tool.take_stdout().context("it was piped")?;
-    let stderr = tool.take_stderr().context("it was piped")?;
-    let mut lines = BufReader::new(stderr).lines();
-    let mut said = String::new();
-    while !said.contains("listening on") {
-        let line = lines.next().with_context(|| said.clone())??;
-        said = format!("{said}{line}\n");
-    }
-    let sender = context.network()?.connect(Way::In, local)?;
-    std::thread::scope(|scope| {
-        let sending = scope.spawn(move || traffic::send(sender, bytes));
-        let mut verifier = traffic::verifier();
-        let mut buffer = vec![0; 256 << 10];
-        loop {
-            match stdout.read(&mut buffer)? {
-                0 => break,
-                count => verifier.check(&buffer[..count]),
-            }
-        }
-        traffic::join(sending)?;
-        traffic::complete(&verifier, bytes)
-    })?;
-    for line in lines {
-        said = format!("{said}{}\n", line?);
-    }
-    ensure!(tool.wait()?.success(), "{said}");
-    Ok(said)
 }
 
 /// A user without a grant, a queue without one, and a process of another network namespace are refused; the kernel refuses the user itself.
@@ -353,16 +307,7 @@ pub fn sent_as_an_ordinary_user(context: &Context) -> anyhow::Result<Seen> {
     let listener = network.listen(Way::Out, Family::V4)?;
     let (sender, mut receiver) = pair(network, Way::Out, &listener)?;
     let copied = std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || {
-            let mut verifier = traffic::verifier();
-            let mut buffer = vec![0; 256 << 10];
-            loop {
-                match traffic::read(&mut receiver, &mut buffer)? {
-                    0 => return traffic::complete(&verifier, bytes),
-                    count => verifier.check(&buffer[..count]),
-                }
-            }
-        });
+        let receiving = scope.spawn(move || traffic::check_to_end(&mut receiver, bytes));
         let pattern = PositionPattern::new(0);
         let sent = as_user(USER, || {
             send_to(&sender, bytes, &|position, out| pattern.fill(position, out))

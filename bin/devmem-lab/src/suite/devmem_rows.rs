@@ -49,6 +49,11 @@ pub const ROWS: &[Row] = &[
         "lease: bound in a user namespace",
         lease_rows::in_a_user_namespace,
     ),
+    ("lease: received by the tool", lease_rows::tool),
+    (
+        "lease: net_iovs counted at the NIC",
+        lease_rows::counted_at_the_nic,
+    ),
     ("lease: two pods", lease_rows::two_pods),
     ("lease: agent killed", lease_rows::agent_killed),
     ("lease: pod removed", lease_rows::pod_removed),

@@ -19,8 +19,10 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tool::pattern::PositionPattern;
 
-use super::devmem::bound::{DmabufKind, memory};
+use super::devmem::bound::{Bound, DmabufKind, Steering, memory, require_rx};
+use super::devmem::receiving::{Habit, Stream, rx_into};
 use super::devmem::sending::{require_tx, send_to};
+use super::nic::NIC;
 use super::pods::{Agent, LIMIT, LISTENING, POD_INTERFACE, Pod, READY, Settings, bind_here};
 use super::row::{Context, Seen};
 use super::traffic::{self, Family, Way, pair};
@@ -31,6 +33,8 @@ const SOCKET: &str = "/run/devmem-broker";
 /// The user that has a grant, and one that has none; both are ordinary.
 const USER: u32 = 1000;
 const STRANGER: u32 = 1001;
+/// A queue of the NIC that is not leased.
+const NIC_QUEUE: u32 = 2;
 const UDMABUF: &str = "/dev/udmabuf";
 
 /// /dev/udmabuf for everybody, as a pod gets it. Dropping it restores the mode.
@@ -67,17 +71,21 @@ fn as_user<T: Send>(
     })
 }
 
-/// The broker of a pod: `devmem-tcp broker`. Dropping it kills it.
+/// A broker: `devmem-tcp broker`. Dropping it kills it.
 struct Broker(Helper);
 
 impl Broker {
-    /// Starts it and waits until it listens.
+    /// Starts the broker of a pod, which grants [`USER`] its leased queue.
     fn start(pod: &Pod) -> anyhow::Result<Self> {
+        let grant = format!("uid={USER}:{POD_INTERFACE}:1");
+        Self::start_with(&["--netns", pod.name, "--allow", &grant])
+    }
+
+    /// Starts a broker and waits until it listens.
+    fn start_with(options: &[&str]) -> anyhow::Result<Self> {
         let mut command = Command::new(TOOL_PATH);
-        command
-            .args(["broker", SOCKET, "--netns", pod.name, "--allow"])
-            .arg(format!("uid={USER}:{POD_INTERFACE}:1"))
-            .stderr(Stdio::piped());
+        command.args(["broker", SOCKET]).args(options);
+        command.stderr(Stdio::piped());
         let mut broker = Helper::start(&mut command)?;
         let said = broker.take_stderr().context("it was piped")?;
         let mut said = BufReader::new(said).lines();
@@ -296,6 +304,30 @@ pub fn broker_killed(context: &Context) -> anyhow::Result<Seen> {
     pod.namespace.run(|| bound_again().map(drop))??;
     prepared.end()?;
     Ok(format!("received {frags} without the broker, all bytes correct").into())
+}
+
+/// Without a pod: a user has the broker bind a queue of the NIC that its administrator has set up, receives, and gets no other queue.
+pub fn queue_of_the_nic(context: &Context) -> anyhow::Result<Seen> {
+    require_rx(NIC_QUEUE)?;
+    let _device = OpenDevice::new()?;
+    let steering = Steering::new(1)?;
+    let grant = format!("uid={USER}:{NIC}:{NIC_QUEUE}");
+    let _broker = Broker::start_with(&["--allow", &grant])?;
+    let ask = |queue| {
+        as_user(USER, move || {
+            let memory = memory(DmabufKind::Udmabuf)?;
+            let queue = [KernelRxQueueId(queue)];
+            let asked = broker::bind_rx(Path::new(SOCKET), NIC, memory.as_fd(), &queue, None);
+            Ok(asked.map(|rx| Bound { rx, memory }))
+        })
+    };
+    let refused = ask(NIC_QUEUE + 1)?.err().context("it was bound")?;
+    ensure!(refused.errno() == Errno::EPERM, "{refused}");
+    let bound = ask(NIC_QUEUE)?.context("the right one")?;
+    let wanted = Stream::checked(context.few(), Habit::Good);
+    let report = rx_into(context.network()?, Family::V4, steering, &bound, wanted)?;
+    ensure!(report.frags > 0, "nothing was received into device memory");
+    Ok(format!("{} frags, all bytes correct; {refused}", report.frags).into())
 }
 
 /// An ordinary user binds memory for sending, and sends from it, without a broker.

@@ -69,6 +69,10 @@ pub const ROWS: &[Row] = &[
     ("broker: client killed", broker_rows::client_killed),
     ("broker: killed", broker_rows::broker_killed),
     (
+        "broker: a queue of the NIC, no pod",
+        broker_rows::queue_of_the_nic,
+    ),
+    (
         "devmem tx as an ordinary user",
         broker_rows::sent_as_an_ordinary_user,
     ),

@@ -202,7 +202,6 @@ impl Gathering {
             streams: streams.collect(),
             near: self.near,
         };
-        let control = self.control;
-        (self.peer, Wires { control, carriers })
+        (self.peer, Wires::new(self.control, carriers))
     }
 }

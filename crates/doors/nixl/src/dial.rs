@@ -262,13 +262,11 @@ impl Attempt {
 
     fn into_wires(self) -> Wires {
         let streams = self.data.into_iter().map(|it| DataStream::new(it.wire));
-        Wires {
-            control: self.control,
-            carriers: Carriers {
-                streams: streams.collect(),
-                near: None,
-            },
-        }
+        let carriers = Carriers {
+            streams: streams.collect(),
+            near: None,
+        };
+        Wires::new(self.control, carriers)
     }
 }
 

@@ -100,6 +100,14 @@ impl Initiator {
 
     /// Cuts, announces and sends what can be sent now.
     pub(crate) fn advance(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        if self.wires.has_failed()? {
+            return Ok(false);
+        }
+        let sent = self.send(context);
+        self.wires.moved(sent)
+    }
+
+    fn send(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
         self.cut(context)?;
         let mut worked = self.wires.control.flush()?;
         worked |= self.wires.push(context)?;
@@ -108,23 +116,11 @@ impl Initiator {
 
     /// Moves what can be moved. Returns whether that was something.
     pub(crate) fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
-        let turned = self.try_turn(context);
-        if let Err(Broken::Ended | Broken::Connection(_)) = turned {
-            // Another connection may have ended first, and the peer has said why before.
-            loop {
-                match self.read_records() {
-                    Ok(true) => {}
-                    Err(told @ Broken::Told(_)) => return Err(told),
-                    _ => break,
-                }
-            }
-        }
-        turned
-    }
-
-    fn try_turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
         let mut worked = self.read_records()?;
-        worked |= self.pull(context)?;
+        if !self.wires.has_failed()? {
+            let pulled = self.pull(context);
+            worked |= self.wires.moved(pulled)?;
+        }
         worked |= self.advance(context)?;
         Ok(worked)
     }
@@ -343,7 +339,7 @@ impl Initiator {
 
     /// Returns whether a turn would move something without a report of the network.
     pub(crate) fn can_go_on(&self) -> bool {
-        self.wires.carriers.can_go_on()
+        self.wires.can_go_on()
     }
 
     /// The connections are gone: takes out the transfers that were going on.

@@ -51,17 +51,16 @@ impl Target {
 
     /// Moves what can be moved. Returns whether that was something.
     pub(crate) fn turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
-        let turned = self.try_turn(context);
-        if let Err(Broken::Ended | Broken::Connection(_)) = turned {
-            // What the peer had said before it left still counts.
-            while let Ok(true) = self.read_records(context) {}
+        let mut worked = self.read_records(context)?;
+        if !self.wires.has_failed()? {
+            let moved = self.move_bytes(context);
+            worked |= self.wires.moved(moved)?;
         }
-        turned
+        Ok(worked)
     }
 
-    fn try_turn(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
-        let mut worked = self.read_records(context)?;
-        worked |= self.pull(context)?;
+    fn move_bytes(&mut self, context: &mut Context<'_>) -> Result<bool, Broken> {
+        let mut worked = self.pull(context)?;
         worked |= self.wires.control.flush()?;
         worked |= self.wires.push(context)?;
         Ok(worked)
@@ -168,7 +167,9 @@ impl Target {
         context: &mut Context<'_>,
     ) -> Result<(), Broken> {
         self.announce(&piece)?;
-        let Wires { control, carriers } = &mut self.wires;
+        let Wires {
+            control, carriers, ..
+        } = &mut self.wires;
         let (entries, rest) = piece.split(control.behind(behind))?;
         let mut scatter = context.regions.resolve(&piece, entries)?;
         match carriers.get(piece.stream)? {
@@ -204,7 +205,9 @@ impl Target {
         behind: Range<usize>,
         context: &mut Context<'_>,
     ) -> Result<(), Broken> {
-        let Wires { control, carriers } = &mut self.wires;
+        let Wires {
+            control, carriers, ..
+        } = &mut self.wires;
         let (entries, _) = piece.split(control.behind(behind))?;
         let scatter = context.regions.resolve(&piece, entries)?;
         match carriers.get(piece.stream)? {

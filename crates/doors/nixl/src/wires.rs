@@ -3,6 +3,8 @@
 //! The agent that connects is the *initiator*: it posts transfers and sends notifications. The other one is the *target*. Two agents that
 //! post transfers to each other have such connections in either direction, which do not know of each other.
 
+use std::time::{Duration, Instant};
+
 use zerocopy::byteorder::little_endian::U64;
 
 use crate::awaited::Placed;
@@ -16,6 +18,10 @@ use crate::wire::Ready;
 
 /// Records that one turn handles at most.
 pub(crate) const TURN_RECORDS: usize = 256;
+
+/// After a failure of another connection, the time in which the control connection brings the peer's last records and its own end: a few
+/// retransmissions.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
 
 /// What a turn of one peer's connections needs of the agent.
 pub(crate) struct Context<'a> {
@@ -35,9 +41,45 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Wires {
     pub(crate) control: Control,
     pub(crate) carriers: Carriers,
+    /// Why nothing is moved any more, and until when records are still read.
+    failed: Option<(Broken, Instant)>,
 }
 
 impl Wires {
+    pub(crate) fn new(control: Control, carriers: Carriers) -> Self {
+        Self {
+            control,
+            carriers,
+            failed: None,
+        }
+    }
+
+    /// Returns whether a connection has failed, so that only records are read; the failure, when time is up.
+    pub(crate) fn has_failed(&mut self) -> Result<bool, Broken> {
+        match self.failed.take_if(|(_, until)| Instant::now() > *until) {
+            Some((broken, _)) => Err(broken),
+            None => Ok(self.failed.is_some()),
+        }
+    }
+
+    /// Returns whether a turn would move something without a report of the network.
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.failed.is_none() && self.carriers.can_go_on()
+    }
+
+    /// Looks at what sending, or receiving payload, has come to. Connections end in any order, and why the peer has ended them is what its last record says: a
+    /// failure counts when the control connection ends without one.
+    pub(crate) fn moved(&mut self, moved: Result<bool, Broken>) -> Result<bool, Broken> {
+        match moved {
+            Err(broken @ (Broken::Ended | Broken::Connection(_))) => {
+                self.failed = Some((broken, Instant::now() + LAST_RECORDS));
+                // Records may have come since they were looked for.
+                Ok(true)
+            }
+            moved => moved,
+        }
+    }
+
     /// Notes that the connection for control, or that with the number `stream`, is ready.
     pub(crate) fn on_ready(&mut self, stream: usize, ready: Ready) {
         match stream.checked_sub(1) {

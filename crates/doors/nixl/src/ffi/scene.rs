@@ -61,13 +61,11 @@ impl Default for Scene {
         regions.add(region.expect("an address of this process"));
         let readiness = Arc::new(Readiness::new().expect("an epoll descriptor"));
         let [(ours, control), (first, a), (second, b)] = [(); 3].map(|()| pair(&readiness));
-        let wires = Wires {
-            control: Control::new(ours),
-            carriers: Carriers {
-                streams: [first, second].map(DataStream::new).into(),
-                near: Some(NearMemory::new(rustix::process::getpid())),
-            },
+        let carriers = Carriers {
+            streams: [first, second].map(DataStream::new).into(),
+            near: Some(NearMemory::new(rustix::process::getpid())),
         };
+        let wires = Wires::new(Control::new(ours), carriers);
         Self {
             target: Target::new("fuzz".into(), wires),
             regions,

@@ -104,7 +104,7 @@ impl Scene {
 const VERSION: u64 = 2;
 
 /// A header, in the layout of the protocol.
-fn record(kind: u16, stream: u16, entries: u32, id: [u8; 8], bytes: u64, tail: u32) -> Vec<u8> {
+pub fn record(kind: u16, stream: u16, entries: u32, id: [u8; 8], bytes: u64, tail: u32) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&stream.to_le_bytes());
@@ -254,7 +254,7 @@ fn other_lies(scene: &Scene) -> Vec<Lie> {
 }
 
 /// The number of a transfer.
-const ONE: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+pub const ONE: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
 
 fn write(bytes: u64) -> Vec<u8> {
     record(4, 0, 0, ONE, bytes, 0)

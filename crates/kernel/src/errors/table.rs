@@ -147,14 +147,15 @@ const PIECES: &str = "each piece of a dma-buf must begin and end at a multiple o
      take a size that divides them all, or bind without a size";
 
 /// Why the pieces of the dma-buf are refused, if the kernel says that they are: in the words of Linux 7.3 about each piece, or of
-/// earlier ones about pages.
+/// earlier ones about pages. Of those of 7.3, which the kernel cuts off at 79 bytes, the end may be missing, and with it the size.
 fn pieces_invalid(facts: &Facts) -> Option<Cause> {
     let words = facts.kernel.as_deref()?;
-    let is_refused = ["not aligned to niov size", "PAGE_SIZE aligned"];
+    let is_refused = ["dmabuf sg entry", "PAGE_SIZE aligned"];
     is_refused.iter().any(|text| words.contains(text)).then(|| {
+        let piece = words.split(" not align").next().unwrap_or(words);
         Cause::new(
             CauseKind::DmabufGeometry,
-            format!("the pieces of the dma-buf do not fit net_iovs of this size: {words}"),
+            format!("the pieces of the dma-buf do not fit net_iovs of this size: {piece}"),
         )
         .hint(PIECES)
     })

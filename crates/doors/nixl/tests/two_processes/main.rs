@@ -8,6 +8,7 @@ mod hostile;
 mod last_records;
 mod loaded;
 mod near;
+mod pool;
 mod setup;
 mod transfers;
 mod ways;
@@ -94,6 +95,14 @@ fn main() -> ExitCode {
         gpu::bytes_that_go_through_host_memory_are_counted,
         gpu::deregistered_memory_of_a_gpu_is_used_no_more,
         gpu::what_is_no_memory_of_a_gpu_is_refused,
+        pool::a_stack_receives_into_memory_of_a_gpu,
+        pool::a_stack_receives_into_memory_of_a_gpu_from_a_bad_wire,
+        pool::the_peer_needs_no_pool,
+        pool::what_cannot_be_had_is_refused,
+        pool::without_a_gpu_there_is_no_pool,
+        pool::kernel_nics_move_payload_between_gpus_and_no_cpu_copies_it,
+        pool::kernel_nics_take_no_memory_that_a_cpu_would_copy,
+        pool::kernel_nics_state_their_rate,
     ]);
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

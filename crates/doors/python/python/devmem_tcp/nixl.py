@@ -78,8 +78,8 @@ def paths() -> list[dict[str, Any]]:
 
     `agent` is its name, `way` the parameter, `copies` how often the CPU copies each byte of a connection on this side, `sent_bytes` and
     `received_bytes` what went from and into registered memory by connections, `unix_bytes` what was copied from the memory of another process,
-    `inline_bytes` what was short and copied once more on each side, `staged_bytes` what went through host memory from or to a GPU, and
-    `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
+    `inline_bytes` what was short and copied once more on each side, `device_bytes` what the NIC moved from or to memory of a GPU, `staged_bytes` what
+    went through host memory from or to a GPU, and `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
     """
     out = bytearray()
 

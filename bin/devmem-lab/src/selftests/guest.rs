@@ -43,6 +43,25 @@ fn put_ncdevmem() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Gives both ends link-local addresses, which the lab's NICs do not have: without one, a machine does not ask for the neighbours of packets
+/// that it forwards to or from a pod (linux net/ipv6/ndisc.c `ndisc_send_ns`).
+fn add_link_local() -> anyhow::Result<()> {
+    program(&[
+        "ip",
+        "address",
+        "replace",
+        "fe80::2/64",
+        "dev",
+        NIC,
+        "nodad",
+    ])?;
+    let words = [
+        "ip", "netns", "exec", PEER_NETNS, "ip", "address", "replace",
+    ];
+    program(&[&words[..], &["fe80::1/64", "dev", "eth0", "nodad"]].concat())?;
+    Ok(())
+}
+
 /// Gives the peer a route to the pods.
 fn route_pods() -> anyhow::Result<()> {
     let ours = GuestNic::standard(1, 2, 0).addresses[1].0.to_string();
@@ -88,6 +107,7 @@ pub fn run(args: &GuestPrograms) -> Result<(), Failure> {
 fn prepare_nic() -> anyhow::Result<()> {
     Interface::by_name(NIC)?.set_up()?;
     restore_addresses()?;
+    add_link_local()?;
     let mut nic = Ethtool::by_name(NIC)?;
     nic.reset_rss_table()?;
     // The programs restore the mode "auto", which gve takes for no change.

@@ -24,6 +24,9 @@ use crate::verdict::Verdict;
 /// Exit codes of timeout(1) for a program that exceeded its limit: it ended on SIGTERM, or was killed.
 const TIMEOUT_CODES: [i32; 2] = [124, 137];
 
+/// Exit code of a program that skips (linux tools/testing/selftests/kselftest.h `KSFT_SKIP`).
+const SKIP_CODE: i32 = 4;
+
 /// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct SelftestPlan {
@@ -255,9 +258,9 @@ fn cases_of(ended: &ProgramEnd) -> Vec<Case> {
             Verdict::Failed,
             "the program exceeded --limit",
         ));
-    } else if let Some(reason) = skipped_whole(&ended.output).filter(|_| cases.is_empty()) {
+    } else if let Some(reason) = skipped_whole(ended).filter(|_| cases.is_empty()) {
         cases.push(case("the program runs", Verdict::Skipped, reason));
-    } else if cases.is_empty() || (ended.code != 0 && ended.code != 4 && !failed) {
+    } else if cases.is_empty() || (ended.code != 0 && ended.code != SKIP_CODE && !failed) {
         let last = last_line(&ended.output);
         let reason = format!("exit code {}: {}", ended.code, last.unwrap_or("no output"));
         cases.push(case("the program runs", Verdict::Failed, &reason));
@@ -268,13 +271,20 @@ fn cases_of(ended: &ProgramEnd) -> Vec<Case> {
     cases
 }
 
-/// Returns the reason of a program that skips all its cases before it has begun: it ends with the exception for that.
-fn skipped_whole(output: &str) -> Option<&str> {
-    let (exception, reason) = last_line(output)?.split_once(": ")?;
+/// Returns the reason of a program that skips all its cases before it has begun: a script has the exit code for that; a program in Python
+/// ends with the exception for that, or with the one for a netlink family that the kernel does not have.
+fn skipped_whole(ended: &ProgramEnd) -> Option<&str> {
+    let last = last_line(&ended.output)?;
+    if ended.code == SKIP_CODE {
+        return Some(last.trim_start_matches("SKIP: "));
+    }
+    let (exception, reason) = last.split_once(": ")?;
     let is_skip = ["KsftSkipEx", "KsftXfailEx"]
         .iter()
         .any(|name| exception.ends_with(name));
-    is_skip.then_some(reason)
+    let lacks_family =
+        exception.ends_with("YnlException") && reason.ends_with("not supported by the kernel");
+    (is_skip || lacks_family).then_some(reason)
 }
 
 fn last_line(output: &str) -> Option<&str> {
@@ -403,6 +413,17 @@ mod tests {
         assert_eq!(skipped.len(), 1);
         assert_eq!(skipped[0].verdict, Verdict::Skipped);
         assert_eq!(skipped[0].reason, "BPF prog not found");
+        let output =
+            "Traceback:\npyynl.lib.ynl.YnlException: Family 'psp' not supported by the kernel\n";
+        let skipped = cases_of(&ended("a.py", 1, output));
+        assert_eq!(skipped[0].verdict, Verdict::Skipped);
+        assert_eq!(
+            skipped[0].reason,
+            "Family 'psp' not supported by the kernel"
+        );
+        let skipped = cases_of(&ended("a.sh", 4, "SKIP: jq not installed\n"));
+        assert_eq!(skipped[0].verdict, Verdict::Skipped);
+        assert_eq!(skipped[0].reason, "jq not installed");
         // One that skips after a failed case has failed.
         let failed = cases_of(&ended("a.py", 1, &format!("not ok 1 a.x\n{output}")));
         assert_eq!(failed[0].verdict, Verdict::Failed);

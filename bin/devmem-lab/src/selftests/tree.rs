@@ -14,6 +14,7 @@ const FOLDERS: &[&str] = &["drivers/net", "drivers/net/hw"];
 const NEEDED: &[&str] = &[
     "tools/testing/selftests/drivers/net",
     "tools/testing/selftests/net/lib",
+    "tools/testing/selftests/net/forwarding",
     "tools/testing/selftests/kselftest",
     "tools/net/ynl/pyynl",
     "Documentation/netlink/specs",

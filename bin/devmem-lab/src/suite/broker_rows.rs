@@ -1,7 +1,7 @@
 //! Rows for programs without privileges: a broker binds for them, and to send from device memory they need none.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Lines, Read};
+use std::io::{BufRead, BufReader, Lines};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -19,8 +19,10 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tool::pattern::PositionPattern;
 
-use super::devmem::bound::{DmabufKind, memory};
+use super::devmem::bound::{Bound, DmabufKind, Steering, memory, require_rx};
+use super::devmem::receiving::{Habit, Stream, rx_into};
 use super::devmem::sending::{require_tx, send_to};
+use super::nic::NIC;
 use super::pods::{Agent, LIMIT, LISTENING, POD_INTERFACE, Pod, READY, Settings, bind_here};
 use super::row::{Context, Seen};
 use super::traffic::{self, Family, Way, pair};
@@ -31,6 +33,8 @@ const SOCKET: &str = "/run/devmem-broker";
 /// The user that has a grant, and one that has none; both are ordinary.
 const USER: u32 = 1000;
 const STRANGER: u32 = 1001;
+/// A queue of the NIC that is not leased.
+const NIC_QUEUE: u32 = 2;
 const UDMABUF: &str = "/dev/udmabuf";
 
 /// /dev/udmabuf for everybody, as a pod gets it. Dropping it restores the mode.
@@ -67,17 +71,21 @@ fn as_user<T: Send>(
     })
 }
 
-/// The broker of a pod: `devmem-tcp broker`. Dropping it kills it.
+/// A broker: `devmem-tcp broker`. Dropping it kills it.
 struct Broker(Helper);
 
 impl Broker {
-    /// Starts it and waits until it listens.
+    /// Starts the broker of a pod, which grants [`USER`] its leased queue.
     fn start(pod: &Pod) -> anyhow::Result<Self> {
+        let grant = format!("uid={USER}:{POD_INTERFACE}:1");
+        Self::start_with(&["--netns", pod.name, "--allow", &grant])
+    }
+
+    /// Starts a broker and waits until it listens.
+    fn start_with(options: &[&str]) -> anyhow::Result<Self> {
         let mut command = Command::new(TOOL_PATH);
-        command
-            .args(["broker", SOCKET, "--netns", pod.name, "--allow"])
-            .arg(format!("uid={USER}:{POD_INTERFACE}:1"))
-            .stderr(Stdio::piped());
+        command.args(["broker", SOCKET]).args(options);
+        command.stderr(Stdio::piped());
         let mut broker = Helper::start(&mut command)?;
         let said = broker.take_stderr().context("it was piped")?;
         let mut said = BufReader::new(said).lines();
@@ -224,55 +232,9 @@ pub fn tool(context: &Context) -> anyhow::Result<Seen> {
     let pod = &prepared.pod;
     let _broker = Broker::start(pod)?;
     let bytes = context.few();
-    let said = pod
-        .namespace
-        .run(|| receive_by_tool(context, pod, bytes))??;
-    ensure!(said.contains(", 0 bytes in host memory"), "{said}");
+    pod.receive_by_tool(context, bytes, &["--broker", SOCKET], Some(USER))?;
     prepared.end()?;
     Ok(format!("recv --broker as uid {USER}: {bytes} bytes, all correct").into())
-}
-
-/// Sends a stream to `recv --broker` and checks what that writes. Returns what it says.
-fn receive_by_tool(context: &Context, pod: &Pod, bytes: u64) -> anyhow::Result<String> {
-    let local = pod.reach.local;
-    let mut command = Command::new(TOOL_PATH);
-    command
-        .args(["recv", "--if", POD_INTERFACE, "--broker", SOCKET])
-        .args(["--addr", &local.ip().to_string()])
-        .args(["--port", &local.port().to_string()])
-        .args(["--mem-size", "16M", "--output-file", "-"])
-        .uid(USER)
-        .gid(USER)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut tool = Helper::start(&mut command)?;
-    let mut stdout = tool.take_stdout().context("it was piped")?;
-    let stderr = tool.take_stderr().context("it was piped")?;
-    let mut lines = BufReader::new(stderr).lines();
-    let mut said = String::new();
-    while !said.contains("listening on") {
-        let line = lines.next().with_context(|| said.clone())??;
-        said = format!("{said}{line}\n");
-    }
-    let sender = context.network()?.connect(Way::In, local)?;
-    std::thread::scope(|scope| {
-        let sending = scope.spawn(move || traffic::send(sender, bytes));
-        let mut verifier = traffic::verifier();
-        let mut buffer = vec![0; 256 << 10];
-        loop {
-            match stdout.read(&mut buffer)? {
-                0 => break,
-                count => verifier.check(&buffer[..count]),
-            }
-        }
-        traffic::join(sending)?;
-        traffic::complete(&verifier, bytes)
-    })?;
-    for line in lines {
-        said = format!("{said}{}\n", line?);
-    }
-    ensure!(tool.wait()?.success(), "{said}");
-    Ok(said)
 }
 
 /// A user without a grant, a queue without one, and a process of another network namespace are refused; the kernel refuses the user itself.
@@ -344,6 +306,30 @@ pub fn broker_killed(context: &Context) -> anyhow::Result<Seen> {
     Ok(format!("received {frags} without the broker, all bytes correct").into())
 }
 
+/// Without a pod: a user has the broker bind a queue of the NIC that its administrator has set up, receives, and gets no other queue.
+pub fn queue_of_the_nic(context: &Context) -> anyhow::Result<Seen> {
+    require_rx(NIC_QUEUE)?;
+    let _device = OpenDevice::new()?;
+    let steering = Steering::new(1)?;
+    let grant = format!("uid={USER}:{NIC}:{NIC_QUEUE}");
+    let _broker = Broker::start_with(&["--allow", &grant])?;
+    let ask = |queue| {
+        as_user(USER, move || {
+            let memory = memory(DmabufKind::Udmabuf)?;
+            let queue = [KernelRxQueueId(queue)];
+            let asked = broker::bind_rx(Path::new(SOCKET), NIC, memory.as_fd(), &queue, None);
+            Ok(asked.map(|rx| Bound { rx, memory }))
+        })
+    };
+    let refused = ask(NIC_QUEUE + 1)?.err().context("it was bound")?;
+    ensure!(refused.errno() == Errno::EPERM, "{refused}");
+    let bound = ask(NIC_QUEUE)?.context("the right one")?;
+    let wanted = Stream::checked(context.few(), Habit::Good);
+    let report = rx_into(context.network()?, Family::V4, steering, &bound, wanted)?;
+    ensure!(report.frags > 0, "nothing was received into device memory");
+    Ok(format!("{} frags, all bytes correct; {refused}", report.frags).into())
+}
+
 /// An ordinary user binds memory for sending, and sends from it, without a broker.
 pub fn sent_as_an_ordinary_user(context: &Context) -> anyhow::Result<Seen> {
     require_tx()?;
@@ -353,16 +339,7 @@ pub fn sent_as_an_ordinary_user(context: &Context) -> anyhow::Result<Seen> {
     let listener = network.listen(Way::Out, Family::V4)?;
     let (sender, mut receiver) = pair(network, Way::Out, &listener)?;
     let copied = std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || {
-            let mut verifier = traffic::verifier();
-            let mut buffer = vec![0; 256 << 10];
-            loop {
-                match traffic::read(&mut receiver, &mut buffer)? {
-                    0 => return traffic::complete(&verifier, bytes),
-                    count => verifier.check(&buffer[..count]),
-                }
-            }
-        });
+        let receiving = scope.spawn(move || traffic::check_to_end(&mut receiver, bytes));
         let pattern = PositionPattern::new(0);
         let sent = as_user(USER, || {
             send_to(&sender, bytes, &|position, out| pattern.fill(position, out))

@@ -49,6 +49,11 @@ pub const ROWS: &[Row] = &[
         "lease: bound in a user namespace",
         lease_rows::in_a_user_namespace,
     ),
+    ("lease: received by the tool", lease_rows::tool),
+    (
+        "lease: net_iovs counted at the NIC",
+        lease_rows::counted_at_the_nic,
+    ),
     ("lease: two pods", lease_rows::two_pods),
     ("lease: agent killed", lease_rows::agent_killed),
     ("lease: pod removed", lease_rows::pod_removed),
@@ -63,6 +68,10 @@ pub const ROWS: &[Row] = &[
     ),
     ("broker: client killed", broker_rows::client_killed),
     ("broker: killed", broker_rows::broker_killed),
+    (
+        "broker: a queue of the NIC, no pod",
+        broker_rows::queue_of_the_nic,
+    ),
     (
         "devmem tx as an ordinary user",
         broker_rows::sent_as_an_ordinary_user,

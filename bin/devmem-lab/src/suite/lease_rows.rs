@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context as _, bail, ensure};
 use devmem_linux::helper::Helper;
-use devmem_linux::netdev::Netdev;
+use devmem_linux::netdev::{Netdev, PagePool};
 use devmem_linux::netns;
 use lab::job::TOOL_PATH;
 
@@ -62,6 +62,58 @@ pub fn bound_in_a_pod(context: &Context) -> anyhow::Result<Seen> {
     Ok(
         format!("queue {leased} leased to {end}: {frags} frags, all bytes correct; here: {here:#}")
             .into(),
+    )
+}
+
+/// The tool receives in a pod with what the agent has set up, and writes to no interface.
+pub fn tool(context: &Context) -> anyhow::Result<Seen> {
+    let before = Settings::read()?;
+    let pod = Pod::new(0)?;
+    let (agent, _) = Agent::start(&[pod.settings()])?;
+    let bytes = context.few();
+    pod.receive_by_tool(context, bytes, &["--configured"], None)?;
+    agent.0.terminate();
+    agent.end()?;
+    before.check_restored()?;
+    Ok(format!("recv --configured: {bytes} bytes, all correct").into())
+}
+
+/// The net_iovs of a pod's binding are in the page pool of the NIC's queue: the kernel lists it in the network namespace of the NIC, with
+/// the id that the pod knows, and not in that of the pod.
+pub fn counted_at_the_nic(_context: &Context) -> anyhow::Result<Seen> {
+    let before = Settings::read()?;
+    let pod = Pod::new(0)?;
+    let (agent, _) = Agent::start(&[pod.settings()])?;
+    let memory = memory(DmabufKind::Udmabuf)?;
+    let bound = pod.bind(&[1], &memory)?;
+    let mut nic = Netdev::by_name(NIC)?;
+    let mut of_binding = || -> anyhow::Result<Vec<PagePool>> {
+        let mut pools = nic.page_pools()?;
+        pools.retain(|pool| pool.dmabuf == Some(bound.id().0));
+        Ok(pools)
+    };
+    let pools = of_binding()?;
+    let [pool] = pools[..] else {
+        bail!("the page pools of {:?} are {pools:?}", bound.id());
+    };
+    let in_use = pool.inflight.context("the kernel does not count")?;
+    ensure!(in_use > 0, "a queue with no posted memory: {pool:?}");
+    let index = Netdev::by_name(NIC)?.index();
+    let listed = pod.namespace.run(|| {
+        let mut listed = Netdev::by_name(POD_INTERFACE)?.page_pools()?;
+        listed.extend(Netdev::with_index(NIC, index)?.page_pools()?);
+        anyhow::Ok(listed)
+    })??;
+    ensure!(listed.is_empty(), "the pod sees {listed:?}");
+    drop(bound);
+    agent.0.terminate();
+    agent.end()?;
+    before.check_restored()?;
+    Ok(
+        format!(
+            "{in_use} net_iovs in use, which the NIC's namespace tells, and the pod's does not"
+        )
+        .into(),
     )
 }
 

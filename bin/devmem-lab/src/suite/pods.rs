@@ -2,9 +2,10 @@
 //! our NIC to it.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -131,6 +132,66 @@ impl Pod {
             report.linear_bytes
         );
         Ok(report.frags)
+    }
+
+    /// Receives a stream of the peer with the tool, as a user if one is named: what it writes is the stream, and none of it came by host
+    /// memory.
+    pub fn receive_by_tool(
+        &self,
+        context: &Context,
+        bytes: u64,
+        options: &[&str],
+        user: Option<u32>,
+    ) -> anyhow::Result<()> {
+        // The tool lives no longer than the thread that has started it.
+        self.namespace
+            .run(|| self.tool_receives(context, bytes, options, user))?
+    }
+
+    /// Does so on a thread in the pod.
+    fn tool_receives(
+        &self,
+        context: &Context,
+        bytes: u64,
+        options: &[&str],
+        user: Option<u32>,
+    ) -> anyhow::Result<()> {
+        let local = self.reach.local;
+        let mut command = Command::new(TOOL_PATH);
+        command
+            .args(["recv", "--backend", "kernel", "--if", POD_INTERFACE])
+            .args(options)
+            .args(["--addr", &local.ip().to_string()])
+            .args(["--port", &local.port().to_string()])
+            .args(["--mem-size", "16M", "--output-file", "-"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        let mut tool = Helper::start(&mut command)?;
+        let mut stdout = tool.take_stdout().context("it was piped")?;
+        let stderr = tool.take_stderr().context("it was piped")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let mut said = String::new();
+        while !said.contains("listening on") {
+            let line = lines.next().with_context(|| said.clone())??;
+            said = format!("{said}{line}\n");
+        }
+        let sender = context.network()?.connect(Way::In, local)?;
+        thread::scope(|scope| {
+            let sending = scope.spawn(move || traffic::send(sender, bytes));
+            let received = traffic::check_to_end(&mut stdout, bytes);
+            let sent = traffic::join(sending);
+            received?;
+            sent
+        })?;
+        for line in lines {
+            said = format!("{said}{}\n", line?);
+        }
+        ensure!(tool.wait()?.success(), "{said}");
+        ensure!(said.contains(", 0 bytes in host memory"), "{said}");
+        Ok(())
     }
 }
 

@@ -185,14 +185,14 @@ pub fn limit(stream: &TcpStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads from a socket with a timeout. A signal interrupts such a call even if its handler has `SA_RESTART` (signal(7)).
+/// Reads once. A signal interrupts a read of a socket with a timeout even if its handler has `SA_RESTART` (signal(7)).
 ///
 /// # Errors
 ///
-/// recv(2) failed, or the timeout has passed.
-pub fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+/// The read failed, or the timeout has passed.
+pub fn read(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
-        match stream.read(buffer) {
+        match from.read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }
@@ -224,6 +224,22 @@ pub fn send(mut stream: TcpStream, bytes: u64) -> anyhow::Result<()> {
     // Waits until the receiver has closed: an earlier close could reset the connection with data in flight.
     while read(&mut stream, &mut buffer).is_ok_and(|count| count > 0) {}
     Ok(())
+}
+
+/// Reads a stream of [`send`] to its end and checks it.
+///
+/// # Errors
+///
+/// A read failed; bytes are wrong or missing.
+pub fn check_to_end(from: &mut impl Read, bytes: u64) -> anyhow::Result<()> {
+    let mut verifier = verifier();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        match read(from, &mut buffer).context("receive")? {
+            0 => return complete(&verifier, bytes),
+            count => verifier.check(&buffer[..count]),
+        }
+    }
 }
 
 /// Returns a verifier of the pattern of [`send`].

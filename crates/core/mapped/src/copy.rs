@@ -244,6 +244,11 @@ mod tests {
         all.step_by(if cfg!(miri) { 13 } else { 1 })
     }
 
+    /// Places in two words; fewer for Miri.
+    fn alignments() -> impl Iterator<Item = usize> {
+        (0..9).step_by(if cfg!(miri) { 3 } else { 1 })
+    }
+
     fn pattern(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at % 251) as u8 + 1).collect()
     }
@@ -251,7 +256,7 @@ mod tests {
     #[test]
     fn every_length_at_every_alignment_moves_its_bytes_and_no_others() {
         for (load, store, forward) in BOTH {
-            for (len, at) in lengths().flat_map(|len| (0..9).map(move |at| (len, at))) {
+            for (len, at) in lengths().flat_map(|len| alignments().map(move |at| (len, at))) {
                 let bytes = pattern(len);
                 let mut memory = [0_u64; 80];
                 let base = memory.as_mut_ptr().cast::<u8>();

@@ -29,6 +29,8 @@ const MODULES: &[&str] = &[
     "sch_ingress",
     "cls_bpf",
     "sch_fq",
+    "sch_prio",
+    "cls_fw",
     "sch_etf",
     "veth",
     "tun",

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use devmem_linux::dmabuf::{CpuAccess, CpuView};
 use devmem_linux::socket::{Content, FragReturns, RecvBuffer, RecvError, RxFrag};
 use devmem_uapi::{DmabufCmsg, MsgFlags};
@@ -141,14 +141,30 @@ pub fn rx(
     queue: u32,
     wanted: Stream,
 ) -> anyhow::Result<RxReport> {
-    let mut steering = Steering::new(1)?;
+    let steering = Steering::new(1)?;
     let bound = Bound::new(kind, &[queue])?;
+    rx_into(network, family, steering, &bound, wanted)
+}
+
+/// Receives one stream from the peer into `bound`, led to the first of its queues.
+///
+/// # Errors
+///
+/// As [`receive`].
+pub fn rx_into(
+    network: &Network,
+    family: Family,
+    mut steering: Steering,
+    bound: &Bound,
+    wanted: Stream,
+) -> anyhow::Result<RxReport> {
     let listener = network.listen(Way::In, family)?;
-    steering.lead(listener.local_addr()?, queue)?;
+    let queue = bound.rx.queues().first().context("it has a queue")?;
+    steering.lead(listener.local_addr()?, queue.0)?;
     let (sender, receiver) = pair(network, Way::In, &listener)?;
     thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, wanted.bytes));
-        let report = receive(&receiver, &bound, wanted);
+        let report = receive(&receiver, bound, wanted);
         // The sender waits for the close.
         drop(receiver);
         let sent = traffic::join(sending);

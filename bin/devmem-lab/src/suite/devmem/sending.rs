@@ -36,16 +36,8 @@ pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate
     let start = Instant::now();
     thread::scope(|scope| {
         let receiving = scope.spawn(move || -> anyhow::Result<Duration> {
-            let mut verifier = traffic::verifier();
-            let mut buffer = vec![0; SEND_BYTES];
-            loop {
-                let count = traffic::read(&mut receiver, &mut buffer).context("receive")?;
-                if count == 0 {
-                    traffic::complete(&verifier, bytes)?;
-                    return Ok(start.elapsed());
-                }
-                verifier.check(&buffer[..count]);
-            }
+            traffic::check_to_end(&mut receiver, bytes)?;
+            Ok(start.elapsed())
         });
         let pattern = PositionPattern::new(0);
         let sent = DmabufSender::new(&sender, &memory, bound.source())

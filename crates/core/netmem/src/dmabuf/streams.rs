@@ -7,8 +7,8 @@ use super::{DeviceSlice, Dmabuf};
 use crate::cpu_view::{CopyError, CpuView};
 use crate::device::CpuAccess;
 
-/// Bytes that are copied at a time: they fit into the second-level cache.
-const BLOCK_BYTES: usize = 256 << 10;
+/// Bytes that are copied at a time: they fit into the second-level cache. Miri takes minutes for some of these blocks.
+const BLOCK_BYTES: usize = if cfg!(miri) { 4 << 10 } else { 256 << 10 };
 
 impl Dmabuf {
     /// Reads from `source` into `range`, until the range is full or the source ends. Returns the number of bytes.

@@ -62,7 +62,8 @@ pub struct Far {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    pub info: Vec<u8>,
+    /// What it tells of itself when it is open, if that was read.
+    info: Option<Vec<u8>>,
 }
 
 /// Memory of the other process, and what is known of it here.
@@ -73,7 +74,7 @@ pub struct FarMemory {
 }
 
 impl Far {
-    /// Starts an agent of that name, with or without a thread.
+    /// Starts an agent of that name, with or without a thread. It opens beside what the test does next.
     pub fn start(name: &str, has_thread: bool) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut command = Command::new(program);
@@ -94,15 +95,28 @@ impl Far {
             process,
             input,
             output,
-            info: Vec::new(),
+            info: None,
         };
-        it.info = unhex(&it.tell(&format!("open {}", u8::from(has_thread))));
+        it.write(&format!("open {}", u8::from(has_thread)));
         it
+    }
+
+    /// Waits until it is open, and returns its connection information.
+    pub fn info(&mut self) -> &[u8] {
+        if self.info.is_none() {
+            self.info = Some(unhex(&self.answer()));
+        }
+        self.info.as_deref().unwrap_or_default()
+    }
+
+    fn write(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("the other process lives");
     }
 
     /// Tells the other process to do something without waiting for its answer.
     pub fn begin(&mut self, line: &str) {
-        writeln!(self.input, "{line}").expect("the other process lives");
+        self.info();
+        self.write(line);
     }
 
     pub fn answer(&mut self) -> String {

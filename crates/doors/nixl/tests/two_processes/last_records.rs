@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::hostile::{ONE, record};
 use crate::loaded::{Agent, Memory, NOT_ALLOWED, REMOTE_DISCONNECT, Range, SUCCESS};
 use crate::near::{NAME, done};
+use crate::setup::use_way;
 
 const LEN: usize = 100_000;
 
@@ -39,16 +40,18 @@ fn accept_reader(listener: &TcpListener) -> (TcpStream, TcpStream) {
 
 /// Returns how a read ends whose peer behaves as `end` says after the request.
 fn read_from(end: impl FnOnce(TcpStream, TcpStream) + Send) -> i32 {
+    use_way("sockets");
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("a socket").port();
-    // What an agent would tell, but for its port.
+    // What an agent would tell, but for its ports.
     let target = Agent::open("target", true, &[]).expect("an agent");
     let remote = Memory::new(LEN);
     let region = target.register(&remote);
     let mut info = target.info();
-    info[40..42].copy_from_slice(&port.to_le_bytes());
-    let near = Agent::open(NAME, true, &[("way", "sockets"), ("connections", "1")]);
-    let near = near.expect("an agent");
+    for at in [40, 42] {
+        info[at..at + 2].copy_from_slice(&port.to_le_bytes());
+    }
+    let near = Agent::open(NAME, true, &[("connections", "1")]).expect("an agent");
     assert_eq!(near.load_agent("target", &info), SUCCESS);
     let known = near.load_region("target", &target.describe(region));
     let local = Memory::new(LEN);

@@ -44,7 +44,25 @@ fn main() -> ExitCode {
         far::play(&name);
         return ExitCode::SUCCESS;
     }
-    let mut tests = Vec::new();
+    // First those that wait: each agent on an Ethernet asks for a while whether its address is free.
+    let mut tests = Vec::from(trials_of_ways![
+        ways::from_a_stack_on_a_tap_to_the_kernel,
+        ways::from_the_kernel_to_a_stack_on_a_tap,
+        ways::over_packet_sockets,
+        ways::over_packet_sockets_that_lose_and_reorder,
+        ways::over_a_wire,
+        ways::over_a_wire_with_loss_and_reordering,
+        ways::a_way_that_cannot_be_had_is_refused_with_its_reason,
+        ways::the_kernels_interface_is_a_way,
+        last_records::a_reason_that_comes_after_the_end_of_another_connection_counts,
+        last_records::a_peer_that_ends_its_connections_without_a_reason_is_gone,
+        last_records::a_peer_that_ends_one_connection_for_payload_and_says_nothing_is_gone,
+        gpu::memory_of_gpus_is_read_and_written_from_either_side,
+        gpu::an_agent_copies_between_its_own_memories,
+        gpu::bytes_that_go_through_host_memory_are_counted,
+        gpu::deregistered_memory_of_a_gpu_is_used_no_more,
+        gpu::what_is_no_memory_of_a_gpu_is_refused,
+    ]);
     for way in ["sockets", "unix"] {
         tests.extend(trials![
             way,
@@ -78,23 +96,13 @@ fn main() -> ExitCode {
             hostile::records_that_lie_end_connections_and_nothing_else,
         ]);
     }
-    tests.extend(trials_of_ways![
-        last_records::a_reason_that_comes_after_the_end_of_another_connection_counts,
-        last_records::a_peer_that_ends_its_connections_without_a_reason_is_gone,
-        last_records::a_peer_that_ends_one_connection_for_payload_and_says_nothing_is_gone,
-        ways::from_a_stack_on_a_tap_to_the_kernel,
-        ways::from_the_kernel_to_a_stack_on_a_tap,
-        ways::over_packet_sockets,
-        ways::over_packet_sockets_that_lose_and_reorder,
-        ways::over_a_wire,
-        ways::over_a_wire_with_loss_and_reordering,
-        ways::a_way_that_cannot_be_had_is_refused_with_its_reason,
-        ways::the_kernels_interface_is_a_way,
-        gpu::memory_of_gpus_is_read_and_written_from_either_side,
-        gpu::an_agent_copies_between_its_own_memories,
-        gpu::bytes_that_go_through_host_memory_are_counted,
-        gpu::deregistered_memory_of_a_gpu_is_used_no_more,
-        gpu::what_is_no_memory_of_a_gpu_is_refused,
+    tests.extend(with_pools());
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
+
+/// Those in which a NIC moves payload from and to memory of a GPU.
+fn with_pools() -> impl IntoIterator<Item = Trial> {
+    trials_of_ways![
         pool::a_stack_receives_into_memory_of_a_gpu,
         pool::a_stack_receives_into_memory_of_a_gpu_from_a_bad_wire,
         pool::the_peer_needs_no_pool,
@@ -103,6 +111,5 @@ fn main() -> ExitCode {
         pool::kernel_nics_move_payload_between_gpus_and_no_cpu_copies_it,
         pool::kernel_nics_take_no_memory_that_a_cpu_would_copy,
         pool::kernel_nics_state_their_rate,
-    ]);
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    ]
 }

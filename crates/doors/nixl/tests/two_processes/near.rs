@@ -2,6 +2,7 @@
 
 use crate::far::{Far, FarMemory, until};
 use crate::loaded::{Agent, IN_PROGRESS, Memory, Range, Transfer};
+use crate::setup::way;
 
 /// The name of the agent in the test's process.
 pub const NAME: &str = "near";
@@ -22,6 +23,10 @@ pub struct Both {
 
 impl Near {
     pub fn meet(far: &mut Far, has_thread: bool, parameters: &[(&str, &str)]) -> Self {
+        if way().starts_with("unix:") {
+            // This end of a wire needs the other one, which must be open.
+            far.info();
+        }
         let agent = Agent::open(NAME, has_thread, parameters).expect("an agent");
         let it = Self {
             agent,
@@ -33,7 +38,7 @@ impl Near {
 
     /// Loads the connection information of each side at the other.
     pub fn introduce(&self, far: &mut Far) {
-        assert_eq!(self.agent.load_agent(&far.name, &far.info), 0);
+        assert_eq!(self.agent.load_agent(&self.peer, far.info()), 0);
         let load = format!("load {NAME} {}", crate::far::hex(&self.agent.info()));
         assert_eq!(far.tell(&load), "0");
     }

@@ -31,13 +31,14 @@ const TESTS: &[fn()] = &[
 /// Those that move bytes: on an Ethernet, where each agent asks first whether its address is free, and where the rest is what it is on a wire.
 const MOVES: &[fn()] = &[
     transfers::reads_and_writes_of_all_sizes_arrive_with_their_notifications,
-    transfers::many_descriptors_are_scattered_and_gathered,
+    transfers::descriptors_are_scattered_and_gathered_over_several_connections,
     transfers::notifications_of_all_sizes_keep_their_order,
     transfers::both_sides_write_at_a_time,
 ];
 
 /// A peer that is killed.
-const KILLED: &[fn()] = &[failures::a_peer_that_is_killed_is_a_disconnect_and_may_come_back];
+const KILLED: &[fn()] =
+    &[failures::a_peer_that_is_killed_in_the_middle_of_transfers_is_a_disconnect];
 
 fn run(setup: &Setup, tests: &[&[fn()]]) {
     use_setup(setup.clone());

@@ -38,7 +38,8 @@ def folder() -> pathlib.Path:
     here = pathlib.Path(__file__).parent / "nixl_plugin"
     if not (here / PLUGIN).exists():
         raise FileNotFoundError(
-            f"this package has no {PLUGIN}: it was not built by packaging/wheel.sh; build the plugin by cargo build --release -p devmem-nixl"
+            f"this package has no {PLUGIN}: it was not built by packaging/wheel.sh, or with its --zig, for older systems; build the plugin by "
+            "cargo build --release -p devmem-nixl, and copy it beside NIXL's own"
         )
     return here
 

@@ -262,7 +262,7 @@ pub use link::LinkSpec;
 pub use listener::Listener;
 pub use netdev::Netdev;
 pub use open::NetdevBuilder;
-pub use plan::{ReceivePlan, Setup, SteeredPeer};
+pub use plan::{ReceivePlan, Setup};
 pub use poller::{Poller, Watch};
 pub use recv_half::RecvHalf;
 pub use recv_request::Placement;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use devmem_tcp::memory::SteeredPeer;
 use devmem_tcp::tcp::Keepalive;
-use devmem_tcp::{ConnectOptions, Connecting, Interest, Netdev, Poller, SteeredPeer, Stream};
+use devmem_tcp::{ConnectOptions, Connecting, Interest, Netdev, Poller, Stream};
 use rustix::net::sockopt;
 
 use super::pool::Pool;

@@ -5,7 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use devmem_tcp::{BoundRx, Dmabuf, Frag, Netdev, Placement, RxBatch, Setup, SteeredPeer, Stream};
+use devmem_tcp::memory::SteeredPeer;
+use devmem_tcp::{BoundRx, Dmabuf, Frag, Netdev, Placement, RxBatch, Setup, Stream};
 
 use crate::raw::gpu::{Gpu, GpuMemory, alloc};
 use crate::raw::scatter::{Lists, Scatter};

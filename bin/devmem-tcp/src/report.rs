@@ -25,7 +25,7 @@ use tool::undelivered::Undelivered;
 
 pub use circumstances::Circumstances;
 pub use exchange::{Collective, ExchangeReport, Reduction};
-pub use load::{LoadReport, TensorRow};
+pub use load::{LoadReport, ServerSum, TensorRow};
 pub use send::{SendReport, Sending};
 pub use store::StoreReport;
 

@@ -3,6 +3,8 @@
 mod common;
 #[path = "load/nvme.rs"]
 mod nvme;
+#[path = "load/s3.rs"]
+mod s3;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -241,43 +243,6 @@ fn a_signal_ends_a_load_and_a_store_that_wait_for_their_server() {
             }
         },
     );
-}
-
-#[test]
-fn an_object_of_a_store_that_checks_signatures_is_loaded() {
-    const TEST: &str = "an_object_of_a_store_that_checks_signatures_is_loaded";
-    if !has(TEST, "python3") {
-        return;
-    }
-    in_netns(TEST, || {
-        let mut python = Command::new("python3");
-        python
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_store.py"))
-            .stderr(Stdio::null());
-        let _store = Killed::once_listening(python.spawn().expect("it was found before"), 8000);
-        let load = |secret: &str, verify: &str| {
-            let mut command = tool();
-            command.args("load --peer-addr 10.77.0.1/24 --piece 100K --json".split(' '));
-            command
-                .args([verify, "s3://models/a b"])
-                .env_remove("http_proxy");
-            command.env("AWS_ENDPOINT_URL", "http://10.77.0.1:8000");
-            command.env("AWS_ACCESS_KEY_ID", "key");
-            command.env("AWS_SECRET_ACCESS_KEY", secret);
-            start_command(command).finish()
-        };
-        let json = load("sec/ret", "--verify=xxh3").json();
-        assert_eq!(json["bytes"], 1_024_000, "{json}");
-        // That of the reference implementation.
-        assert_eq!(json["xxh3"], "eb1713fb5109680b", "{json}");
-        assert_eq!(json["url"], "http://10.77.0.1:8000/models/a%20b", "{json}");
-        assert_everything_home(&json);
-        // The store tells its checksum only to those who ask for it.
-        let json = load("sec/ret", "--verify").json();
-        assert_eq!(json["crc32c"], "640a73c9", "{json}");
-        assert_eq!(json["crc32c_matches"], true, "{json}");
-        load("wrong", "--verify").failed_with(1, "403 SignatureDoesNotMatch");
-    });
 }
 
 /// Answers every request with a whole file of zeros and this checksum.

@@ -1,5 +1,8 @@
 //! Checksums of what was loaded.
 
+mod kinds;
+mod stored;
+
 use std::fmt;
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -9,6 +12,10 @@ use devmem_tcp::{
     memory::{CopyError, RangeCrc32c},
 };
 use twox_hash::XxHash3_64;
+
+pub use kinds::{RunningSum, SumKind, SumValue};
+pub(crate) use stored::StoredPart;
+pub use stored::{Compared, NoSum, StoredSum};
 
 /// A CRC-32C (RFC 3720 B.4) of bytes that are added in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -67,7 +67,9 @@ mod to_host;
 mod transport;
 
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
-pub use crate::checksum::{Crc32c, Xxh3};
+pub use crate::checksum::{
+    Compared, Crc32c, NoSum, RunningSum, StoredSum, SumKind, SumValue, Xxh3,
+};
 pub use crate::parallel::Progress;
 pub use coming::ArrivalCounter;
 pub use dial::GoOn;

@@ -75,9 +75,9 @@ pub struct Load {
     /// Refuse a load whose payload would pass through host memory: https, which the CPU decrypts there, and --backend sockets
     #[arg(long)]
     pub strict: bool,
-    /// Compute a checksum of the loaded bytes at their place, CRC-32C unless --verify=xxh3; a CRC-32C is compared with the
-    /// server's, if it sends one or, as an S3-compatible store, has one. An NVIDIA GPU computes the CRC-32C of its memory; XXH3 is one sequential chain, so the CPU
-    /// reads all bytes back for it, as for a CRC-32C of other memory and of files
+    /// Compute a checksum of the loaded bytes at their place, CRC-32C unless --verify=xxh3. Without =xxh3, the checksum that the server sends, or that an
+    /// S3-compatible store has, is compared: CRC-32C, CRC-64/NVME, CRC-32, SHA-256 or SHA-1, also one of the checksums of parts. An NVIDIA GPU computes
+    /// the CRC-32C of its memory; for all others, and for other memory and files, the CPU reads all bytes back
     #[arg(
         long,
         value_name = "SUM",

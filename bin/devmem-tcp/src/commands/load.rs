@@ -1,6 +1,7 @@
 //! `devmem-tcp load`: loads a file from a stock HTTP server, an export of an NBD server or a namespace of an NVMe subsystem.
 
 mod contents;
+mod judged;
 mod list;
 mod target;
 
@@ -11,18 +12,17 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::ErrorKind;
 
-use crate::args::ChecksumKind;
 use crate::client::Client;
 use crate::plan::{LoadJob, LoadPlan, NicPlan, strict_https};
 use crate::receiver::BoundNic;
-use crate::report::{LoadReport, checksum_on, verdict};
+use crate::report::{LoadReport, verdict};
 use contents::Contents;
 pub use target::Target;
 use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use transfer::load::{LoadError, Loader, Origin, Url, Xxh3};
+use transfer::load::{LoadError, Loader, NoSum, Origin, StoredSum, Url};
 
 /// Loads by `plan`.
 ///
@@ -36,10 +36,8 @@ pub fn run(plan: &LoadPlan) -> Result<(), Failure> {
         return list::run(&client.nic, host, plan.form, &stop);
     }
     let mut loaded = transfer(&client, &plan.nic, &plan.job, &stop)?;
-    match plan.verify.filter(|_| !loaded.report.interrupted) {
-        Some(ChecksumKind::Crc32c) => loaded.add_crc32c()?,
-        Some(ChecksumKind::Xxh3) => loaded.add_xxh3()?,
-        None => {}
+    if let Some(kind) = plan.verify.filter(|_| !loaded.report.interrupted) {
+        loaded.add_checksum(kind)?;
     }
     loaded.end(plan.form)
 }
@@ -50,29 +48,11 @@ pub struct LoadedTarget {
     pub target: Target,
     /// Bytes of the target.
     size: u64,
-    /// The server's checksum, if it sent one.
-    theirs: Option<u32>,
+    /// The server's checksum of these bytes.
+    stored: Result<StoredSum, NoSum>,
 }
 
 impl LoadedTarget {
-    fn add_crc32c(&mut self) -> Result<(), Failure> {
-        let (sum, device) = self.target.crc32c(self.size)?;
-        self.report.crc32c = Some(format!("{sum:08x}"));
-        self.report.checksum_reason = device.is_none().then(|| self.target.why_cpu());
-        self.report.checksum_on = Some(checksum_on(device));
-        self.report.crc32c_matches = self.theirs.map(|theirs| theirs == sum);
-        Ok(())
-    }
-
-    fn add_xxh3(&mut self) -> Result<(), Failure> {
-        let mut sum = Xxh3::default();
-        self.target.read_back(self.size, |bytes| sum.add(bytes))?;
-        self.report.checksum_reason = Some("XXH3 is one sequential chain");
-        self.report.checksum_on = Some(checksum_on(None));
-        self.report.xxh3 = Some(format!("{:016x}", sum.value()));
-        Ok(())
-    }
-
     /// Gives a file its name if all of it has come and is right, and prints the report.
     ///
     /// # Errors
@@ -154,15 +134,15 @@ pub fn transfer(
         Some(unused) => report.set_unused(&unused, local.ip(), nic.impairment),
         None => report.set_unbound(&client.nic, local.ip()),
     }
-    let theirs = match job.compares && !report.interrupted {
-        true => contents.crc32c(&loader, stop)?,
-        false => None,
+    let stored = match job.compares && !report.interrupted {
+        true => contents.stored_sum(&loader, stop)?,
+        false => Err(NoSum::None),
     };
     Ok(LoadedTarget {
         report,
         target,
         size,
-        theirs,
+        stored,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::unused::Unused;
 use tool::pattern::Verifier;
 use tool::rate::Rate;
 use tool::size::Size;
-use transfer::load::{Loaded, Tensor};
+use transfer::load::{Compared, Loaded, NoSum, SumKind, Tensor};
 
 /// The report of `load`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -69,13 +69,19 @@ pub struct LoadReport {
     pub net_iovs_home: u64,
     /// CRC-32C of the loaded bytes in hexadecimal, if it was requested.
     pub crc32c: Option<String>,
-    /// Whether the server sent the same checksum; `null` if it sent none, or none was computed.
+    /// Whether the server has the same CRC-32C; `null` if it has none of the bytes of the file, or none was computed.
     pub crc32c_matches: Option<bool>,
     /// What computed the checksum: a device, which computes over its memory, such as `cuda:0`, or `cpu`; `null` without `--verify`.
     pub checksum_on: Option<String>,
     /// Why no device computed it, if the CPU did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum_reason: Option<&'static str>,
+    /// The checksum that the server has of the file, and that of the loaded bytes, with `--verify`; absent if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_checksum: Option<ServerSum>,
+    /// Why the checksum that the server has cannot be compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_compared: Option<String>,
     /// XXH3 of 64 bits of the loaded bytes in hexadecimal, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xxh3: Option<String>,
@@ -88,6 +94,63 @@ pub struct LoadReport {
     /// The bound memory and the link.
     #[serde(flatten)]
     pub circumstances: Circumstances,
+}
+
+/// The checksum that a server has of a file, compared.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServerSum {
+    /// The kind of checksum: CRC-32C, CRC-64/NVME, CRC-32, SHA-256 or SHA-1.
+    pub kind: &'static str,
+    /// The number of parts of whose checksums it is one; 0: it is of the bytes.
+    pub parts: usize,
+    /// The server's, in hexadecimal.
+    pub stored: String,
+    /// That of the loaded bytes.
+    pub loaded: String,
+    /// Whether they are equal.
+    pub matches: bool,
+    /// The first part whose bytes have another checksum than the server has of it, counted from 1, its first byte, and the first one behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wrong_part: Option<(usize, u64, u64)>,
+}
+
+impl ServerSum {
+    pub fn of(kind: SumKind, parts: usize, compared: &Compared) -> Self {
+        let wrong = compared.wrong_part.as_ref();
+        Self {
+            kind: kind.name(),
+            parts,
+            stored: compared.stored.to_string(),
+            loaded: compared.loaded.to_string(),
+            matches: compared.is_equal(),
+            wrong_part: wrong.map(|(number, range)| (*number, range.start, range.end)),
+        }
+    }
+
+    /// Returns the error of wrong bytes, with what helps on a line below.
+    fn complaint(&self) -> Option<String> {
+        let Self {
+            kind,
+            parts,
+            stored,
+            loaded,
+            ..
+        } = self;
+        if self.matches {
+            return None;
+        }
+        let of_parts = match self.wrong_part {
+            _ if *parts == 0 => String::new(),
+            None => format!(" of the checksums of {parts} parts"),
+            Some((number, start, end)) => format!(
+                " of the checksums of {parts} parts (bytes {start} to {end}, part {number}, are the first wrong ones)"
+            ),
+        };
+        Some(format!(
+            "the loaded bytes have another checksum than the server's file: the {kind}{of_parts} is {loaded}, and the server has {stored}\n  \
+             load it again; if the server's file is damaged, the same checksum comes again: upload it again from a good copy"
+        ))
+    }
 }
 
 /// A tensor, and its place in device memory.
@@ -184,10 +247,9 @@ impl LoadReport {
 
     /// Returns the error of a run with a wrong result; `None` if the result is correct.
     pub fn complaint(&self) -> Option<String> {
-        if self.crc32c_matches == Some(false) {
-            return Some(
-                "the loaded bytes have another checksum than the server's file".to_owned(),
-            );
+        let server_sum = self.server_checksum.as_ref();
+        if let Some(complaint) = server_sum.and_then(ServerSum::complaint) {
+            return Some(complaint);
         }
         if let Some(bad) = self.bad_bytes.filter(|bad| *bad > 0) {
             return Some(format!("{bad} loaded bytes differ from the file"));
@@ -224,24 +286,7 @@ impl LoadReport {
                 format_args!("{arrival}, 1 more of {moved:.1} % of the bytes, to their place"),
             )?,
         }
-        let on = self.checksum_on.as_deref().unwrap_or_default();
-        let why = self.checksum_reason.map(|why| format!(": {why}"));
-        let why = why.unwrap_or_default();
-        if let Some(sum) = &self.crc32c {
-            let judged = match self.crc32c_matches {
-                Some(true) => "as the server says",
-                Some(false) => "NOT as the server says",
-                None => "the server has none to compare",
-            };
-            row(
-                f,
-                "CRC-32C",
-                format_args!("{sum}, {judged}; computed on {on}{why}"),
-            )?;
-        }
-        if let Some(sum) = &self.xxh3 {
-            row(f, "XXH3", format_args!("{sum}; computed on {on}{why}"))?;
-        }
+        self.checksum_rows(f)?;
         match (self.verified_bytes, self.bad_bytes) {
             (Some(_), Some(0)) => row(f, "verified", format_args!("every byte, in device memory"))?,
             (Some(good), Some(bad)) => row(f, "verified", format_args!("{good} good, {bad} BAD"))?,
@@ -257,6 +302,41 @@ impl LoadReport {
             "net_iovs",
             format_args!("{home} of {total} returned, {kind}"),
         )
+    }
+}
+
+impl LoadReport {
+    fn checksum_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = self.checksum_on.as_deref().unwrap_or_default();
+        let why = self.checksum_reason.map(|why| format!(": {why}"));
+        let why = why.unwrap_or_default();
+        if let Some(sum) = &self.crc32c {
+            let judged = match (self.crc32c_matches, &self.server_checksum) {
+                (Some(true), _) => ", as the server says".to_owned(),
+                (Some(false), _) => ", NOT as the server says".to_owned(),
+                (None, Some(_)) => String::new(),
+                (None, None) => match &self.not_compared {
+                    Some(why) => format!("; {why}"),
+                    None => format!("; {}", NoSum::None),
+                },
+            };
+            let text = format_args!("{sum}{judged}; computed on {on}{why}");
+            row(f, "CRC-32C", text)?;
+        }
+        let other = self.server_checksum.as_ref();
+        if let Some(sum) = other.filter(|_| self.crc32c_matches.is_none()) {
+            let judged = if sum.matches { "as" } else { "NOT as" };
+            let of_parts = match sum.parts {
+                0 => String::new(),
+                parts => format!(" of the checksums of {parts} parts"),
+            };
+            let text = format_args!("{}{of_parts}, {judged} the server says", sum.loaded);
+            row(f, sum.kind, text)?;
+        }
+        match &self.xxh3 {
+            Some(sum) => row(f, "XXH3", format_args!("{sum}; computed on {on}{why}")),
+            None => Ok(()),
+        }
     }
 }
 

@@ -20,17 +20,22 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Decodes exactly 4 bytes, as of a 32-bit checksum, with padding.
-pub(crate) fn decode_four(text: &str) -> Option<[u8; 4]> {
-    let digits = text.strip_suffix("==").filter(|digits| digits.len() == 6)?;
-    let mut bits: u64 = 0;
-    for digit in digits.bytes() {
+/// Decodes exactly `len` bytes, as of a checksum, with padding.
+pub(crate) fn decode(text: &str, len: usize) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=');
+    let has_length = digits.len() == (len * 4).div_ceil(3) && text.len() == len.div_ceil(3) * 4;
+    let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0);
+    for digit in digits.bytes().filter(|_| has_length) {
         let value = ALPHABET.iter().position(|letter| *letter == digit)?;
-        bits = bits << 6 | value as u64;
+        bits = bits << 6 & 0xffff | value as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
     }
-    // 36 bits, of which the last 4 are no part of the bytes.
-    let [_, _, _, _, bytes @ ..] = (bits >> 4).to_be_bytes();
-    Some(bytes)
+    // What is left of the bits is no part of the bytes.
+    has_length.then_some(bytes)
 }
 
 #[cfg(test)]
@@ -38,9 +43,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_bytes_are_decoded_and_nothing_else_is() {
-        for bytes in [[0; 4], [255; 4], [0x12, 0x34, 0xab, 0xcd]] {
-            assert_eq!(decode_four(&encode(&bytes)), Some(bytes));
+    fn as_many_bytes_as_are_expected_are_decoded_and_no_others() {
+        let bytes: Vec<u8> = (0..40_u8).map(|at| at.wrapping_mul(37)).collect();
+        for len in 0..bytes.len() {
+            let text = encode(&bytes[..len]);
+            assert_eq!(decode(&text, len).as_deref(), Some(&bytes[..len]), "{text}");
+            assert_eq!(decode(&text, len + 1), None, "{text}");
         }
         for text in [
             "",
@@ -48,9 +56,10 @@ mod tests {
             "AAAAAA=",
             "AAAA?A==",
             "AAAAAAA==",
+            "AAAAAA==-3",
             "\u{e9}AAAA==",
         ] {
-            assert_eq!(decode_four(text), None, "{text}");
+            assert_eq!(decode(text, 4), None, "{text}");
         }
     }
 

@@ -16,6 +16,7 @@ mod said;
 pub(crate) mod secret;
 mod session;
 mod sigv4;
+mod sums;
 mod talk;
 mod tunnel;
 pub(crate) mod url;

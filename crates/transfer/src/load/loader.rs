@@ -17,6 +17,7 @@ use super::origin::Origin;
 use super::part::{Layout, Part};
 use super::pool::Pool;
 use super::source::{PieceLengths, Source};
+use crate::checksum::{NoSum, StoredSum};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
 use crate::parallel::{Pieces, Progress, Settings, settable};
 use run::Run;
@@ -69,18 +70,20 @@ impl Loader {
         }
     }
 
-    /// Returns the CRC-32C of all bytes of a source, if its server has one: an S3-compatible store is asked for it.
+    /// Returns the checksum that the server of a source has of all its bytes. An S3-compatible store is asked for it, and where it has one of the checksums
+    /// of parts, also for the place of each part: one request for each.
     ///
     /// # Errors
-    /// The server does not answer; [`LoadError::Cancelled`].
-    pub fn crc32c_of(
+    /// The server does not answer, or the file has changed; [`LoadError::Cancelled`].
+    pub fn stored_sum(
         &self,
         source: &Source,
         go_on: &mut GoOn<'_>,
-    ) -> Result<Option<u32>, LoadError> {
+    ) -> Result<Result<StoredSum, NoSum>, LoadError> {
         match source {
-            Source::Http(file) => file.ask_crc32c(self.client(file.pool()), go_on),
-            other => Ok(other.crc32c()),
+            Source::Http(file) => file.stored_sum(self.client(file.pool()), go_on),
+            Source::Files(_) => Ok(Err(NoSum::NotAll)),
+            Source::Nbd(_) | Source::Nvme(_) => Ok(Err(NoSum::None)),
         }
     }
 

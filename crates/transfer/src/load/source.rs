@@ -179,14 +179,6 @@ impl Source {
         }
     }
 
-    /// Returns the CRC-32C of all bytes, if the server sends it.
-    pub fn crc32c(&self) -> Option<u32> {
-        match self {
-            Self::Http(file) => file.crc32c(),
-            Self::Files(_) | Self::Nbd(_) | Self::Nvme(_) => None,
-        }
-    }
-
     /// Returns how many of `wanted` connections may be used.
     pub(crate) fn usable_connections(&self, wanted: usize) -> usize {
         match self {

@@ -115,7 +115,7 @@ pub fn run(plan: &DemoPlan, server: Option<DemoServer>) -> Result<(), Failure> {
         let mut verifier = Verifier::new(Expected::Position(pattern));
         loaded
             .target
-            .read_back(bytes, |bytes| verifier.check(bytes))?;
+            .read_back(0..bytes, |bytes| verifier.check(bytes))?;
         loaded.report.set_verified(&verifier);
     }
     loaded.end(plan.form)

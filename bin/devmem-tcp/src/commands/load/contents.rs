@@ -10,8 +10,8 @@ use crate::report::TensorRow;
 use tool::output::Failure;
 use tool::signals::StopFlag;
 use transfer::load::{
-    Checkpoint, CheckpointError, FileVersion, HttpRequest, LoadError, Loaded, Loader, Origin, Part,
-    Progress, Source,
+    Checkpoint, CheckpointError, FileVersion, HttpRequest, LoadError, Loaded, Loader, NoSum,
+    Origin, Part, Progress, Source, StoredSum,
 };
 
 /// What is loaded.
@@ -118,14 +118,18 @@ impl Contents {
         }
     }
 
-    /// Returns the server's checksum of the loaded bytes, if it has one.
-    pub fn crc32c(&self, loader: &Loader, stop: &StopFlag) -> Result<Option<u32>, Failure> {
+    /// Returns the server's checksum of the loaded bytes.
+    pub fn stored_sum(
+        &self,
+        loader: &Loader,
+        stop: &StopFlag,
+    ) -> Result<Result<StoredSum, NoSum>, Failure> {
         match self {
             // It is of the whole file.
             Self::Range(source, range) if source.size() == Some(range.end - range.start) => {
-                Ok(loader.crc32c_of(source, &mut || stop.go_on())?)
+                Ok(loader.stored_sum(source, &mut || stop.go_on())?)
             }
-            Self::Range(..) | Self::Checkpoint(..) => Ok(None),
+            Self::Range(..) | Self::Checkpoint(..) => Ok(Err(NoSum::NotAll)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Where `load` puts the bytes.
 
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use crate::plan::{LoadJob, LoadTarget};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::{Failure, note};
 use tool::size::Size;
-use transfer::load::{Crc32c, FileVersion, PartialError, PartialFile};
+use transfer::load::{Crc32c, FileVersion, PartialError, PartialFile, SumKind, SumValue};
 
 /// Bytes that are read back at a time. Each read of a GPU's memory is a copy that is waited for.
 const READ_BYTES: usize = 4 << 20;
@@ -113,25 +114,31 @@ impl Target {
         }
     }
 
-    /// Returns the CRC-32C of the first `size` bytes, and the device that has computed it; `None`: the CPU.
+    /// Returns a checksum of a range, and the device that has computed it; `None`: the CPU.
     ///
     /// # Errors
     ///
     /// The target cannot be read, or the device fails.
-    pub fn crc32c(&self, size: u64) -> Result<(u32, Option<String>), Failure> {
-        let mut sum = Crc32c::default();
-        let device = match self {
-            Self::Memory(memory, _) => {
-                let size = usize::try_from(size).context("the size of the memory")?;
-                let added = sum.add_memory(memory, 0..size);
-                added.context("compute the checksum of the memory")?
+    pub fn sum(
+        &self,
+        kind: SumKind,
+        range: Range<u64>,
+    ) -> Result<(SumValue, Option<String>), Failure> {
+        match self {
+            // The only kind that devices compute.
+            Self::Memory(memory, _) if kind == SumKind::Crc32c => {
+                let at = |byte| usize::try_from(byte).context("an offset in memory");
+                let mut sum = Crc32c::default();
+                let added = sum.add_memory(memory, at(range.start)?..at(range.end)?);
+                let device = added.context("compute the checksum of the memory")?;
+                Ok((sum.into(), device))
             }
-            Self::File(..) => {
-                self.read_back(size, |bytes| sum.add(bytes))?;
-                None
+            Self::Memory(..) | Self::File(..) => {
+                let mut sum = kind.begin();
+                self.read_back(range, |bytes| sum.add(bytes))?;
+                Ok((sum.value(), None))
             }
-        };
-        Ok((sum.value(), device))
+        }
     }
 
     /// Returns why the CPU computes a checksum of the target.
@@ -145,16 +152,16 @@ impl Target {
         }
     }
 
-    /// Hands the first `size` bytes to `look`, in blocks.
+    /// Hands the bytes of a range to `look`, in blocks.
     ///
     /// # Errors
     ///
     /// The target cannot be read.
-    pub fn read_back(&self, size: u64, mut look: impl FnMut(&[u8])) -> Result<(), Failure> {
+    pub fn read_back(&self, range: Range<u64>, mut look: impl FnMut(&[u8])) -> Result<(), Failure> {
         let mut block = vec![0; READ_BYTES];
-        let mut at = 0;
-        while at < size {
-            let len = usize::try_from(size - at)
+        let mut at = range.start;
+        while at < range.end {
+            let len = usize::try_from(range.end - at)
                 .unwrap_or(usize::MAX)
                 .min(READ_BYTES);
             let bytes = &mut block[..len];

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::checksum::{SumKind, SumValue};
 use crate::load::base64;
 
 /// Codings of a body that change its bytes (the registry "HTTP Content Coding", and old names). Others mean nothing: stores send what somebody has
@@ -45,6 +46,13 @@ impl Validators {
         }
     }
 
+    /// Returns whether the file is an object that was uploaded in parts: their number is at the end of its ETag then.
+    pub(super) fn is_of_parts(&self) -> bool {
+        let etag = self.etag.as_deref().unwrap_or_default();
+        let parts = etag.trim_matches('"').rsplit_once('-');
+        parts.is_some_and(|(_, parts)| decimal(parts).is_some())
+    }
+
     /// Returns what was and what is, if the file has changed. Only values of the same kind are compared; where both have an ETag, dates may
     /// differ: replicas of a server have different ones.
     pub(super) fn change<'a>(&'a self, now: &'a Self) -> Option<(&'a str, &'a str)> {
@@ -84,9 +92,54 @@ pub(super) fn content_range(text: &str) -> Option<ContentRange> {
         .then_some(ContentRange { bytes, size })
 }
 
-/// Parses a checksum in base64, the high byte first.
-pub(super) fn checksum(text: &str) -> Option<u32> {
-    base64::decode_four(text).map(u32::from_be_bytes)
+/// A checksum of the whole file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileSum {
+    pub(crate) kind: SumKind,
+    pub(crate) value: SumValue,
+    pub(crate) of: SumOf,
+}
+
+/// What a checksum is of. The order is the one in which they are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SumOf {
+    Bytes,
+    /// The checksums of so many parts, one after another.
+    Parts(u32),
+    /// The server does not say which of these.
+    Unknown,
+}
+
+impl FileSum {
+    /// Parses a checksum in base64, the high byte first, and `-N` after it for one of the checksums of N parts.
+    pub(super) fn parse(kind: SumKind, text: &str) -> Option<Self> {
+        let (value, of) = match text.split_once('-') {
+            None => (text, SumOf::Bytes),
+            Some((value, parts)) => (value, SumOf::Parts(decimal(parts)?.try_into().ok()?)),
+        };
+        Some(Self {
+            kind,
+            value: SumValue(base64::decode(value, kind.len())?),
+            of,
+        })
+    }
+
+    /// Returns a key by which the one is chosen that is compared: the lowest.
+    pub(super) fn rank(&self) -> impl Ord + use<> {
+        (self.of, self.kind)
+    }
+}
+
+/// Returns the kind of a checksum by the end of the name of its field, after `x-amz-checksum-`.
+pub(super) fn sum_kind(name: &str) -> Option<SumKind> {
+    match name {
+        "crc32" => Some(SumKind::Crc32),
+        "crc32c" => Some(SumKind::Crc32c),
+        "crc64nvme" => Some(SumKind::Crc64Nvme),
+        "sha1" => Some(SumKind::Sha1),
+        "sha256" => Some(SumKind::Sha256),
+        _ => None,
+    }
 }
 
 /// Parses digits only: `str::parse` accepts a sign.

@@ -8,9 +8,9 @@ use devmem_tcp::Netdev;
 use devmem_tcp::text::printable;
 
 use super::client::{Client, FirstBytes};
-use super::fields::Validators;
+use super::fields::{FileSum, Validators};
 use super::head::Head;
-use super::request::{Ask, HttpRequest};
+use super::request::HttpRequest;
 use super::way::Way;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
@@ -40,7 +40,7 @@ struct Found {
     size: Option<u64>,
     serves_ranges: bool,
     validators: Validators,
-    crc32c: Option<u32>,
+    sum: Option<FileSum>,
 }
 
 impl HttpFile {
@@ -97,8 +97,8 @@ impl HttpFile {
             pool: Arc::clone(client.pool),
             size,
             serves_ranges,
+            sum: head.sum_of_file(),
             validators: head.validators,
-            crc32c: head.crc32c,
         };
         Ok((found.into(), bytes))
     }
@@ -120,7 +120,7 @@ impl HttpFile {
             size: Some(size),
             serves_ranges,
             validators: Validators::default(),
-            crc32c: None,
+            sum: None,
         })
     }
 
@@ -140,26 +140,9 @@ impl HttpFile {
         self.found.serves_ranges
     }
 
-    /// Returns the CRC-32C of the whole file, if the server has sent it.
-    pub fn crc32c(&self) -> Option<u32> {
-        self.found.crc32c
-    }
-
-    /// Returns the CRC-32C of the whole file, if the server has it: an S3-compatible store is asked for it.
-    ///
-    /// # Errors
-    /// The server does not answer; [`LoadError::Cancelled`].
-    pub(crate) fn ask_crc32c(
-        &self,
-        client: Client<'_>,
-        go_on: &mut GoOn<'_>,
-    ) -> Result<Option<u32>, LoadError> {
-        if self.found.crc32c.is_some() || !self.found.origin.is_signed() {
-            return Ok(self.found.crc32c);
-        }
-        let response = client.ask(&self.way(), Ask::Checksum, 0, go_on)?;
-        // A store that refuses to tell has none to compare.
-        Ok(response.head.crc32c.filter(|_| response.head.status == 200))
+    /// Returns the checksum of the whole file, if the server has sent one.
+    pub(super) fn sent_sum(&self) -> Option<FileSum> {
+        self.found.sum.clone()
     }
 
     /// Returns the user's request.

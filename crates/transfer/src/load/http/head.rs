@@ -8,7 +8,8 @@ use httparse::{ParserConfig, Status};
 use devmem_tcp::text::printable;
 
 use super::date;
-use super::fields::{self, ContentRange, Validators, beginning, decimal};
+use super::fields::{self, ContentRange, FileSum, SumOf, Validators, beginning, decimal};
+use crate::checksum::SumKind;
 
 /// Most bytes of a head. Servers send a few hundred.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -36,8 +37,10 @@ pub(crate) struct Head {
     retry_at: Option<String>,
     /// The server's time, in seconds.
     date: Option<u64>,
-    /// CRC-32C of the whole file.
-    pub(crate) crc32c: Option<u32>,
+    /// The checksum of what was asked for: of several the one that is compared.
+    pub(crate) sum: Option<FileSum>,
+    /// Whether checksums of Amazon's fields are of those of parts, if the server says.
+    is_composite: Option<bool>,
     /// What a hub says about an error.
     pub(crate) said: Option<String>,
     /// The region of an S3 bucket, if the request was for another one.
@@ -187,17 +190,37 @@ impl Head {
             // Of Google's storage, and of S3 for objects that were stored with it.
             "x-goog-hash" => {
                 let sums = text.split(',').map(str::trim);
-                let ours = sums.filter_map(|sum| sum.strip_prefix("crc32c="));
-                self.crc32c = ours.filter_map(fields::checksum).next().or(self.crc32c);
+                for sum in sums.filter_map(|sum| sum.strip_prefix("crc32c=")) {
+                    self.take_sum(SumKind::Crc32c, sum);
+                }
             }
-            "x-amz-checksum-crc32c" => self.crc32c = fields::checksum(text).or(self.crc32c),
+            "x-amz-checksum-type" => {
+                self.is_composite = Some(!text.eq_ignore_ascii_case("FULL_OBJECT"));
+            }
             "x-amz-bucket-region" => self.region = Some(beginning(text)),
             "x-error-message" => self.said = Some(beginning(text)),
             "date" => self.date = date::seconds(text),
             "retry-after" => self.retry_at = Some(text.to_owned()),
-            _ => {}
+            name => {
+                let kind = name.strip_prefix("x-amz-checksum-");
+                if let Some(kind) = kind.and_then(fields::sum_kind) {
+                    self.take_sum(kind, text);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Takes a checksum of the file, unless there is a better one; one that makes no sense is none.
+    fn take_sum(&mut self, kind: SumKind, text: &str) {
+        if let Some(sum) = FileSum::parse(kind, text)
+            && self
+                .sum
+                .as_ref()
+                .is_none_or(|best| sum.rank() < best.rank())
+        {
+            self.sum = Some(sum);
+        }
     }
 
     /// Takes a Transfer-Encoding: `chunked` alone, or `identity`, which old servers send for none.
@@ -232,6 +255,16 @@ impl Head {
             }
         }
         Ok(())
+    }
+
+    /// Returns the checksum of a whole file. Some stores leave the number of parts out, and what it is of.
+    pub(crate) fn sum_of_file(&self) -> Option<FileSum> {
+        let mut sum = self.sum.clone()?;
+        let is_composite = || self.is_composite.unwrap_or(self.validators.is_of_parts());
+        if sum.of == SumOf::Bytes && is_composite() {
+            sum.of = SumOf::Unknown;
+        }
+        Some(sum)
     }
 
     /// Returns whether the server asks to come back: it is busy, or its upstream is.
@@ -284,14 +317,83 @@ mod tests {
 
     #[test]
     fn the_checksums_of_object_stores_are_read() {
-        for fields in [
-            "X-Goog-Hash: crc32c=AAAAAQ==\r\nX-Goog-Hash: md5=x",
-            "x-goog-hash: md5=x, crc32c=AAAAAQ==",
-            "x-amz-checksum-crc32c: AAAAAQ==",
+        let sum = |fields: &str| {
+            let sum = head(fields).unwrap().sum_of_file()?;
+            Some((sum.kind, sum.value.to_string(), sum.of))
+        };
+        let one = "00000001".to_owned();
+        let of_parts =
+            "ETag: \"d41d8cd98f00b204e9800998ecf8427e-2\"\r\nx-amz-checksum-crc32: AAAAAQ==";
+        for (fields, kind, of) in [
+            (
+                "X-Goog-Hash: crc32c=AAAAAQ==\r\nX-Goog-Hash: md5=x",
+                SumKind::Crc32c,
+                SumOf::Bytes,
+            ),
+            (
+                "x-goog-hash: md5=x, crc32c=AAAAAQ==",
+                SumKind::Crc32c,
+                SumOf::Bytes,
+            ),
+            (
+                "x-amz-checksum-crc32c: AAAAAQ==",
+                SumKind::Crc32c,
+                SumOf::Bytes,
+            ),
+            (
+                "x-amz-checksum-crc32: AAAAAQ==\r\nx-amz-checksum-type: FULL_OBJECT",
+                SumKind::Crc32,
+                SumOf::Bytes,
+            ),
+            (
+                "x-amz-checksum-crc32: AAAAAQ==-7\r\nx-amz-checksum-type: COMPOSITE",
+                SumKind::Crc32,
+                SumOf::Parts(7),
+            ),
+            // One of the bytes before one of parts, and one that a GPU computes before others.
+            (
+                "x-amz-checksum-crc32c: AAAAAg==-7\r\nx-amz-checksum-crc32: AAAAAQ==",
+                SumKind::Crc32,
+                SumOf::Bytes,
+            ),
+            (
+                "x-amz-checksum-crc32: AAAAAg==\r\nx-amz-checksum-crc32c: AAAAAQ==",
+                SumKind::Crc32c,
+                SumOf::Bytes,
+            ),
+            // moto leaves the number of parts out, and the type.
+            (of_parts, SumKind::Crc32, SumOf::Unknown),
+            (
+                &format!("{of_parts}\r\nx-amz-checksum-type: FULL_OBJECT"),
+                SumKind::Crc32,
+                SumOf::Bytes,
+            ),
+            (&format!("{of_parts}-2"), SumKind::Crc32, SumOf::Parts(2)),
+            (
+                "x-amz-checksum-crc32: AAAAAQ==\r\nx-amz-checksum-type: COMPOSITE",
+                SumKind::Crc32,
+                SumOf::Unknown,
+            ),
         ] {
-            assert_eq!(head(fields).unwrap().crc32c, Some(1), "{fields}");
+            assert_eq!(sum(fields), Some((kind, one.clone(), of)), "{fields}");
         }
-        assert_eq!(head("X-Goog-Hash: crc32c=!").unwrap().crc32c, None);
+    }
+
+    #[test]
+    fn checksums_of_another_length_than_their_kind_are_none() {
+        let sum = |fields: &str| head(fields).unwrap().sum_of_file();
+        let nvme = sum("x-amz-checksum-crc64nvme: rosUhgp5mIg=").unwrap();
+        assert_eq!(nvme.value.to_string(), "ae8b14860a799888");
+        for nothing in [
+            "X-Goog-Hash: crc32c=!",
+            "x-amz-checksum-crc64nvme: AAAAAQ==",
+            "x-amz-checksum-crc32: AAAAAQ==-",
+            "x-amz-checksum-crc32: AAAAAQ==--1",
+            "x-amz-checksum-crc32: AAAAAQ==-99999999999",
+            "x-amz-checksum-md17: AAAAAQ==",
+        ] {
+            assert_eq!(sum(nothing), None, "{nothing}");
+        }
     }
 
     #[test]

@@ -57,11 +57,11 @@ impl Ask {
     }
 
     /// Returns the fields that ask for it.
-    fn fields(self, is_s3: bool) -> Vec<(&'static str, String)> {
+    fn fields(self, is_object: bool) -> Vec<(&'static str, String)> {
         match self {
             Self::Range(piece) => vec![("Range", piece.byte_range())],
             Self::All => Vec::new(),
-            Self::Checksum if is_s3 => vec![("x-amz-checksum-mode", "ENABLED".to_owned())],
+            Self::Checksum if is_object => vec![("x-amz-checksum-mode", "ENABLED".to_owned())],
             Self::Checksum => Vec::new(),
         }
     }
@@ -73,6 +73,8 @@ pub struct HttpRequest {
     url: Url,
     fields: Vec<(String, String)>,
     proxy: Option<Box<Proxy>>,
+    /// The file is an object of an S3-compatible store.
+    is_object: bool,
     /// Signs each request.
     signer: Option<Box<S3Credentials>>,
     /// For places by https.
@@ -86,6 +88,7 @@ impl HttpRequest {
             url,
             fields: Vec::new(),
             proxy: None,
+            is_object: false,
             signer: None,
             tls: TlsClient::default(),
         }
@@ -108,12 +111,29 @@ impl HttpRequest {
     #[must_use]
     pub fn sign_s3(mut self, credentials: S3Credentials) -> Self {
         self.signer = Some(Box::new(credentials));
-        self
+        self.of_object()
     }
 
     /// Returns whether requests are signed.
     pub(crate) fn is_signed(&self) -> bool {
         self.signer.is_some()
+    }
+
+    /// Says that the file is an object of an S3-compatible store, which has a checksum of it.
+    pub(super) fn of_object(mut self) -> Self {
+        self.is_object = true;
+        self
+    }
+
+    pub(super) fn is_object(&self) -> bool {
+        self.is_object
+    }
+
+    /// Returns the request for a part of the object, as it was uploaded; the first one is 1.
+    pub(super) fn of_part(&self, number: u32) -> Self {
+        let mut request = self.clone();
+        request.url = self.url.with_query(&format!("partNumber={number}"));
+        request
     }
 
     /// Replaces user and password of the URL.
@@ -278,7 +298,7 @@ impl HttpRequest {
         }
         // Compressed bytes would be compressed in device memory.
         line("Accept-Encoding", "identity");
-        let asking = ask.fields(self.is_signed());
+        let asking = ask.fields(self.is_object);
         for (name, value) in &asking {
             line(name, value);
         }

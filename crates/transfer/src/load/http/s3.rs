@@ -33,7 +33,7 @@ impl HttpRequest {
         let request = Self::new(address(text, &variable, &profile)?);
         Ok(match S3Credentials::from(&variable, &profile) {
             Some(credentials) => request.sign_s3(credentials),
-            None => request,
+            None => request.of_object(),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use hmac_sha256::{HMAC, Hash};
+use ring::{digest, hmac};
 
 use super::profile::Profile;
 use super::url::{Url, decoded_bytes};
@@ -122,9 +122,9 @@ impl S3Credentials {
         let names = names.join(";");
         let request = canonical_request(request, &signed, &names);
         let scope = format!("{day}/{}/s3/aws4_request", self.region);
-        let hash = hex(&Hash::hash(request.as_bytes()));
+        let hash = hex(digest::digest(&digest::SHA256, request.as_bytes()).as_ref());
         let text = format!("{ALGORITHM}\n{time}\n{scope}\n{hash}");
-        let signature = hex(&HMAC::mac(text.as_bytes(), self.key(day)));
+        let signature = hex(mac(self.key(day), &text).as_ref());
         let key = &self.access_key;
         let authorization = format!(
             "{ALGORITHM} Credential={key}/{scope}, SignedHeaders={names}, Signature={signature}"
@@ -134,13 +134,16 @@ impl S3Credentials {
     }
 
     /// Returns the key of a day.
-    fn key(&self, day: &str) -> [u8; 32] {
+    fn key(&self, day: &str) -> hmac::Tag {
         let secret = format!("AWS4{}", self.secret_key);
-        let of_day = HMAC::mac(day.as_bytes(), secret.as_bytes());
-        let of_region = HMAC::mac(self.region.as_bytes(), of_day);
-        let of_service = HMAC::mac(b"s3", of_region);
-        HMAC::mac(b"aws4_request", of_service)
+        let of_region = mac(mac(secret, day), &self.region);
+        mac(mac(of_region, "s3"), "aws4_request")
     }
+}
+
+fn mac(key: impl AsRef<[u8]>, text: &str) -> hmac::Tag {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_ref());
+    hmac::sign(&key, text.as_bytes())
 }
 
 /// Returns the region of the environment or of the profile.

@@ -123,6 +123,15 @@ impl Url {
         &self.target
     }
 
+    /// Returns the URL with one more parameter in its query.
+    pub(super) fn with_query(&self, parameter: &str) -> Self {
+        let separator = if self.target.contains('?') { '&' } else { '?' };
+        Self {
+            target: format!("{}{separator}{parameter}", self.target),
+            ..self.clone()
+        }
+    }
+
     /// Returns path and query for messages: without the values that may be secret.
     pub fn shown_target(&self) -> String {
         shown_target(&self.target)

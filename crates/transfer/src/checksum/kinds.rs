@@ -1,0 +1,195 @@
+//! The kinds of checksums that object stores keep, and their computation.
+
+use std::fmt;
+
+use crc_fast::{CrcAlgorithm, Digest};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+
+use super::Crc32c;
+
+/// A kind of checksum that S3-compatible stores and Google's keep of an object. Of several, the first in this order is compared: the one that a GPU
+/// computes, then the faster ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SumKind {
+    /// CRC-32C (RFC 3720 12.1).
+    Crc32c,
+    /// CRC-64/NVME (NVM Express NVM Command Set Specification 1.0 5.2.1.3.4), which Amazon's S3 computes for objects that come without a checksum.
+    Crc64Nvme,
+    /// CRC-32 of Ethernet and gzip (RFC 1952 8), which Amazon's libraries send with an upload.
+    Crc32,
+    /// SHA-256 (FIPS 180-4).
+    Sha256,
+    /// SHA-1 (FIPS 180-4): against accidents, not against an attacker.
+    Sha1,
+}
+
+impl SumKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [
+        Self::Crc32c,
+        Self::Crc64Nvme,
+        Self::Crc32,
+        Self::Sha256,
+        Self::Sha1,
+    ];
+
+    /// Returns the name, as specifications write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Crc32c => "CRC-32C",
+            Self::Crc64Nvme => "CRC-64/NVME",
+            Self::Crc32 => "CRC-32",
+            Self::Sha256 => "SHA-256",
+            Self::Sha1 => "SHA-1",
+        }
+    }
+
+    /// Returns the length of a checksum in bytes.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Crc32c | Self::Crc32 => 4,
+            Self::Crc64Nvme => 8,
+            Self::Sha256 => 32,
+            Self::Sha1 => 20,
+        }
+    }
+
+    /// Begins a checksum of this kind.
+    pub fn begin(self) -> RunningSum {
+        RunningSum(match self {
+            Self::Crc32c => Running::Crc32c(Crc32c::default()),
+            Self::Crc64Nvme => Running::Crc(self, Digest::new(CrcAlgorithm::Crc64Nvme)),
+            Self::Crc32 => Running::Crc(self, Digest::new(CrcAlgorithm::Crc32IsoHdlc)),
+            Self::Sha256 => Running::Sha(Context::new(&SHA256)),
+            Self::Sha1 => Running::Sha(Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
+        })
+    }
+}
+
+impl fmt::Display for SumKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The value of a checksum, the high byte first. `Display` writes it in hexadecimal.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SumValue(pub(crate) Vec<u8>);
+
+impl SumValue {
+    /// Returns its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Crc32c> for SumValue {
+    fn from(sum: Crc32c) -> Self {
+        Self(sum.value().to_be_bytes().into())
+    }
+}
+
+impl fmt::Display for SumValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SumValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A checksum of bytes that are added in order.
+pub struct RunningSum(Running);
+
+enum Running {
+    Crc32c(Crc32c),
+    Crc(SumKind, Digest),
+    Sha(Context),
+}
+
+impl RunningSum {
+    /// Adds the next bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            Running::Crc32c(sum) => sum.add(bytes),
+            Running::Crc(_, sum) => sum.update(bytes),
+            Running::Sha(sum) => sum.update(bytes),
+        }
+    }
+
+    /// Returns the checksum of all bytes.
+    pub fn value(self) -> SumValue {
+        match self.0 {
+            Running::Crc32c(sum) => sum.into(),
+            // A shorter checksum is in the low bytes.
+            Running::Crc(kind, sum) => {
+                let bytes = sum.finalize().to_be_bytes();
+                SumValue(bytes[bytes.len() - kind.len()..].into())
+            }
+            Running::Sha(sum) => SumValue(sum.finish().as_ref().into()),
+        }
+    }
+}
+
+impl fmt::Debug for RunningSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Running::Crc32c(_) => SumKind::Crc32c.name(),
+            Running::Crc(kind, _) => kind.name(),
+            Running::Sha(_) => "SHA",
+        };
+        write!(f, "RunningSum({kind})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The check values of the catalogue of CRCs (reveng.sourceforge.io), and examples of FIPS 180-4 and of its predecessor.
+    const VECTORS: [(SumKind, &str, &str); 9] = [
+        (SumKind::Crc32c, "123456789", "e3069283"),
+        (SumKind::Crc32, "123456789", "cbf43926"),
+        (SumKind::Crc64Nvme, "123456789", "ae8b14860a799888"),
+        (SumKind::Crc32, "", "00000000"),
+        (SumKind::Crc64Nvme, "", "0000000000000000"),
+        (
+            SumKind::Sha256,
+            "abc",
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        ),
+        (
+            SumKind::Sha256,
+            "",
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        ),
+        (
+            SumKind::Sha1,
+            "abc",
+            "a9993e364706816aba3e25717850c26c9cd0d89d",
+        ),
+        (
+            SumKind::Sha1,
+            "",
+            "da39a3ee5e6b4b0d3255bfef95601890afd80709",
+        ),
+    ];
+
+    #[test]
+    fn known_vectors_have_their_checksums_however_they_are_cut() {
+        for (kind, text, expected) in VECTORS {
+            for cut in 0..=text.len() {
+                let (first, second) = text.as_bytes().split_at(cut);
+                let mut sum = kind.begin();
+                sum.add(first);
+                sum.add(second);
+                let value = sum.value();
+                assert_eq!(value.to_string(), expected, "{kind} of {text:?}");
+                assert_eq!(value.bytes().len(), kind.len(), "{kind}");
+            }
+        }
+    }
+}

@@ -2,9 +2,9 @@
 //! CPU and copy engines access it, who holds it, why bytes did not land in it, and what can go wrong.
 
 pub use netmem::{
-    Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceState, DmabufError,
-    Exporter, Fence, GeometryError, InUse, InUseReason, Lane, LentMemory, MemoryObserver, NoRoom,
-    OutOfBounds, PageKind, RangeCrc32c, RoomHolder, check_room,
+    Chunks, CopyEngine, CopyError, CpuAccess, CpuView, DeviceError, DeviceGather, DeviceState,
+    DmabufError, Exporter, Fence, GeometryError, InUse, InUseReason, Lane, LentMemory,
+    MemoryObserver, NoRoom, OutOfBounds, PageKind, RangeCrc32c, RoomHolder, check_room,
 };
 
 pub use crate::error::{HeldMemory, HeldUnit, Misplacement};

@@ -33,7 +33,7 @@ pub(crate) fn serve(connection: &mut Connection, controller: &Controller) -> Res
         connection.read_capsule_data(data_bytes)?;
         let id = sqe.command_id.get();
         match answer(&connection.shared, controller, &sqe) {
-            Ok(Answer::Result(result)) => connection.respond(id, result, Status::SUCCESS)?,
+            Ok(Answer::Result(result)) => connection.respond(id, result, Status::SUCCESS),
             Ok(Answer::Data(mut data)) => {
                 data.truncate(sqe.data_bytes() as usize);
                 let mistakes = &connection.shared.subsystem.mistakes;
@@ -42,7 +42,7 @@ pub(crate) fn serve(connection: &mut Connection, controller: &Controller) -> Res
                 }
                 connection.respond_with(id, &data)?;
             }
-            Err(status) => connection.respond(id, 0, status.do_not_retry())?,
+            Err(status) => connection.respond(id, 0, status.do_not_retry()),
         }
     }
 }
@@ -74,7 +74,7 @@ fn property(shared: &Shared, controller: &Controller, sqe: &Sqe) -> Result<u64, 
         (PROPERTY_GET, property::CAP) => {
             let capabilities = Capabilities {
                 queue_entries: shared.subsystem.queue_entries,
-                ready_ms: 7500,
+                ready_ms: shared.subsystem.ready_ms,
                 page_bytes: 4096,
             };
             Ok(capabilities.to_bits())
@@ -90,7 +90,10 @@ fn property(shared: &Shared, controller: &Controller, sqe: &Sqe) -> Result<u64, 
             })
         }
         (PROPERTY_SET, property::CC) => {
-            controller.configure(value);
+            let mistakes = &shared.subsystem.mistakes;
+            if !mistakes.take_of_admin(Mistake::NeverReady) {
+                controller.configure(value);
+            }
             if Phase::of(Phase::after(value)) == Phase::ShutDown {
                 Counts::add(&shared.counts.shutdowns, 1);
             }

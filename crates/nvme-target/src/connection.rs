@@ -37,7 +37,9 @@ pub(crate) enum End {
 /// A connection.
 pub(crate) struct Connection {
     reader: BufReader<TcpStream>,
-    pub(crate) writer: TcpStream,
+    writer: TcpStream,
+    /// PDUs that leave together, before the next wait for the host.
+    outgoing: Vec<u8>,
     pub(crate) digests: Digests,
     /// The PDU that was read last.
     header: Vec<u8>,
@@ -53,6 +55,7 @@ pub(crate) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     let mut connection = Connection {
         reader: BufReader::with_capacity(64 << 10, stream),
         writer,
+        outgoing: Vec::new(),
         digests: Digests::default(),
         header: Vec::new(),
         shared: Arc::clone(shared),
@@ -61,8 +64,9 @@ pub(crate) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     if let Err(End::Host(error)) = connection.run() {
         let mut last = Vec::new();
         terminate(Side::Controller, &error, &connection.header, &mut last);
-        let _ = connection.writer.write_all(&last);
+        connection.send(&last);
     }
+    let _ = connection.flush();
     let _ = connection.writer.shutdown(std::net::Shutdown::Both);
     shared.counts.open.fetch_sub(1, Ordering::Relaxed);
 }
@@ -92,10 +96,13 @@ impl Connection {
                     id,
                     u64::from(controller.id) | authentication,
                     Status::SUCCESS,
-                )?;
+                );
                 self.serve_queue(queue, &sqe, &controller)
             }
-            Err(status) => self.respond(id, 0, status),
+            Err(status) => {
+                self.respond(id, 0, status);
+                Ok(())
+            }
         }
     }
 
@@ -146,10 +153,13 @@ impl Connection {
             Some(Mistake::OtherVersion) => answer.version = 1,
             Some(Mistake::Alignment) => answer.alignment = 31,
             Some(Mistake::LittleData) => answer.most_data = 512,
-            Some(Mistake::NoHandshake) => return self.respond(0, 0, Status::SUCCESS),
+            Some(Mistake::NoHandshake) => {
+                self.respond(0, 0, Status::SUCCESS);
+                return Ok(());
+            }
             _ => {}
         }
-        self.writer.write_all(&Handshake::answer(answer))?;
+        self.send(&Handshake::answer(answer));
         self.digests = agreed;
         Ok(())
     }
@@ -214,6 +224,7 @@ impl Connection {
     }
 
     fn read(&mut self, from: usize) -> Result<(), End> {
+        self.flush_before(self.header.len() - from)?;
         let read = self.reader.read_exact(&mut self.header[from..]);
         read.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => End::Closed,
@@ -226,23 +237,25 @@ impl Connection {
         if len > self.shared.subsystem.capsule_bytes.max(8 << 10) {
             return Err(limit("more data in a capsule than it may have").into());
         }
-        match len {
-            0 => Ok(Vec::new()),
-            len => self.read_data(len),
+        let mut data = Vec::new();
+        if len > 0 {
+            self.read_data(len, &mut data)?;
         }
+        Ok(data)
     }
 
-    /// Reads data of a PDU, and checks their digest.
-    pub(crate) fn read_data(&mut self, len: u32) -> Result<Vec<u8>, End> {
+    /// Reads data of a PDU to `data`, and checks their digest.
+    pub(crate) fn read_data(&mut self, len: u32, data: &mut Vec<u8>) -> Result<(), End> {
         if len > MOST_DATA {
             return Err(limit("more data in one PDU than were agreed on").into());
         }
-        let mut data = vec![0; len as usize];
-        self.reader.read_exact(&mut data)?;
+        self.flush_before(len as usize + self.digests.data_bytes())?;
+        data.resize(len as usize, 0);
+        self.reader.read_exact(data)?;
         if self.digests.data {
             let mut digest = [0; DIGEST_BYTES];
             self.reader.read_exact(&mut digest)?;
-            if u32::from_le_bytes(digest) != digest_after(0, &data) {
+            if u32::from_le_bytes(digest) != digest_after(0, data) {
                 return Err(End::Host(PduError {
                     status: FatalStatus::InvalidField,
                     offset: 0,
@@ -250,13 +263,30 @@ impl Connection {
                 }));
             }
         }
-        Ok(data)
+        Ok(())
     }
 
-    pub(crate) fn respond(&mut self, id: u16, result: u64, status: Status) -> Result<(), End> {
-        let mut bytes = Vec::new();
-        response(&cqe(id, result, status), self.digests, &mut bytes);
-        Ok(self.writer.write_all(&bytes)?)
+    /// Queues PDUs, which leave before the next wait for the host, or with the next data.
+    pub(crate) fn send(&mut self, pdus: &[u8]) {
+        self.outgoing.extend_from_slice(pdus);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let sent = self.writer.write_all(&self.outgoing);
+        self.outgoing.clear();
+        sent
+    }
+
+    /// Sends what is queued if the next `len` bytes have not all come yet.
+    fn flush_before(&mut self, len: usize) -> io::Result<()> {
+        match self.reader.buffer().len() < len && !self.outgoing.is_empty() {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn respond(&mut self, id: u16, result: u64, status: Status) {
+        response(&cqe(id, result, status), self.digests, &mut self.outgoing);
     }
 
     /// Sends data in host memory for a command that has succeeded, and its response.
@@ -270,18 +300,20 @@ impl Connection {
             is_success: false,
         };
         self.send_data(&header, data)?;
-        self.respond(id, 0, Status::SUCCESS)
+        self.respond(id, 0, Status::SUCCESS);
+        Ok(())
     }
 
-    /// Sends one PDU of data.
+    /// Sends one PDU of data, behind what is queued.
     pub(crate) fn send_data(&mut self, header: &DataHeader, data: &[u8]) -> Result<(), End> {
-        let mut bytes = Vec::new();
-        nvme::pdu::Data::from_controller(header, self.digests, &mut bytes);
+        nvme::pdu::Data::from_controller(header, self.digests, &mut self.outgoing);
         let digest = match self.digests.data {
             true => digest_after(0, data).to_le_bytes().to_vec(),
             false => Vec::new(),
         };
-        Ok(write_parts(&mut self.writer, [&bytes, data, &digest])?)
+        let sent = write_parts(&mut self.writer, [&self.outgoing, data, &digest]);
+        self.outgoing.clear();
+        Ok(sent?)
     }
 }
 

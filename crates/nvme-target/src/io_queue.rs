@@ -1,7 +1,6 @@
 //! An I/O queue: reads, writes, and what they may do wrong.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +31,8 @@ struct Queue<'a> {
     /// Writes whose data were requested, by the tag of their transfer.
     writes: BTreeMap<u16, Pending>,
     next_tag: u16,
+    /// The data of the last PDU: its memory is used again.
+    data: Vec<u8>,
 }
 
 /// A write whose data were requested.
@@ -45,6 +46,8 @@ struct Pending {
     total: u32,
     /// The data of a command that has none of the namespace.
     text: Vec<u8>,
+    /// What its response does wrong.
+    mistake: Option<Mistake>,
 }
 
 /// Serves an I/O queue to its end.
@@ -57,6 +60,7 @@ pub(crate) fn serve(connection: &mut Connection, number: u16, connect: &Sqe) -> 
         connect: connect.as_connect(),
         writes: BTreeMap::new(),
         next_tag: 1,
+        data: Vec::new(),
     };
     loop {
         queue.turn()?;
@@ -110,25 +114,27 @@ impl Queue<'_> {
             Some(Mistake::Terminates) => {
                 return Err(limit("a mistake that the host has not made").into());
             }
-            Some(Mistake::Fails(status)) => return self.connection.respond(id, 0, status),
-            Some(Mistake::ResponseForNobody) => {
-                return self
-                    .connection
-                    .respond(id.wrapping_add(999), 0, Status::SUCCESS);
+            Some(Mistake::Fails(status)) => {
+                self.connection.respond(id, 0, status);
+                return Ok(());
             }
-            Some(Mistake::HeaderDigest) => return self.respond_wrongly(id),
+            Some(Mistake::ResponseForNobody) => {
+                let nobody = id.wrapping_add(999);
+                self.connection.respond(nobody, 0, Status::SUCCESS);
+                return Ok(());
+            }
+            Some(Mistake::HeaderDigest) => {
+                self.respond_wrongly(id);
+                return Ok(());
+            }
             _ => {}
         }
-        let done = match self.execute(sqe, data, mistake)? {
-            Some(Ok(())) => self.respond(id, Status::SUCCESS),
-            Some(Err(status)) => self.respond(id, status),
-            None => Ok(()),
-        };
-        done?;
-        match mistake {
-            Some(Mistake::ResponseTwice) => self.respond(id, Status::SUCCESS),
-            _ => Ok(()),
+        match self.execute(sqe, data, mistake)? {
+            Some(done) => self.respond(id, done, mistake),
+            None if mistake == Some(Mistake::EarlyResponse) => self.respond(id, Ok(()), None),
+            None => {}
         }
+        Ok(())
     }
 
     /// Executes a command. Returns how it ended, `None` if it has been answered or goes on.
@@ -157,9 +163,10 @@ impl Queue<'_> {
             }
             DATASET_MANAGEMENT if has_optional => match sqe.has_data_in_capsule() {
                 true => Ok(Some(deallocate(&disk, data))),
-                false => self
-                    .request(sqe, DEALLOCATED_BYTES as u32, mistake)
-                    .map(|()| None),
+                false => {
+                    self.request(sqe, DEALLOCATED_BYTES as u32, mistake);
+                    Ok(None)
+                }
             },
             _ => Ok(Some(Err(Status::INVALID_OPCODE.do_not_retry()))),
         }
@@ -301,7 +308,7 @@ impl Queue<'_> {
         if digests.data {
             bytes.extend_from_slice(&[0; 4]);
         }
-        self.connection.writer.write_all(&bytes)?;
+        self.connection.send(&bytes);
         match mistake {
             Mistake::ClosesInData => Err(End::Closed),
             _ => Ok(()),
@@ -325,7 +332,8 @@ impl Queue<'_> {
             return Ok(Some(Ok(())));
         }
         if !sqe.has_data_in_capsule() {
-            return self.request(sqe, len, mistake).map(|()| None);
+            self.request(sqe, len, mistake);
+            return Ok(None);
         }
         if data.len() != len as usize {
             return Ok(Some(Err(Status::INVALID_SGL_LENGTH.do_not_retry())));
@@ -336,7 +344,7 @@ impl Queue<'_> {
     }
 
     /// Requests the data of a command.
-    fn request(&mut self, sqe: &Sqe, total: u32, mistake: Option<Mistake>) -> Result<(), End> {
+    fn request(&mut self, sqe: &Sqe, total: u32, mistake: Option<Mistake>) {
         let tag = self.next_tag;
         self.next_tag = self.next_tag.wrapping_add(1);
         let pending = Pending {
@@ -345,16 +353,17 @@ impl Queue<'_> {
             requested: 0,
             total,
             text: Vec::new(),
+            mistake,
         };
         self.writes.insert(tag, pending);
-        self.request_next(tag, mistake)
+        self.request_next(tag, mistake);
     }
 
     /// Requests the next data of a write.
-    fn request_next(&mut self, tag: u16, mistake: Option<Mistake>) -> Result<(), End> {
+    fn request_next(&mut self, tag: u16, mistake: Option<Mistake>) {
         let most = self.shared.subsystem.transfer_bytes.max(1);
         let Some(pending) = self.writes.get_mut(&tag) else {
-            return Ok(());
+            return;
         };
         let offset = pending.requested;
         let len = (pending.total - offset).min(most);
@@ -378,7 +387,7 @@ impl Queue<'_> {
         if mistake == Some(Mistake::TransferTwice) {
             ready_to_transfer(&transfer, self.connection.digests, &mut bytes);
         }
-        Ok(self.connection.writer.write_all(&bytes)?)
+        self.connection.send(&bytes);
     }
 
     /// Takes data that were requested.
@@ -403,13 +412,16 @@ impl Queue<'_> {
         if data.len > self.shared.subsystem.most_data {
             return Err(limit("more data in one PDU than were agreed on").into());
         }
-        let bytes = self.connection.read_data(data.len)?;
-        self.take(data.transfer_tag, &bytes)
+        let mut bytes = std::mem::take(&mut self.data);
+        self.connection.read_data(data.len, &mut bytes)?;
+        self.take(data.transfer_tag, &bytes);
+        self.data = bytes;
+        Ok(())
     }
 
-    fn take(&mut self, tag: u16, bytes: &[u8]) -> Result<(), End> {
+    fn take(&mut self, tag: u16, bytes: &[u8]) {
         let Some(mut pending) = self.writes.remove(&tag) else {
-            return Ok(());
+            return;
         };
         let (sqe, offset) = (pending.sqe, pending.received);
         let disk = self.disk(&sqe);
@@ -426,37 +438,38 @@ impl Queue<'_> {
         };
         pending.received += u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let id = sqe.command_id.get();
-        if let Err(status) = taken {
-            return self.respond(id, status);
+        if taken.is_err() {
+            return self.respond(id, taken, None);
         }
         if pending.received < pending.total {
             let is_due = pending.received == pending.requested;
             self.writes.insert(tag, pending);
-            return match is_due {
-                true => self.request_next(tag, None),
-                false => Ok(()),
-            };
+            if is_due {
+                self.request_next(tag, None);
+            }
+            return;
         }
         let done = disk.and_then(|disk| match sqe.opcode {
             DATASET_MANAGEMENT => deallocate(&disk, &pending.text),
             _ => written_as(&disk, Ok(()), sqe.is_durable()),
         });
-        match done {
-            Ok(()) => self.respond(id, Status::SUCCESS),
-            Err(status) => self.respond(id, status),
-        }
+        self.respond(id, done, pending.mistake);
     }
 
-    fn respond(&mut self, id: u16, status: Status) -> Result<(), End> {
+    fn respond(&mut self, id: u16, done: Result<(), Status>, mistake: Option<Mistake>) {
+        let status = done.err().unwrap_or(Status::SUCCESS);
         let mut cqe = cqe(id, 0, status);
         cqe.sq_id = self.number.into();
         let mut bytes = Vec::new();
         response(&cqe, self.connection.digests, &mut bytes);
-        Ok(self.connection.writer.write_all(&bytes)?)
+        if mistake == Some(Mistake::ResponseTwice) {
+            response(&cqe, self.connection.digests, &mut bytes);
+        }
+        self.connection.send(&bytes);
     }
 
     /// Responds with a damaged header.
-    fn respond_wrongly(&mut self, id: u16) -> Result<(), End> {
+    fn respond_wrongly(&mut self, id: u16) {
         let mut bytes = Vec::new();
         response(
             &cqe(id, 0, Status::SUCCESS),
@@ -464,7 +477,7 @@ impl Queue<'_> {
             &mut bytes,
         );
         bytes[8] ^= 0x40;
-        Ok(self.connection.writer.write_all(&bytes)?)
+        self.connection.send(&bytes);
     }
 }
 

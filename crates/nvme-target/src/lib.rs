@@ -33,6 +33,8 @@ pub struct Subsystem {
     pub nqn: String,
     /// Its namespaces, from number 1 on.
     pub disks: Vec<Arc<Disk>>,
+    /// Time in which a controller becomes ready, in milliseconds: a multiple of 500 (CAP.TO).
+    pub ready_ms: u64,
     /// Longest transfer of a command, as a power of two of 4 KiB; 0 for no limit (MDTS).
     pub transfer_log2: u8,
     /// Most data of a write in its capsule, a multiple of 16.
@@ -64,12 +66,13 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
-    /// Returns a subsystem with these namespaces and the rules of Linux' nvmet: capsules of 16 KiB, 4 MiB in one PDU, no limit
+    /// Returns a subsystem with these namespaces and the rules of Linux' nvmet: ready within 7.5 s, capsules of 16 KiB, 4 MiB in one PDU, no limit
     /// of a transfer; and without mistakes.
     pub fn new(nqn: &str, disks: Vec<Arc<Disk>>) -> Self {
         Self {
             nqn: nqn.to_owned(),
             disks,
+            ready_ms: 7500,
             transfer_log2: 0,
             capsule_bytes: 16 << 10,
             most_data: 4 << 20,

@@ -18,6 +18,8 @@ pub enum Mistake {
     NoHandshake,
     /// The controller is not ready when the host looks for the first time.
     NotReady,
+    /// The controller is never ready.
+    NeverReady,
     /// The controller has failed when the host looks whether it is ready.
     Failed,
     /// A page of the admin queue ends in its middle, and its command succeeds.
@@ -52,6 +54,8 @@ pub enum Mistake {
     TransferTwice,
     /// A request for data has another tag than the target remembers.
     TransferTag,
+    /// A write succeeds when its data have just been requested, and again when they have come.
+    EarlyResponse,
     /// A write succeeds and its data were not requested.
     NoTransfer,
     /// The connection is ended with a reason.
@@ -115,7 +119,10 @@ impl Mistake {
 
     /// Returns whether it is made by an admin queue.
     pub(crate) fn is_of_admin(self) -> bool {
-        matches!(self, Self::NotReady | Self::Failed | Self::ShortPage)
+        matches!(
+            self,
+            Self::NotReady | Self::NeverReady | Self::Failed | Self::ShortPage
+        )
     }
 
     /// Returns whether only the answer to a read can have it.
@@ -142,6 +149,7 @@ impl Mistake {
                 | Self::TransferBeyond
                 | Self::TransferTwice
                 | Self::TransferTag
+                | Self::EarlyResponse
                 | Self::NoTransfer
         )
     }

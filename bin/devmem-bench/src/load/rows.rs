@@ -221,6 +221,10 @@ pub const ROWS: &[Row] = &[
     ours("ours/nbdkit-memory", NBD.from(MEMORY)),
     ours("ours/nbdkit-memory/4-connections", NBD.from(MEMORY).over(4)),
     ours("ours/nbdkit-memory/store", NBD.from(MEMORY).stored()),
+    ours(
+        "ours/nbdkit-memory/store/4-connections",
+        NBD.from(MEMORY).stored().over(4),
+    ),
     ours("ours/nvme", NBD.from(NVME)),
     ours("ours/nvme/4-queues", NBD.from(NVME).over(4)),
     ours("ours/nvme/4k-commands", SHORT_COMMANDS),
@@ -233,6 +237,7 @@ pub const ROWS: &[Row] = &[
         SHORT_COMMANDS.landing(Landing::RandomBlocks).over(4),
     ),
     ours("ours/nvme/store", NBD.from(NVME).stored()),
+    ours("ours/nvme/store/4-queues", NBD.from(NVME).stored().over(4)),
     ours(
         "ours/nvme/hdr-digest",
         NBD.from(Serving::Nvme(Digest::Header)),
@@ -271,6 +276,10 @@ pub const PAIRS: &[(&str, &str)] = &[
     ("ours/nvme/hdr-digest", "ours/nvme"),
     ("ours/nvme/data-digest", "ours/nvme"),
     ("ours/nvme/store", "ours/nbdkit-memory/store"),
+    (
+        "ours/nvme/store/4-queues",
+        "ours/nbdkit-memory/store/4-connections",
+    ),
 ];
 
 impl Row {

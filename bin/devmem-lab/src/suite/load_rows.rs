@@ -61,6 +61,10 @@ pub const ROWS: &[Row] = &[
         "load from nvmet that is ended and restarted",
         nvme_rows::restart,
     ),
+    (
+        "store in nvmet that is ended and restarted",
+        nvme_rows::restart_in_store,
+    ),
     ("nvmet with commands of 128 KiB", nvme_rows::short_commands),
     ("nvmet with blocks of 512 bytes", nvme_rows::blocks_of_512),
     ("nvmet with two namespaces", nvme_rows::two_namespaces),

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -72,23 +73,27 @@ impl Loader {
         }
         let mut command = self.tool("load");
         command.args([url, "--to", COPY, "--piece", piece]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Helper::start(&mut command)?;
-        let start = Instant::now();
-        // The file is sparse before its bytes arrive.
-        while fs::metadata(GROWING).map_or(0, |file| file.blocks() * 512) < bytes {
-            ensure!(
-                running.ended()?.is_none(),
-                "it ended before enough had arrived"
-            );
-            ensure!(
-                start.elapsed() < STUCK,
-                "{bytes} bytes of the file did not arrive"
-            );
-            thread::sleep(POLL_INTERVAL);
-        }
-        Ok(running)
+        start_until(&mut command, Path::new(GROWING), bytes)
     }
+}
+
+/// Starts a program, and waits until it has written the first `bytes` of a sparse file.
+pub fn start_until(command: &mut Command, growing: &Path, bytes: u64) -> anyhow::Result<Helper> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Helper::start(command)?;
+    let start = Instant::now();
+    while fs::metadata(growing).map_or(0, |file| file.blocks() * 512) < bytes {
+        ensure!(
+            running.ended()?.is_none(),
+            "it ended before enough had arrived"
+        );
+        ensure!(
+            start.elapsed() < STUCK,
+            "{bytes} bytes of the file did not arrive"
+        );
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(running)
 }
 
 /// The report of a load or a store, as far as it is looked at.

@@ -15,7 +15,7 @@ use lab::job::{PEER_NETNS, TOOL_PATH};
 use serde_json::Value;
 
 use super::devmem::bound::require_rx;
-use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads};
+use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads, start_until};
 use super::nvmet::{HOST_NQN, Home, NQN, Nvmet};
 use super::report::{Wish, ask_for};
 use super::row::{Context, Seen, Skip};
@@ -239,10 +239,7 @@ fn disturbed(context: &Context, event: Event) -> anyhow::Result<(Output, Vec<u8>
     let url = target.url(1, "");
     let running = LOADER.start_long_load(&url, "256K", bytes.len() as u64 / 4)?;
     match event {
-        Event::Restart => {
-            target.end().context("end the target")?;
-            target.listen().context("let the target listen again")?;
-        }
+        Event::Restart => listen_again(&target)?,
         Event::Shrink => {
             let file = File::options().write(true).open(disk(1))?;
             file.set_len(1 << 20)?;
@@ -262,6 +259,34 @@ pub fn restart(context: &Context) -> anyhow::Result<Seen> {
     let broken = report.broken;
     Ok(Seen::from(format!(
         "every byte correct after {broken} broken connections"
+    )))
+}
+
+/// Ends the target and its connections, and lets it listen again.
+fn listen_again(target: &Nvmet) -> anyhow::Result<()> {
+    target.end().context("end the target")?;
+    target.listen().context("let the target listen again")
+}
+
+/// The same when a part of the bytes has been stored.
+pub fn restart_in_store(context: &Context) -> anyhow::Result<Seen> {
+    let len = context.bytes.max(LONG_BYTES);
+    let source = pattern(SEED, len)?;
+    fs::create_dir_all(FOLDER)?;
+    fs::write(COPY, &source)?;
+    File::create(disk(1))?.set_len(len)?;
+    let target = start(&[&disk(1)])?;
+    let mut command = LOADER.tool("store");
+    command.args([COPY, &target.url(1, ""), "--piece", "256K"]);
+    let running = start_until(&mut command, &disk(1), len / 4)?;
+    listen_again(&target)?;
+    let report = Report::of(&running.wait_with_output()?)?;
+    ensure!(report.broken > 0, "no connection broke");
+    drop(target);
+    ensure!(fs::read(disk(1))? == source, "the namespace differs");
+    let broken = report.broken;
+    Ok(Seen::from(format!(
+        "every byte stored after {broken} broken connections"
     )))
 }
 

@@ -19,6 +19,8 @@ use crate::parallel::{Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
+/// Most parts of replies that are received in one turn: what they let a session send leaves together.
+const TURN_REPLIES: usize = 64;
 /// Most frags of a reply, which is shorter than one packet.
 const BATCH_FRAGS: usize = 16;
 
@@ -32,7 +34,7 @@ pub(crate) struct Connection {
     pub(crate) since: Moment,
     batch: RxBatch,
     text: Vec<u8>,
-    /// What is being sent, until all of it is.
+    /// What is being sent.
     sending: Sending,
     /// Requests without a reply, by their name.
     flights: BTreeMap<u64, Flight>,
@@ -53,16 +55,21 @@ impl Connected for Connection {
     }
 }
 
-/// What is being sent.
-#[derive(Debug)]
-enum Sending {
-    /// The rest of bytes in host memory; perhaps none.
-    Text(Vec<u8>),
-    /// The rest of a range of a payload.
-    Payload {
-        id: u64,
-        places: VecDeque<Range<usize>>,
-    },
+/// The rest of what is being sent: headers, in one send, and the payload behind them.
+#[derive(Debug, Default)]
+struct Sending {
+    /// Bytes in host memory.
+    text: Vec<u8>,
+    /// The request whose payload it is.
+    id: u64,
+    /// The places of the payload.
+    places: VecDeque<Range<usize>>,
+}
+
+impl Sending {
+    fn is_over(&self) -> bool {
+        self.text.is_empty() && self.places.is_empty()
+    }
 }
 
 /// The memory of a request.
@@ -98,7 +105,7 @@ impl Connection {
             since,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
-            sending: Sending::Text(Vec::new()),
+            sending: Sending::default(),
             flights: BTreeMap::new(),
             leaving: VecDeque::new(),
             pace: Pace::new(Instant::now()),
@@ -122,7 +129,7 @@ impl Connection {
         self.flights.insert(id, flight);
     }
 
-    /// Sends what there is room for and receives once. Returns whether anything was sent or received.
+    /// Sends what there is room for, and receives what has come. Returns whether anything was sent or received.
     ///
     /// # Errors
     /// The connection has ended or is of no more use.
@@ -130,7 +137,7 @@ impl Connection {
         let turned = self.send_and_receive(tx);
         // In the middle of a request it would be a part of that.
         if turned.is_err()
-            && matches!(&self.sending, Sending::Text(rest) if rest.is_empty())
+            && self.sending.is_over()
             && let Some(word) = self.session.last_word()
         {
             let _ = self.stream.write(&word);
@@ -146,7 +153,12 @@ impl Connection {
         let completed = self.completions.try_next();
         completed.map_err(|error| Fault::Broken(error.to_string()))?;
         let mut moved = self.send(tx)?;
-        moved |= self.receive()?;
+        for _ in 0..TURN_REPLIES {
+            if !self.receive()? {
+                break;
+            }
+            moved = true;
+        }
         Ok(moved)
     }
 
@@ -175,67 +187,76 @@ impl Connection {
 
     /// Sends text, or one part of a payload. Returns whether any byte was sent.
     fn send_once(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
-        match &mut self.sending {
-            Sending::Text(rest) if rest.is_empty() => {
-                let next = self.session.outgoing();
-                let Some(next) = next.map(|next| self.prepared(next, tx)).transpose()? else {
-                    return Ok(false);
-                };
-                self.sending = next;
-                Ok(true)
-            }
-            Sending::Text(rest) => match self.stream.write(rest) {
-                Ok(sent) => {
-                    rest.drain(..sent);
-                    Ok(true)
-                }
-                Err(error) if is_not_ready(&error) => Ok(false),
-                Err(error) => Err(Fault::Broken(format!("send a request: {error}"))),
-            },
-            Sending::Payload { id, places } => {
-                let now = first_bytes(places);
-                let sent = match self.stream.send(tx, &now) {
-                    Ok(sent) => sent,
-                    Err(error) if error.kind().is_not_ready() => return Ok(false),
-                    Err(error) => return Err(of_send(error)),
-                };
-                advance(places, sent.bytes());
-                self.pace.add(sent.bytes() as u64, Instant::now());
-                if let Some(flight) = self.flights.get_mut(id) {
-                    flight.last = Some(sent);
-                    flight.unsent = flight.unsent.saturating_sub(sent.bytes() as u64);
-                }
-                if places.is_empty() {
-                    self.sending = Sending::Text(Vec::new());
-                }
-                Ok(true)
-            }
+        if self.sending.is_over() {
+            self.take_outgoing(tx)?;
+        }
+        match self.sending.text.is_empty() {
+            false => self.send_text(),
+            true => self.send_payload(tx),
         }
     }
 
-    /// Finds the memory of what is sent next.
-    fn prepared(&self, next: Outgoing, tx: &BoundTx) -> Result<Sending, Fault> {
-        let places_of = |id, range| {
-            let flight = self.flights.get(&id);
-            flight.map_or_else(VecDeque::new, |flight| part_of(&flight.places, range))
+    /// Takes the texts up to the next payload, and that: a packet has bytes of host memory or of bound memory, so that texts which
+    /// are sent together are one packet less.
+    fn take_outgoing(&mut self, tx: &BoundTx) -> Result<(), Fault> {
+        while self.sending.places.is_empty()
+            && let Some(next) = self.session.outgoing()
+        {
+            match next {
+                Outgoing::Text(text) if self.sending.text.is_empty() => self.sending.text = text,
+                Outgoing::Text(text) => self.sending.text.extend(text),
+                Outgoing::Payload { id, range } => {
+                    (self.sending.id, self.sending.places) = (id, self.places_of(id, range));
+                }
+                Outgoing::Digest { id, range } => {
+                    let mut sum = Crc32c::default();
+                    for place in self.places_of(id, range) {
+                        let added = sum.add_memory(tx.memory(), place);
+                        added.map_err(|error| Fault::Fatal(StoreError::Digest(error.into())))?;
+                    }
+                    self.sending.text.extend(sum.value().to_le_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn places_of(&self, id: u64, range: Range<u64>) -> VecDeque<Range<usize>> {
+        let flight = self.flights.get(&id);
+        flight.map_or_else(VecDeque::new, |flight| part_of(&flight.places, range))
+    }
+
+    fn send_text(&mut self) -> Result<bool, Fault> {
+        match self.stream.write(&self.sending.text) {
+            Ok(sent) => {
+                self.sending.text.drain(..sent);
+                Ok(true)
+            }
+            Err(error) if is_not_ready(&error) => Ok(false),
+            Err(error) => Err(Fault::Broken(format!("send a request: {error}"))),
+        }
+    }
+
+    fn send_payload(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+        let Sending { id, places, .. } = &mut self.sending;
+        if places.is_empty() {
+            return Ok(false);
+        }
+        let sent = match self.stream.send(tx, &first_bytes(places)) {
+            Ok(sent) => sent,
+            Err(error) if error.kind().is_not_ready() => return Ok(false),
+            Err(error) => return Err(of_send(error)),
         };
-        match next {
-            Outgoing::Text(text) => Ok(Sending::Text(text)),
-            Outgoing::Payload { id, range } => match places_of(id, range) {
-                places if places.is_empty() => Ok(Sending::Text(Vec::new())),
-                places => Ok(Sending::Payload { id, places }),
-            },
-            Outgoing::Digest { id, range } => {
-                let mut sum = Crc32c::default();
-                for place in places_of(id, range) {
-                    let added = sum.add_memory(tx.memory(), place);
-                    added.map_err(|error| Fault::Fatal(StoreError::Digest(error.into())))?;
-                }
-                Ok(Sending::Text(sum.value().to_le_bytes().to_vec()))
-            }
+        advance(places, sent.bytes());
+        self.pace.add(sent.bytes() as u64, Instant::now());
+        if let Some(flight) = self.flights.get_mut(id) {
+            flight.last = Some(sent);
+            flight.unsent = flight.unsent.saturating_sub(sent.bytes() as u64);
         }
+        Ok(true)
     }
 
+    /// Receives a part of a reply. Returns whether any byte had come.
     fn receive(&mut self) -> Result<bool, Fault> {
         let missing = self.session.missing();
         if missing == 0 {

@@ -1,5 +1,7 @@
 //! One NVMe I/O queue that writes: commands in flight, and the transfers that the controller requests. No I/O.
 
+mod outbox;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use nvme::Status;
@@ -13,6 +15,7 @@ use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
 use crate::load::LoadError;
 use crate::load::nvme::{IoQueue, Limits, Seat, blocks_of};
+use outbox::{Outbox, OutgoingPdu};
 
 /// The session of one queue.
 #[derive(Debug)]
@@ -30,7 +33,7 @@ pub(crate) struct NvmeSession {
     next_id: u16,
     /// Bytes of an incomplete PDU.
     text: Vec<u8>,
-    outgoing: VecDeque<Outgoing>,
+    outbox: Outbox,
     completed: VecDeque<(u64, Write)>,
     last_word: Option<Vec<u8>>,
     seat: Seat,
@@ -74,7 +77,7 @@ impl NvmeSession {
             asked: BTreeMap::new(),
             next_id: 0,
             text: Vec::new(),
-            outgoing: VecDeque::new(),
+            outbox: Outbox::new(shape.digests.data),
             completed: VecDeque::new(),
             last_word: None,
             seat,
@@ -111,10 +114,8 @@ impl NvmeSession {
         };
         let mut text = Vec::new();
         capsule.write(self.digests, &mut text);
-        self.outgoing.push_back(Outgoing::Text(text));
-        if data_bytes > 0 {
-            self.send_payload(id, 0, bytes);
-        }
+        let payload = (data_bytes > 0).then_some((id, 0..bytes));
+        self.outbox.push_command(OutgoingPdu { text, payload });
         data_bytes.into()
     }
 
@@ -126,30 +127,21 @@ impl NvmeSession {
             false => (DataPlace::OnRequest, &[][..]),
         };
         let sqe = Sqe::deallocate(self.limits.nsid, place).named(id);
-        let mut text = Vec::new();
-        Capsule::write_all(&sqe, data, self.digests, &mut text);
-        self.outgoing.push_back(Outgoing::Text(text));
+        self.send_without_payload(sqe, data);
         data.len() as u64
     }
 
     fn without_data(&mut self, sqe: Sqe) -> u64 {
-        let mut text = Vec::new();
-        Capsule::write_all(&sqe, &[], self.digests, &mut text);
-        self.outgoing.push_back(Outgoing::Text(text));
+        self.send_without_payload(sqe, &[]);
         0
     }
 
-    /// Queues a range of the payload, and its digest.
-    fn send_payload(&mut self, id: u16, start: u64, end: u64) {
-        let id = id.into();
-        let range = start..end;
-        self.outgoing.push_back(Outgoing::Payload {
-            id,
-            range: range.clone(),
-        });
-        if self.digests.data {
-            self.outgoing.push_back(Outgoing::Digest { id, range });
-        }
+    /// Queues a command with `data` in its capsule.
+    fn send_without_payload(&mut self, sqe: Sqe, data: &[u8]) {
+        let mut text = Vec::new();
+        Capsule::write_all(&sqe, data, self.digests, &mut text);
+        let payload = None;
+        self.outbox.push_command(OutgoingPdu { text, payload });
     }
 
     fn on_pdu(&mut self, pdu: FromController, header: &[u8]) -> Result<(), Fault> {
@@ -193,7 +185,9 @@ impl NvmeSession {
         }
         asked.requested = end;
         let write = asked.write;
-        if self.is_sending(command_id) {
+        // Until it is sent, the controller may not request more of it, because the host has agreed to one transfer of a command at a
+        // time (TCP Transport, "ICReq", MAXR2T).
+        if self.outbox.has_payload_of(command_id) {
             return Err(self.wrong(
                 FatalStatus::LimitExceeded,
                 "a request for data while those of the last one are sent",
@@ -218,21 +212,14 @@ impl NvmeSession {
         Ok(())
     }
 
-    /// Returns whether payload of a command is queued: until it is sent, the controller may not request more of it, because the host has
-    /// agreed to one transfer of a command at a time (TCP Transport, "ICReq", MAXR2T).
-    fn is_sending(&self, command_id: u16) -> bool {
-        let of_command = |it: &Outgoing| matches!(it, Outgoing::Payload { id, .. } if *id == u64::from(command_id));
-        self.outgoing.iter().any(of_command)
-    }
-
     /// Queues one PDU of data.
     fn send_part(&mut self, part: &DataHeader, write: Write) {
         let mut text = Vec::new();
         Data::from_host(part, self.digests, &mut text);
-        let (start, len) = (u64::from(part.offset), u64::from(part.len));
         if write.operation != Operation::Trim {
-            self.outgoing.push_back(Outgoing::Text(text));
-            self.send_payload(part.command_id, start, start + len);
+            let (start, len) = (u64::from(part.offset), u64::from(part.len));
+            let payload = Some((part.command_id, start..start + len));
+            self.outbox.push_data(OutgoingPdu { text, payload });
             return;
         }
         let description = deallocated(blocks_of(write.piece, &self.limits));
@@ -242,7 +229,8 @@ impl NvmeSession {
         if self.digests.data {
             text.extend_from_slice(&nvme::pdu::digest_after(0, &bytes).to_le_bytes());
         }
-        self.outgoing.push_back(Outgoing::Text(text));
+        let payload = None;
+        self.outbox.push_data(OutgoingPdu { text, payload });
     }
 
     fn on_response(&mut self, cqe: &Cqe, header: &[u8]) -> Result<(), Fault> {
@@ -326,7 +314,7 @@ impl Session for NvmeSession {
     }
 
     fn outgoing(&mut self) -> Option<Outgoing> {
-        self.outgoing.pop_front()
+        self.outbox.next()
     }
 
     fn missing(&self) -> usize {

@@ -130,6 +130,29 @@ fn a_beginning_that_makes_no_sense_is_an_error_with_its_cause() {
 }
 
 #[test]
+fn a_controller_has_the_time_that_it_says_to_become_ready_and_no_more() {
+    const TEST: &str =
+        "nvme_faulty::a_controller_has_the_time_that_it_says_to_become_ready_and_no_more";
+    in_netns(TEST, || {
+        let world = World::new(V4);
+        let ready_ms = 1500;
+        let served = Served::start(9, |it| {
+            it.ready_ms = ready_ms;
+            it.mistakes = Mistakes::once([(0, Mistake::NeverReady)]);
+        });
+        let start = Instant::now();
+        let opened = NvmeNamespace::open(&world.nic, served.url(""));
+        let text = opened.expect_err("it is never ready").to_string();
+        assert!(text.contains("in its time (CAP.TO)"), "{text}");
+        let waited = start.elapsed();
+        assert!(waited >= Duration::from_millis(ready_ms), "{waited:?}");
+        // The mistake is made once.
+        assert_eq!(served.open(&world, "").size(), DISK_BYTES as u64);
+        world.end();
+    });
+}
+
+#[test]
 fn what_a_controller_refuses_is_an_error_with_a_remedy() {
     type Change = fn(&mut Subsystem);
     const TEST: &str = "nvme_faulty::what_a_controller_refuses_is_an_error_with_a_remedy";
@@ -415,6 +438,10 @@ fn a_write_that_is_answered_wrongly_is_an_error_or_written_again() {
             (Mistake::TransferBeyond, "before, behind or twice"),
             (Mistake::TransferTwice, "before, behind or twice"),
             (Mistake::NoTransfer, "its data were not requested"),
+            (
+                Mistake::EarlyResponse,
+                "a reply before the end of its request",
+            ),
             (Mistake::ResponseTwice, "a response without a command"),
             (Mistake::ResponseForNobody, "a response without a command"),
             (Mistake::Fails(Status::WRITE_FAULT), "write fault"),

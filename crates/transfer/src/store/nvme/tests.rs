@@ -265,3 +265,27 @@ fn a_refusal_names_its_range_and_a_remedy() {
     let fault = feed(&mut session, &lost).unwrap_err();
     assert!(matches!(fault, Fault::Broken(_)), "{fault:?}");
 }
+
+#[test]
+fn a_command_overtakes_waiting_data_and_not_the_rest_of_a_pdu() {
+    let digests = Digests::of_bits(2);
+    let mut session = session(0, digests, Acknowledge::Received);
+    session.request(of(Operation::Write, 512 + 8192));
+    assert_eq!(sent(&mut session).len(), 1);
+    feed(&mut session, &transfer(0, 0, 8192, digests)).unwrap();
+    let Some(Outgoing::Text(_)) = session.outgoing() else {
+        panic!("the header of the first PDU of data");
+    };
+    session.request(of(Operation::Flush, 512));
+    let sent = sent(&mut session);
+    assert_eq!(sent[..2], [Sent::Payload(0..4096), Sent::Digest(0..4096)]);
+    assert_eq!(command(&sent[2]).0.opcode, 0);
+    let Sent::Pdu(FromHost::Data(data)) = &sent[3] else {
+        panic!("{:?}", sent[3]);
+    };
+    assert!(data.offset == 4096 && data.is_last);
+    assert_eq!(
+        sent[4..],
+        [Sent::Payload(4096..8192), Sent::Digest(4096..8192)]
+    );
+}

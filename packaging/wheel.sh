@@ -6,6 +6,9 @@
 #                               prints the path. It carries the library for Run:ai's streamer and the backend for NIXL, which needs a compiler for C++20
 #   packaging/wheel.sh --zig    without these two, for systems with glibc 2.28 or later (Debian 10, RHEL 8); fetches Zig from Python's index
 #
+# Zig has a C++ library of its own (libc++), and NIXL's class has members of libstdc++: a plugin that Zig has linked would not fit NIXL's. For both, older
+# systems and these two, run packaging/wheel.sh without --zig on a system that is as old as the oldest one.
+#
 # Needs cargo and python3 with venv; maturin comes from Python's index, into a virtual environment in the target folder.
 set -eu
 cd "$(dirname "$0")/.."
@@ -38,14 +41,20 @@ fi
 PATH=$venv/bin:$PATH CARGO_TARGET_DIR=$target/python maturin build --quiet --release --strip --locked \
     --manifest-path crates/doors/python/Cargo.toml --out "$dist" "$@"
 # Maturin puts the bill of materials into the wheel.
-"$venv/bin/python" - "$dist" <<'PYTHON'
+"$venv/bin/python" - "$dist" "$maturin" <<'PYTHON'
 import pathlib, sys, zipfile
 
 dist = pathlib.Path(sys.argv[1])
 (wheel,) = dist.glob("devmem_tcp-*.whl")
+libraries = ["devmem_tcp/nixl_plugin/libplugin_DEVMEM.so", "devmem_tcp/runai_library/libstreamer.so"]
 with zipfile.ZipFile(wheel) as files:
     (bill,) = (name for name in files.namelist() if name.endswith(".cyclonedx.json"))
     (dist / "devmem_tcp-python.cdx.json").write_bytes(files.read(bill))
+    missing = [name for name in libraries if name not in files.namelist()]
+if sys.argv[2] != "maturin":
+    print(f"{wheel.name} is without {' and '.join(missing)}: Zig cannot link them; build without --zig for them", file=sys.stderr)
+elif missing:
+    sys.exit(f"{wheel.name} lacks {' and '.join(missing)}")
 PYTHON
 checksums
 ls "$dist"/devmem_tcp-*.whl

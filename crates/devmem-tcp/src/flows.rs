@@ -1,6 +1,6 @@
 //! The TCP segments that a receiver has steered to its queues.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The TCP segments that are steered.
 #[derive(Clone, Debug)]
@@ -24,4 +24,13 @@ impl Flows {
             },
         ]
     }
+}
+
+/// Returns any address and port of the IP version of `peer`.
+pub(crate) fn any_like(peer: SocketAddr) -> SocketAddr {
+    let any = match peer.ip().to_canonical() {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    SocketAddr::new(any, 0)
 }

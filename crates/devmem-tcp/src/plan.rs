@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use steer::RxQueueId;
 
-use crate::backend::{Nic, Prepared};
+use crate::backend::{Nic, Prepared, Steered};
 use crate::error::Error;
 use crate::flows::Flows;
 use crate::restore::{Drift, RestoreReport};
@@ -108,7 +108,46 @@ pub struct Setup {
     settings: Prepared,
 }
 
+/// Segments from a peer are steered to the queues of a [`Setup`]. Dropping it ends that, except for other values of the same peer.
+#[derive(Debug)]
+#[must_use = "dropping it ends the steering"]
+pub struct SteeredPeer {
+    _steered: Steered,
+}
+
 impl Setup {
+    /// Steers segments from this address and port to the same queues, too: for connections that are made to it, by a program that learns
+    /// of its peers one after another. Call it before a connection is made, and keep the returned value as long as the connection;
+    /// meanwhile the settings are not restored by a drop.
+    ///
+    /// ```
+    /// # use devmem_tcp::{Dmabuf, Netdev, RxBatch};
+    /// # use std::io::Write;
+    /// # let (a, nic) = Netdev::pair("seed=1".parse()?)?;
+    /// # let memory = Dmabuf::anonymous(1 << 20)?;
+    /// # let listener = a.listen("10.77.0.1:5201")?;
+    /// let setup = nic.plan_receive("10.77.0.2:5201".parse()?).apply()?;
+    /// let rx = nic.bind_rx(&memory, setup.queues())?;
+    /// let peer = "10.77.0.1:5201".parse()?;
+    /// let steered = setup.steer_from(peer)?;
+    /// let mut stream = nic.connect(peer)?;
+    /// # listener.accept()?.0.write_all(b"payload")?;
+    /// # let mut batch = RxBatch::with_capacity(4);
+    /// # stream.recv(&mut batch)?;
+    /// assert_eq!(batch.device_bytes(), 7);
+    /// # drop((batch, stream, steered, rx));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// On an interface that an agent has set up it does nothing: the agent's rules count.
+    ///
+    /// # Errors
+    /// The NIC has no room for a rule, or cannot match it.
+    pub fn steer_from(&self, peer: SocketAddr) -> Result<SteeredPeer, Error> {
+        let _steered = self.settings.steer_from(peer)?;
+        Ok(SteeredPeer { _steered })
+    }
+
     /// Returns the queues to bind device memory to.
     pub fn queues(&self) -> &[RxQueueId] {
         &self.queues

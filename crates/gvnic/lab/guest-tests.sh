@@ -73,6 +73,8 @@ in_guest() {
         # What it judges, and the driver of its GPUs.
         devmem-nccl/judge) put+=(--put "${path%/*}/libnccl_net_devmem.so:/libnccl_net_devmem.so"
             --put "${path%/*}/libdevmem_gpu_stub.so:/libdevmem_gpu_stub.so") ;;
+        devmem-nixl/two_processes) put+=(--put "${path%/*}/libplugin_DEVMEM.so:/libplugin_DEVMEM.so"
+            --put "${path%/*}/libdevmem_gpu_stub.so:/libdevmem_gpu_stub.so") ;;
         esac
         # vulkan.sh runs those of Vulkan; the kept inputs of fuzz targets are files of this tree.
         script+="echo '=== in the guest: $program'; "

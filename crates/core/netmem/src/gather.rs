@@ -1,4 +1,4 @@
-//! Gathering: many ranges of a device's memory become one, by copies that the device does together.
+//! Gathering: many ranges of a device's memory become one, or go to places of their own, by copies that the device does together.
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -38,6 +38,30 @@ impl Dmabuf {
     where
         R: IntoIterator<Item = Range<usize>, IntoIter: Clone>,
     {
+        let mut at = offset;
+        self.scatter_from(
+            source,
+            ranges.into_iter().map(move |range| {
+                let to = at;
+                at = at.saturating_add(range.len());
+                (range, to)
+            }),
+        )
+    }
+
+    /// As [`gather_from`](Self::gather_from), each range of `source` to an offset of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError`]; out of bounds, nothing is copied.
+    pub fn scatter_from<P>(
+        &self,
+        source: &Dmabuf,
+        pieces: P,
+    ) -> Result<Option<DeviceGather>, CopyError>
+    where
+        P: IntoIterator<Item = (Range<usize>, usize), IntoIter: Clone>,
+    {
         let engine = source.exporter().and_then(|it| it.gather_engine());
         let (Some(engine), Some(from)) = (engine, source.memory().exported_at(0)) else {
             return Ok(None);
@@ -45,29 +69,23 @@ impl Dmabuf {
         let Some(to) = Target::of(self, &engine).filter(|_| !self.is_same(source)) else {
             return Ok(None);
         };
-        let ranges = ranges.into_iter();
-        let mut len = 0_usize;
-        for range in ranges.clone() {
+        let pieces = pieces.into_iter();
+        for (range, offset) in pieces.clone() {
             source.memory().check(range.start, range.len())?;
-            len = len.saturating_add(range.len());
+            self.memory().check(offset, range.len())?;
         }
-        self.memory().check(offset, len)?;
         let mut gather = DeviceGather {
             _source: source.clone(),
             _target: self.clone(),
             engine,
             fence: None,
         };
-        let most = ranges.size_hint().1.unwrap_or(GROUP_COPIES);
+        let most = pieces.size_hint().1.unwrap_or(GROUP_COPIES);
         let mut group = Vec::with_capacity(most.min(GROUP_COPIES));
         // Both ends are inside of their memory from here on.
-        let mut at = offset;
-        let mut copies = Joined::of(ranges).map(|range| {
-            let len = range.len();
+        let mut copies = Joined::of(pieces).map(|(range, at)| {
             let offset = range.start;
-            let copy = to.copy(DeviceAt { offset, ..from }, at, len);
-            at += len;
-            copy
+            to.copy(DeviceAt { offset, ..from }, at, range.len())
         });
         loop {
             group.clear();
@@ -85,30 +103,32 @@ impl Dmabuf {
 /// Copies that are submitted together: the device does them while the next ones are prepared.
 const GROUP_COPIES: usize = 4096;
 
-/// Ranges that are not empty; adjacent ones are one.
+/// Pieces that are not empty; those that are adjacent on both sides are one.
 struct Joined<I: Iterator> {
-    ranges: Peekable<I>,
+    pieces: Peekable<I>,
 }
 
-impl<I: Iterator<Item = Range<usize>>> Joined<I> {
-    fn of(ranges: I) -> Self {
-        let ranges = ranges.peekable();
-        Self { ranges }
+impl<I: Iterator<Item = (Range<usize>, usize)>> Joined<I> {
+    fn of(pieces: I) -> Self {
+        let pieces = pieces.peekable();
+        Self { pieces }
     }
 }
 
-impl<I: Iterator<Item = Range<usize>>> Iterator for Joined<I> {
-    type Item = Range<usize>;
+impl<I: Iterator<Item = (Range<usize>, usize)>> Iterator for Joined<I> {
+    type Item = (Range<usize>, usize);
 
-    fn next(&mut self) -> Option<Range<usize>> {
-        let mut run = self.ranges.find(|range| !range.is_empty())?;
-        let continues = |end, next: &Range<usize>| next.is_empty() || next.start == end;
-        while let Some(next) = self.ranges.next_if(|next| continues(run.end, next)) {
+    fn next(&mut self) -> Option<Self::Item> {
+        let (mut run, at) = self.pieces.find(|(range, _)| !range.is_empty())?;
+        let continues = |run: &Range<usize>, (next, to): &Self::Item| {
+            next.is_empty() || (next.start == run.end && *to == at + run.len())
+        };
+        while let Some((next, _)) = self.pieces.next_if(|piece| continues(&run, piece)) {
             if !next.is_empty() {
                 run.end = next.end;
             }
         }
-        Some(run)
+        Some((run, at))
     }
 }
 
@@ -221,6 +241,23 @@ mod tests {
             .flat_map(|range| bytes[range].to_vec())
             .collect();
         assert_eq!(target.slice(7..7 + expected.len()).to_vec(), expected);
+    }
+
+    #[test]
+    fn pieces_go_where_they_belong_and_those_that_touch_on_both_sides_are_one() {
+        let device = FakeDevice::new(FakePace::AtOnce);
+        let (source, target) = (device.alloc(4096).unwrap(), device.alloc(4096).unwrap());
+        source.copy_in(0, b"abcdefgh").unwrap();
+        let pieces = [(0..2, 100), (2..4, 102), (4..6, 200), (6..6, 0), (6..8, 50)];
+        let scattered = target.scatter_from(&source, pieces.clone()).unwrap();
+        scattered.expect("memory of one device").wait().unwrap();
+        assert_eq!(device.submissions(), [3]);
+        for (range, at) in pieces {
+            let bytes = target.slice(at..at + range.len()).to_vec();
+            assert_eq!(bytes, b"abcdefgh"[range]);
+        }
+        let outside = target.scatter_from(&source, [(0..2, 0), (0..2, 4095)]);
+        assert!(matches!(outside, Err(CopyError::OutOfBounds(_))));
     }
 
     #[test]

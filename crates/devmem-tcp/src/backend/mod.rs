@@ -25,5 +25,5 @@ pub(crate) use binding::{NetIovs, Rx, Target, Tx};
 pub(crate) use listening::Listening;
 pub(crate) use nic::Nic;
 pub(crate) use poller::{Poller, Watch};
-pub(crate) use prepared::Prepared;
+pub(crate) use prepared::{Prepared, Steered};
 pub(crate) use socket::Socket;

@@ -156,8 +156,8 @@ impl Nic {
     ) -> Result<(Prepared, Vec<RxQueueId>), Error> {
         Ok(match self.here()? {
             Self::User(nic) => {
-                let (_prepared, queues) = nic.prepare(flows, queues)?;
-                (Prepared::User { _prepared }, queues)
+                let (prepared, queues) = nic.prepare(flows, queues)?;
+                (Prepared::User(prepared), queues)
             }
             Self::Kernel(nic) => {
                 let (prepared, queues) = nic.prepare(flows, queues)?;

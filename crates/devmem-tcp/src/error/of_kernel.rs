@@ -1,6 +1,7 @@
 //! Refusals of the kernel, with the causes and remedies of `devmem-linux`.
 
 use std::io;
+use std::net::SocketAddr;
 
 use devmem_linux::broker::BrokerError;
 use devmem_linux::dmabuf::ExportError;
@@ -157,35 +158,49 @@ fn plan_verdict(error: &PlanError) -> (ErrorKind, Errno) {
     }
 }
 
+fn step_verdict(error: &StepError) -> (ErrorKind, Errno) {
+    match error {
+        StepError::Refused(refused) => {
+            let errno = refused.errno().unwrap_or(Errno::EIO);
+            (ErrorKind::of_errno(errno), errno)
+        }
+        StepError::State(StateError::Folder { source, .. } | StateError::File { source, .. }) => {
+            let errno = Errno(source.raw_os_error().unwrap_or(Errno::EIO.0));
+            (ErrorKind::of_io(source), errno)
+        }
+        StepError::State(StateError::Busy { .. } | StateError::Leftover { .. }) => {
+            (ErrorKind::InUse, Errno::EBUSY)
+        }
+        StepError::Flow(error) => plan_verdict(error),
+        StepError::Lease(refused) => (
+            ErrorKind::of_cause(refused.cause.kind, refused.errno),
+            refused.errno,
+        ),
+        StepError::NetkitExists { .. } => (ErrorKind::InUse, Errno::EEXIST),
+        _ => (ErrorKind::Other, Errno::EIO),
+    }
+}
+
 #[doc(hidden)]
 impl From<ApplyError> for Error {
     fn from(error: ApplyError) -> Self {
-        let (kind, errno) = match &*error.why {
-            StepError::Refused(refused) => {
-                let errno = refused.errno().unwrap_or(Errno::EIO);
-                (ErrorKind::of_errno(errno), errno)
-            }
-            StepError::State(
-                StateError::Folder { source, .. } | StateError::File { source, .. },
-            ) => {
-                let errno = Errno(source.raw_os_error().unwrap_or(Errno::EIO.0));
-                (ErrorKind::of_io(source), errno)
-            }
-            StepError::State(StateError::Busy { .. } | StateError::Leftover { .. }) => {
-                (ErrorKind::InUse, Errno::EBUSY)
-            }
-            StepError::Flow(error) => plan_verdict(error),
-            StepError::Lease(refused) => (
-                ErrorKind::of_cause(refused.cause.kind, refused.errno),
-                refused.errno,
-            ),
-            StepError::NetkitExists { .. } => (ErrorKind::InUse, Errno::EEXIST),
-            _ => (ErrorKind::Other, Errno::EIO),
-        };
+        let (kind, errno) = step_verdict(&error.why);
         let interface = error.interface.clone();
         Self::new(kind, errno, error.to_string())
             .with_remedy(DOCTOR)
             .on(&interface)
             .caused_by(*error.why)
+    }
+}
+
+impl Error {
+    /// A peer of an interface that is set up could not be steered.
+    pub(crate) fn not_steered(interface: &str, peer: SocketAddr, error: StepError) -> Self {
+        let (kind, errno) = step_verdict(&error);
+        let reason = format!("steering what comes from {peer} on {interface}: {error}");
+        let remedy =
+            "`ethtool -n` lists the flow rules, of which a NIC has room for a limited number";
+        let it = Self::new(kind, errno, reason).with_remedy(remedy);
+        it.on(interface).caused_by(error)
     }
 }

@@ -32,6 +32,6 @@ pub(crate) use net_iovs::NetIovs;
 pub(crate) use nic::Nic;
 pub(crate) use open::Listening;
 pub(crate) use poller::{Poller, Watch};
-pub(crate) use prepared::Prepared;
+pub(crate) use prepared::{Prepared, Steered};
 pub(crate) use rights::Rights;
 pub(crate) use socket::Socket;

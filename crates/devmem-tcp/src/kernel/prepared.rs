@@ -1,11 +1,15 @@
 //! Applied settings of an interface of the kernel for a receiver.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_linux::netdev::KernelRxQueueId;
 use devmem_linux::nic_setup::{Configured, NicSetup};
 
-use crate::error::Forked;
+use super::setup::from_peer;
+use crate::error::{Error, Forked};
+use crate::flows::any_like;
 use crate::home::Home;
 use crate::restore::{Drift, RestoreReport};
 
@@ -19,6 +23,15 @@ pub(crate) struct Prepared {
     unseen: Vec<String>,
     /// `None` after restoring, and for settings of an agent.
     setup: Mutex<Option<NicSetup>>,
+    /// How many [`Steered`] each peer has, which share one rule. Locked before `setup`.
+    steered: Mutex<HashMap<SocketAddr, usize>>,
+}
+
+/// Segments from a peer are steered to the queues until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Steered {
+    prepared: Arc<Prepared>,
+    peer: SocketAddr,
 }
 
 impl Prepared {
@@ -28,6 +41,7 @@ impl Prepared {
             queues: setup.queues().to_vec(),
             unseen: Vec::new(),
             setup: Mutex::new(Some(setup)),
+            steered: Mutex::default(),
         })
     }
 
@@ -38,6 +52,7 @@ impl Prepared {
             queues: found.queues().to_vec(),
             unseen: found.unseen().to_vec(),
             setup: Mutex::new(None),
+            steered: Mutex::default(),
         })
     }
 
@@ -57,6 +72,25 @@ impl Prepared {
 
     fn setup(&self) -> MutexGuard<'_, Option<NicSetup>> {
         self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn steered(&self) -> MutexGuard<'_, HashMap<SocketAddr, usize>> {
+        self.steered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Steers what comes from `peer`, too. Rules of an agent's settings are the agent's.
+    pub(crate) fn steer_from(self: &Arc<Self>, peer: SocketAddr) -> Result<Steered, Error> {
+        let mut steered = self.steered();
+        let count = steered.entry(peer).or_default();
+        if let (0, Some(setup)) = (*count, self.setup().as_mut()) {
+            let added = setup.steer(&from_peer(peer, any_like(peer)));
+            added.map_err(|error| Error::not_steered(setup.interface(), peer, error))?;
+        }
+        *count += 1;
+        Ok(Steered {
+            prepared: Arc::clone(self),
+            peer,
+        })
     }
 
     /// Restores the previous settings now and returns a report.
@@ -81,5 +115,27 @@ impl Prepared {
     pub(crate) fn changes(&self) -> Vec<String> {
         let setup = self.setup();
         setup.as_ref().map(NicSetup::changes).unwrap_or_default()
+    }
+}
+
+impl Drop for Steered {
+    fn drop(&mut self) {
+        let Self { prepared, peer } = self;
+        if prepared.check().is_err() {
+            return;
+        }
+        let mut steered = prepared.steered();
+        let Some(count) = steered.get_mut(peer) else {
+            return;
+        };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        steered.remove(peer);
+        if let Some(setup) = prepared.setup().as_mut() {
+            // A rule that stays is removed when the settings are restored.
+            let _ = setup.unsteer(&from_peer(*peer, any_like(*peer)));
+        }
     }
 }

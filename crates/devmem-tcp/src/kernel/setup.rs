@@ -1,6 +1,6 @@
 //! Settings of a kernel interface for a receiver: made by us, or by an agent.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use devmem_linux::nic_setup::{Configured, Flow, NicSetup, QueueChoice, SetupPlan, SetupRequest};
@@ -66,20 +66,27 @@ impl Nic {
     }
 }
 
-fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<Plan, Error> {
-    let Flows { local, peers } = flows;
-    let to_local = Flow::to(*local);
-    let from = |peer: &SocketAddr| Flow {
+/// Returns the flow of connections to `peer`, from an address and port of this machine, either of which may be unspecified.
+pub(super) fn from_peer(peer: SocketAddr, local: SocketAddr) -> Flow {
+    Flow {
         peer: Some(peer.ip()),
         peer_port: Some(peer.port()),
-        ..to_local
-    };
+        ..Flow::to(local)
+    }
+}
+
+fn plan(nic: &Nic, flows: &Flows, queues: u16) -> Result<Plan, Error> {
+    let Flows { local, peers } = flows;
+    let any_v4 = || Flow::to(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
+    let covers_both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let request = SetupRequest {
         interface: nic.name().to_owned(),
         queues: QueueChoice::Count(queues.into()),
         flows: match peers.is_empty() {
-            true => vec![to_local],
-            false => peers.iter().map(from).collect(),
+            // As for listeners.
+            true if covers_both => vec![Flow::to(*local), any_v4()],
+            true => vec![Flow::to(*local)],
+            false => peers.iter().map(|peer| from_peer(*peer, *local)).collect(),
         },
         leases: Vec::new(),
         state_folder: None,

@@ -12,7 +12,7 @@ use steer::{
 
 use crate::driver::{Driver, StackIndex};
 use crate::error::Error;
-use crate::flows::Flows;
+use crate::flows::{Flows, any_like};
 
 /// The applied settings of a shard. Dropping it restores the previous ones.
 pub(super) struct ShardSettings {
@@ -36,6 +36,25 @@ impl ShardSettings {
         }))
     }
 
+    /// Steers what comes from `peer`, too, until the returned value is dropped.
+    pub(super) fn steer_from(self: &Arc<Self>, peer: SocketAddr) -> Result<SteeredShard, Error> {
+        let flows = Flows {
+            local: any_like(peer),
+            peers: vec![SocketAddr::new(peer.ip().to_canonical(), peer.port())],
+        };
+        let mut locations = Vec::new();
+        self.driver.with(self.at, |stack, _| {
+            for rule in rules(&flows, self.applied.action) {
+                locations.push(stack.nic_mut().insert_rule(None, rule).map_err(refused)?);
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(SteeredShard {
+            settings: Arc::clone(self),
+            locations,
+        })
+    }
+
     /// Returns the queues for device memory.
     pub(super) fn queues(&self) -> &[RxQueueId] {
         &self.applied.queues
@@ -44,6 +63,35 @@ impl ShardSettings {
     /// Returns whether a binding to `queues` of the stack with index `at` needs them.
     pub(super) fn concern(&self, at: StackIndex, queues: &[RxQueueId]) -> bool {
         self.at == at && queues.iter().any(|queue| self.queues().contains(queue))
+    }
+}
+
+/// Rules of a shard that steer the segments of a peer. Dropping it removes them.
+pub(super) struct SteeredShard {
+    settings: Arc<ShardSettings>,
+    locations: Vec<RuleLocation>,
+}
+
+impl fmt::Debug for SteeredShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SteeredShard")
+            .field(&self.locations)
+            .finish()
+    }
+}
+
+impl Drop for SteeredShard {
+    fn drop(&mut self) {
+        let Self {
+            settings,
+            locations,
+        } = self;
+        settings.driver.undo(settings.at, |stack| {
+            for location in locations.drain(..) {
+                // It is there: nobody else removes it.
+                let _ = stack.nic_mut().remove_rule(location);
+            }
+        });
     }
 }
 
@@ -64,6 +112,8 @@ impl Drop for ShardSettings {
 #[derive(Debug)]
 struct Applied {
     queues: Vec<RxQueueId>,
+    /// Where the rules steer.
+    action: RuleAction,
     rules: Vec<RuleLocation>,
     rings: Rings,
     rss: Rss,
@@ -89,8 +139,10 @@ fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, Error> {
         return Err(Error::no_such_queues(wanted, channels));
     }
     let first = channels - wanted;
+    let queues: Vec<_> = (first..channels).map(RxQueueId).collect();
     let mut applied = Applied {
-        queues: (first..channels).map(RxQueueId).collect(),
+        action: action(&queues, RxQueueId(first)),
+        queues,
         rules: Vec::new(),
         rings: nic.rings(),
         rss: nic.rss().clone(),
@@ -122,16 +174,20 @@ fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Resu
         ntuple: true,
         ..applied.features
     });
-    let last = applied.queues.last().copied().unwrap_or(RxQueueId(first));
-    let action = match QueueRange::new(RxQueueId(first), last) {
-        Some(queues) if applied.queues.len() > 1 => RuleAction::Spread(queues),
-        _ => RuleAction::Queue(RxQueueId(first)),
-    };
-    for rule in rules(flows, action) {
+    for rule in rules(flows, applied.action) {
         let location = nic.insert_rule(None, rule);
         applied.rules.push(location.map_err(refused)?);
     }
     Ok(())
+}
+
+/// Spreads over the queues, of which `first` is the first one.
+fn action(queues: &[RxQueueId], first: RxQueueId) -> RuleAction {
+    let last = queues.last().copied().unwrap_or(first);
+    match QueueRange::new(first, last) {
+        Some(range) if queues.len() > 1 => RuleAction::Spread(range),
+        _ => RuleAction::Queue(first),
+    }
 }
 
 /// The software NIC refuses a setting, usually because a binding depends on the current one.

@@ -52,6 +52,8 @@ int devmem_nixl_paths(devmem_nixl_put put, void *to);
 
 /* Returns 1 if a driver of this machine has a GPU, whose memory can be registered. */
 int devmem_nixl_has_gpu(void);
+/* Returns 1 if the engine takes memory of the host, which it does not if no CPU may copy payload. */
+int devmem_nixl_takes_host(const devmem_nixl_engine *engine);
 /* Registers memory, which stays valid until it is deregistered. If transfers are going on then, that is NIXL_ERR_NOT_ALLOWED, and they fail:
  * in either case nothing touches the memory any more. */
 int devmem_nixl_register(const devmem_nixl_engine *engine, uint64_t address, uint64_t len, uint64_t *region);

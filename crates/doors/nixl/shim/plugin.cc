@@ -81,7 +81,14 @@ public:
     bool supportsLocal() const override { return true; }
     bool supportsNotif() const override { return true; }
     nixl_mem_list_t getSupportedMems() const override {
-        return devmem_nixl_has_gpu() ? nixl_mem_list_t{DRAM_SEG, VRAM_SEG} : nixl_mem_list_t{DRAM_SEG};
+        nixl_mem_list_t kinds;
+        if (devmem_nixl_takes_host(core_)) {
+            kinds.push_back(DRAM_SEG);
+        }
+        if (devmem_nixl_has_gpu()) {
+            kinds.push_back(VRAM_SEG);
+        }
+        return kinds;
     }
 
     nixl_status_t registerMem(const nixlBlobDesc &range, const nixl_mem_t &kind, nixlBackendMD *&out) override {

@@ -15,6 +15,14 @@ pub(crate) enum Address {
 }
 
 impl Address {
+    /// Returns the address with another port; a UNIX socket has none.
+    pub(crate) fn with_port(self, port: u16) -> Self {
+        match self {
+            Self::Tcp(address) => Self::Tcp(SocketAddr::new(address.ip(), port)),
+            Self::Unix(_) => self,
+        }
+    }
+
     /// Returns the name of a UNIX socket in the abstract namespace (unix(7)).
     pub(crate) fn unix_name(cookie: u64) -> io::Result<SocketAddrUnix> {
         SocketAddrUnix::new_abstract_name(format!("devmem-nixl-{cookie:016x}").as_bytes())

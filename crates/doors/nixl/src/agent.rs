@@ -21,7 +21,7 @@ use crate::record::{Caller, Entry, MAX_INLINE_BYTES, MAX_NAME_BYTES, MAX_NOTIFIC
 use crate::regions::Regions;
 use crate::settings::{Require, Settings, Way};
 use crate::sockets::Sockets;
-use crate::status::{Failure, Status, one_line};
+use crate::status::{Failure, Status};
 use crate::transfer::{Op, Span, Transfer};
 use crate::wire::Network;
 use crate::wires::Context;
@@ -61,6 +61,7 @@ pub(crate) struct Agent {
     /// At an address that others were told.
     _token: Token,
     require: Require,
+    has_pool: bool,
     network: Arc<dyn Network>,
     connections: Connections,
     regions: Regions,
@@ -115,6 +116,7 @@ impl Agent {
                 false => 0,
             },
             port: network.port(),
+            payload_port: network.payload_port(),
             addresses: addresses(&*network)?,
         };
         let name: Arc<str> = name.into();
@@ -133,6 +135,7 @@ impl Agent {
             way: settings.way.clone(),
             _token: token,
             require: settings.require,
+            has_pool: settings.pool().is_some(),
             connections: Connections::new(identity, settings, Arc::clone(&network)),
             network,
             regions: Regions::default(),
@@ -175,23 +178,34 @@ impl Agent {
         self.counts
     }
 
-    /// Returns why memory of a GPU is not taken, if it is not.
-    pub(crate) fn refuses_gpus(&self) -> Result<(), Failure> {
-        match self.require {
-            Require::Any => Ok(()),
-            Require::Direct | Require::Device => Err(Failure::new(
-                Status::NotSupported,
-                "require=direct, but memory of GPUs goes through host memory; use require=any",
-            )),
-        }
+    /// Fails if a kind of memory is not taken.
+    pub(crate) fn check_kind(&self, kind: MemoryKind) -> Result<(), Failure> {
+        let why = match (self.require, kind, self.has_pool) {
+            (Require::Any, _, _) | (_, MemoryKind::Host, false) | (_, MemoryKind::Gpu, true) => {
+                return Ok(());
+            }
+            (_, MemoryKind::Gpu, false) => {
+                "memory of GPUs goes through host memory; use way=kernel:INTERFACE with pool=67108864, or require=any"
+            }
+            (_, MemoryKind::Host, true) => {
+                "payload is received into memory of a GPU, so that memory of the host would be copied; use an agent without a pool for it, or \
+                 require=any"
+            }
+        };
+        let text = format!("require={}, but {why}", self.require);
+        Err(Failure::new(Status::NotSupported, text))
     }
 
     pub(crate) fn new_key(&self) -> Result<u64, Failure> {
         self.regions.new_key()
     }
 
-    pub(crate) fn register(&mut self, region: Arc<Region>) -> u64 {
-        self.regions.add(region)
+    pub(crate) fn register(&mut self, region: Arc<Region>) -> Result<u64, Failure> {
+        self.check_kind(kind_of(&region))?;
+        if let Some(gpu) = region.gpu() {
+            self.network.register(gpu)?;
+        }
+        Ok(self.regions.add(region))
     }
 
     pub(crate) fn deregister(&mut self, number: u64) -> Result<(), Failure> {
@@ -206,10 +220,7 @@ impl Agent {
             key: region.key(),
             address,
             len,
-            kind: match region.gpu() {
-                None => MemoryKind::Host,
-                Some(_) => MemoryKind::Gpu,
-            },
+            kind: kind_of(region),
         })
     }
 
@@ -443,6 +454,13 @@ impl Agent {
     }
 }
 
+fn kind_of(region: &Region) -> MemoryKind {
+    match region.gpu() {
+        None => MemoryKind::Host,
+        Some(_) => MemoryKind::Gpu,
+    }
+}
+
 /// Opens what connections are made of, and listens there.
 fn open(settings: &Settings, cookie: u64) -> Result<Arc<dyn Network>, Failure> {
     let failed = |what: String| {
@@ -450,8 +468,7 @@ fn open(settings: &Settings, cookie: u64) -> Result<Arc<dyn Network>, Failure> {
         Failure::new(Status::Backend, text)
     };
     if let Way::Nic(nic) = &settings.way {
-        let opened = Nics::listen(nic, settings.port, settings.timeout);
-        let opened = opened.map_err(|error| failed(format!("way={nic}: {}", one_line(&error))))?;
+        let opened = Nics::listen(nic, settings.port, settings.timeout)?;
         return Ok(Arc::new(opened));
     }
     let unix = settings.way.is_near().then_some(cookie);

@@ -22,6 +22,8 @@ pub(crate) struct Counts {
     pub(crate) near: u64,
     /// Payload bytes that were copied within the process.
     pub(crate) own: u64,
+    /// Payload bytes that the NIC has moved from or to memory of a GPU.
+    pub(crate) by_nic: u64,
     /// Payload bytes of connections that went through host memory, from or to memory of a GPU.
     pub(crate) staged: u64,
 }
@@ -89,7 +91,7 @@ impl Carriers {
         let streams = self.streams.iter_mut();
         let pulled = each(streams, |stream| stream.pull(&mut budget, placed));
         counts.received += (TURN_BYTES - budget) as u64;
-        self.count_staged(counts);
+        self.count_gpu_bytes(counts);
         let worked = pulled?;
         let mut budget = TURN_BYTES;
         let pulled = each(self.near.iter_mut(), |near| near.pull(&mut budget, placed));
@@ -102,13 +104,16 @@ impl Carriers {
         let mut budget = TURN_BYTES;
         let pushed = each(self.streams.iter_mut(), |stream| stream.push(&mut budget));
         counts.sent += (TURN_BYTES - budget) as u64;
-        self.count_staged(counts);
+        self.count_gpu_bytes(counts);
         pushed
     }
 
-    fn count_staged(&mut self, counts: &mut Counts) {
-        let staged = self.streams.iter_mut().map(DataStream::take_staged);
-        counts.staged += staged.sum::<u64>();
+    fn count_gpu_bytes(&mut self, counts: &mut Counts) {
+        for stream in &mut self.streams {
+            let bytes = stream.take_gpu_bytes();
+            counts.by_nic += bytes.by_nic;
+            counts.staged += bytes.staged;
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::awaited::{Awaited, Destination, Placed};
 use crate::broken::Broken;
 use crate::raw::scatter::Scatter;
-use crate::wire::Wire;
+use crate::wire::{GpuBytes, Wire};
 
 /// Bytes of one system call.
 const CALL_BYTES: usize = 1 << 20;
@@ -87,9 +87,11 @@ impl DataStream {
         }
     }
 
-    /// Returns how many bytes have passed through host memory on their way to or from GPUs since the last call.
-    pub(crate) fn take_staged(&mut self) -> u64 {
-        std::mem::take(&mut self.staged.passed)
+    /// Returns what has passed of memory of GPUs since the last call.
+    pub(crate) fn take_gpu_bytes(&mut self) -> GpuBytes {
+        let mut bytes = self.wire.take_gpu_bytes();
+        bytes.staged += std::mem::take(&mut self.staged.passed);
+        bytes
     }
 
     pub(crate) fn send(&mut self, from: Scatter) {
@@ -128,7 +130,7 @@ impl DataStream {
             && *budget > 0
         {
             let at_most = CALL_BYTES.min(*budget);
-            let sent = match first.is_host() {
+            let sent = match first.is_host() || self.wire.takes_gpus() {
                 true => self.wire.send(first, at_most)?,
                 false => self.staged.send(first, &mut *self.wire, at_most)?,
             };
@@ -173,7 +175,9 @@ fn receive(
     at_most: usize,
 ) -> Result<Option<usize>, Broken> {
     let received = match to {
-        Destination::Memory(scatter) if scatter.is_host() => wire.receive(scatter, at_most)?,
+        Destination::Memory(scatter) if scatter.is_host() || wire.takes_gpus() => {
+            wire.receive(scatter, at_most)?
+        }
         Destination::Memory(scatter) => staged.receive(scatter, wire, at_most)?,
         Destination::Nowhere(left) => {
             let mut bytes = [0; DISCARD_BYTES];

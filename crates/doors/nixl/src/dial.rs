@@ -4,7 +4,7 @@
 //! initiator                                             target
 //! connect control   Hello{cookie of the target, N, name of the initiator}  ->
 //!                                                       <-  Welcome{session}, or Failed{Stranger | Version}
-//! connect payload 1..N   Hello{session, i}, each  ->
+//! connect payload 1..N   Hello{session, i}, each  ->    at its port for payload
 //!                                                       <-  Ready, when all are there
 //! ```
 
@@ -54,6 +54,7 @@ pub(crate) struct Dial {
     pub(crate) peer: Arc<str>,
     cookie: u64,
     targets: VecDeque<Address>,
+    payload_port: u16,
     token: u64,
     attempt: Option<Attempt>,
     /// What failed, for people.
@@ -65,6 +66,8 @@ pub(crate) struct Dial {
 #[derive(Debug)]
 struct Attempt {
     target: Address,
+    /// Where the connections for payload go.
+    payload: Address,
     until: Instant,
     control: Control,
     is_introduced: bool,
@@ -86,6 +89,7 @@ impl Dial {
             peer,
             cookie: info.cookie,
             targets: info.targets(boot, way).into(),
+            payload_port: info.payload_port,
             token: info.token,
             attempt: None,
             failures: Vec::new(),
@@ -184,6 +188,7 @@ impl Dial {
             Ok(wire) => {
                 self.attempt = Some(Attempt {
                     target,
+                    payload: target.with_port(self.payload_port),
                     until: with.now + timeout.min(LONGEST_ATTEMPT),
                     control: Control::new(wire),
                     is_introduced: false,
@@ -254,7 +259,7 @@ impl Attempt {
         self.session = Some(session);
         for index in 1..=with.settings.connections {
             let number = with.number + u64::from(index);
-            let wire = with.network.connect(self.target, number)?;
+            let wire = with.network.connect_payload(self.payload, number)?;
             self.data.push(Introduced { wire, done: false });
         }
         Ok(())

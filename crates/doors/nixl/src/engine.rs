@@ -321,7 +321,7 @@ pub(crate) fn paths() -> String {
         let agent = shared.agent();
         let counts = agent.counts();
         out.push_str(&format!(
-            "{{\"agent\":{},\"way\":{},\"copies\":{},\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{},\"staged_bytes\":{}}}\n",
+            "{{\"agent\":{},\"way\":{},\"copies\":{},\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{},\"device_bytes\":{},\"staged_bytes\":{}}}\n",
             json_text(agent.name()),
             json_text(&agent.way().to_string()),
             agent.network().copies(),
@@ -330,6 +330,7 @@ pub(crate) fn paths() -> String {
             counts.inline,
             counts.near,
             counts.own,
+            counts.by_nic,
             counts.staged
         ));
     }

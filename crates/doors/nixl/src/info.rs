@@ -27,6 +27,8 @@ pub(crate) struct AgentInfo {
     /// Where the agent has its cookie in the memory of its process; 0: it takes no connections by UNIX socket.
     pub(crate) token: u64,
     pub(crate) port: u16,
+    /// For connections for payload.
+    pub(crate) payload_port: u16,
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -65,6 +67,7 @@ struct RawAgent {
     boot: [u8; 16],
     token: U64,
     port: U16,
+    payload_port: U16,
 }
 
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
@@ -127,6 +130,7 @@ impl AgentInfo {
             boot: self.boot,
             token: self.token.into(),
             port: self.port.into(),
+            payload_port: self.payload_port.into(),
         };
         let mut bytes = raw.as_bytes().to_vec();
         for address in self.addresses.iter().take(MAX_ADDRESSES) {
@@ -153,6 +157,7 @@ impl AgentInfo {
             boot: raw.boot,
             token: raw.token.get(),
             port: raw.port.get(),
+            payload_port: raw.payload_port.get(),
             addresses: addresses.iter().map(address).collect(),
         })
     }
@@ -223,6 +228,7 @@ mod tests {
             boot: [3; 16],
             token: 4096,
             port: 4000,
+            payload_port: 4001,
             addresses,
         }
     }

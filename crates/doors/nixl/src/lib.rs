@@ -39,6 +39,15 @@
 //! Of a piece of at most 8 KiB the bytes follow its record: then a short write is one packet. A read is announced by `Get{stream, ranges,
 //! bytes}`, and the target sends the bytes, in the order of these records.
 //!
+//! With a pool, the payload of memory of GPUs takes no turn through this process:
+//!
+//! ```text
+//!  Sends::send: the NIC reads the bytes where they are     == payload ==>   the NIC writes them to the pool (Setup::steer_from, port for payload)
+//!  (BoundTx of GpuMemory, MSG_ZEROCOPY)                                     Pool::receive: frags of the pool
+//!                                                                           Scatter::land: pieces, which the GPU copies together
+//!                                                                           RxBatch::release: the pool has its room back
+//! ```
+//!
 //! # What a peer cannot do
 //!
 //! No number of a peer sizes an allocation: input grows with the bytes that have come, and pieces, writes, messages and connections are
@@ -47,9 +56,9 @@
 //!
 //! # What it does not do
 //!
-//! No way is without a copy by the CPU. `sockets` (TCP of the kernel) and `kernel:` copy each byte once on each side, `unix` (`NearMemory`: the
-//! memory of a process on the same machine) once, a stack in user space (`packet:`, `macvtap:`, `tap:`) twice on its side. Memory of GPUs goes
-//! through host memory. See `DECISIONS.md`.
+//! Only one way is without a copy by the CPU: `kernel:` with a `Pool`, memory of a GPU that the NIC receives into. Without one, `sockets` (TCP of
+//! the kernel) and `kernel:` copy each byte once on each side, `unix` (`NearMemory`: the memory of a process on the same machine) once, a stack in
+//! user space (`packet:`, `macvtap:`, `tap:`) twice on its side, and memory of GPUs goes through host memory. See `DECISIONS.md`.
 #![allow(
     non_snake_case,
     reason = "NIXL makes the file's name of the backend's: libplugin_DEVMEM.so"

@@ -4,22 +4,28 @@
 //! The thread that asks which connections are ready polls the NIC itself, as in every call of the library.
 
 mod connection;
+mod listening;
+mod pool;
+mod sends;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use devmem_tcp::tcp::TcpOptions;
-use devmem_tcp::{Error, Listener, Netdev, Poller};
+use devmem_tcp::{Error, Netdev, Poller};
 
 use crate::address::Address;
 use crate::log::warn;
-use crate::settings::Nic;
-use crate::status::one_line;
+use crate::raw::gpu::GpuMemory;
+use crate::settings::{Nic, NicKind};
+use crate::status::{Failure, Status, one_line};
 use crate::wire::{LISTENERS, Network, Ready, Wire};
 use connection::{NicWire, Shared, TO_WRITE, keepalive};
+use listening::{Listening, PAYLOAD_LISTENER};
+use pool::Pool;
 
 /// Rest before connections are reported again that nobody has read: their bytes are not expected yet, or there is no room for notifications.
 const UNREAD_REST: Duration = Duration::from_millis(1);
@@ -36,8 +42,7 @@ struct Reported {
 #[derive(Debug)]
 pub(crate) struct Nics {
     shared: Arc<Shared>,
-    listener: Listener,
-    port: u16,
+    listening: Listening,
     /// Locked by the thread that waits.
     reported: Mutex<Reported>,
     name: String,
@@ -46,19 +51,29 @@ pub(crate) struct Nics {
 
 impl Nics {
     /// Opens the NIC, and listens on all of its addresses.
-    pub(crate) fn listen(settings: &Nic, port: u16, timeout: Duration) -> Result<Self, Error> {
-        let nic = open(settings, timeout)?;
-        // Both families on one socket; a kernel without IPv6 has IPv4.
-        let listener = nic
-            .listen((Ipv6Addr::UNSPECIFIED, port))
-            .or_else(|_| nic.listen((Ipv4Addr::UNSPECIFIED, port)))?;
-        listener.set_nonblocking(true);
-        let poller = Poller::new(&nic)?;
-        poller.add(LISTENERS, &listener.watch())?;
+    pub(crate) fn listen(settings: &Nic, port: u16, timeout: Duration) -> Result<Self, Failure> {
+        let failed = |error: Error| {
+            let text = format!(
+                "cannot listen for other agents: way={settings}: {}",
+                one_line(&error)
+            );
+            Failure::new(Status::Backend, text)
+        };
+        let nic = open(&settings.kind, timeout).map_err(failed)?;
+        let listening = Listening::new(&nic, port, settings.pool.is_some()).map_err(failed)?;
+        let pool = settings.pool.as_ref().map(|pool| {
+            let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), listening.payload_port());
+            let opened = Pool::open(&nic, pool, any);
+            opened.map_err(|refused| refused.within(&format!("way={settings}")))
+        });
+        let pool = pool.transpose()?;
+        let poller = Poller::new(&nic).map_err(|error| failed(error.into()))?;
+        let watched = listening.watch(&poller);
+        watched.map_err(|error| failed(error.into()))?;
         Ok(Self {
-            port: listener.local_addr()?.port(),
-            listener,
+            listening,
             shared: Arc::new(Shared {
+                pool,
                 nic,
                 poller,
                 timeout,
@@ -71,10 +86,10 @@ impl Nics {
     }
 }
 
-fn open(settings: &Nic, timeout: Duration) -> Result<Netdev, Error> {
+fn open(settings: &NicKind, timeout: Duration) -> Result<Netdev, Error> {
     let nic = match settings {
-        Nic::Kernel(interface) => return Netdev::kernel(interface),
-        Nic::User(nic) => nic,
+        NicKind::Kernel(interface) => return Netdev::kernel(interface),
+        NicKind::User(nic) => nic,
     };
     let mut builder = Netdev::builder(nic.link.clone())?.impair(nic.impairment);
     for address in &nic.addresses {
@@ -93,7 +108,11 @@ fn open(settings: &Nic, timeout: Duration) -> Result<Netdev, Error> {
 
 impl Network for Nics {
     fn port(&self) -> u16 {
-        self.port
+        self.listening.port()
+    }
+
+    fn payload_port(&self) -> u16 {
+        self.listening.payload_port()
     }
 
     fn addresses(&self) -> io::Result<Vec<IpAddr>> {
@@ -105,10 +124,15 @@ impl Network for Nics {
 
     fn describe(&self) -> String {
         let copies = match self.copies {
-            1 => "once",
-            _ => "twice",
+            0 => "does not copy a byte",
+            1 => "copies each byte once",
+            _ => "copies each byte twice",
         };
-        format!("{}: this side copies each byte {copies}", self.name)
+        let memory = match &self.shared.pool {
+            Some(pool) => format!(" of memory of {}", pool.gpu()),
+            None => String::new(),
+        };
+        format!("{}: the CPU of this side {copies}{memory}", self.name)
     }
 
     fn copies(&self) -> u32 {
@@ -122,21 +146,24 @@ impl Network for Nics {
         Ok(Box::new(NicWire::connect(&self.shared, number, to)?))
     }
 
-    fn accept(&self, number: u64) -> Option<Box<dyn Wire>> {
-        let stream = match self.listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                if error.kind() != devmem_tcp::ErrorKind::WouldBlock {
-                    // It would be reported without end.
-                    self.shared.poller.remove(LISTENERS);
-                    warn(&format!(
-                        "no agent can connect any more: {}",
-                        one_line(&error)
-                    ));
-                }
-                return None;
-            }
+    fn connect_payload(&self, to: Address, number: u64) -> io::Result<Box<dyn Wire>> {
+        let (Some(pool), Address::Tcp(peer)) = (&self.shared.pool, to) else {
+            return self.connect(to, number);
         };
+        let steered = pool.steer_from(peer)?;
+        let wire = NicWire::connect(&self.shared, number, peer)?;
+        Ok(Box::new(wire.steered(steered)))
+    }
+
+    fn register(&self, gpu: &GpuMemory) -> Result<(), Failure> {
+        match &self.shared.pool {
+            Some(pool) => pool.register(&self.shared.nic, gpu),
+            None => Ok(()),
+        }
+    }
+
+    fn accept(&self, number: u64) -> Option<Box<dyn Wire>> {
+        let stream = self.listening.accept(&self.shared.poller)?;
         let wire = NicWire::accepted(&self.shared, number, stream).ok()?;
         Some(Box::new(wire))
     }
@@ -203,7 +230,10 @@ impl Nics {
 impl Reported {
     fn drain_to(&mut self, ready: &mut Vec<Ready>) {
         ready.extend(self.keys.drain(..).map(|key| Ready {
-            number: key & !TO_WRITE,
+            number: match key & !TO_WRITE {
+                PAYLOAD_LISTENER => LISTENERS,
+                number => number,
+            },
             to_read: key & TO_WRITE == 0,
             to_write: key & TO_WRITE != 0,
         }));

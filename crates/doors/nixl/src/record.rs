@@ -7,7 +7,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the protocol. Another one is refused when the connection is made, and when metadata are loaded.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 pub(crate) const HEADER_BYTES: usize = size_of::<Raw>();
 pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>();
@@ -125,6 +125,8 @@ pub(crate) enum Fault {
     Protocol,
     /// Memory of the side that is told, which could not be copied from.
     Memory,
+    /// A GPU of the side that tells, or payload that did not arrive in its memory.
+    Gpu,
 }
 
 /// What the protocol does not allow.
@@ -327,6 +329,7 @@ impl Fault {
             Self::Region => 3,
             Self::Protocol => 4,
             Self::Memory => 5,
+            Self::Gpu => 6,
         }
     }
 
@@ -337,6 +340,7 @@ impl Fault {
             2 => Self::Version,
             3 => Self::Region,
             5 => Self::Memory,
+            6 => Self::Gpu,
             _ => Self::Protocol,
         }
     }
@@ -400,6 +404,7 @@ mod tests {
             Record::Cancel { transfer: 4 },
             Record::Failed(Fault::Stranger),
             Record::Failed(Fault::Region),
+            Record::Failed(Fault::Gpu),
         ];
         for record in all {
             assert_eq!(Record::decode(&record.encode()), Ok(record));

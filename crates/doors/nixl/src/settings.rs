@@ -2,6 +2,8 @@
 
 mod given;
 mod nic;
+mod pool;
+mod require;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,7 +12,9 @@ use std::time::Duration;
 use crate::status::{Failure, Status};
 pub use given::PARAMETERS;
 use given::{Given, bad};
-pub(crate) use nic::Nic;
+pub(crate) use nic::{Nic, NicKind};
+pub(crate) use pool::PoolSettings;
+pub(crate) use require::Require;
 
 /// How bytes travel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +37,10 @@ impl Way {
 
     /// Returns whether addresses of the loopback interface lead to this machine: a stack in user space does not reach that interface.
     pub(crate) fn has_loopback(&self) -> bool {
-        !matches!(self, Self::Nic(Nic::User(_)))
+        match self {
+            Self::Nic(nic) => matches!(nic.kind, NicKind::Kernel(_)),
+            Self::Auto | Self::Sockets | Self::Unix => true,
+        }
     }
 }
 
@@ -46,17 +53,6 @@ impl fmt::Display for Way {
             Self::Nic(nic) => nic.fmt(f),
         }
     }
-}
-
-/// What the program insists on. A way that does less is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Require {
-    /// Whatever works.
-    Any,
-    /// Payload is received straight into registered memory, and sent from there.
-    Direct,
-    /// No CPU copies payload.
-    Device,
 }
 
 /// All parameters, checked.
@@ -97,13 +93,17 @@ impl Settings {
     ) -> Result<Self, Failure> {
         let given = Given::new(given)?;
         let defaults = Self::default();
-        let way = given.get("way").map(|value| way(value, &given));
+        let require = given.get("require").map(Require::parse).transpose()?;
+        let require = require.unwrap_or(defaults.require);
+        let way = given.get("way").map(|value| way(value, require, &given));
         let way = way.transpose()?.unwrap_or(defaults.way);
         let addresses = match &way {
             Way::Nic(_) => Vec::new(),
             Way::Auto | Way::Sockets | Way::Unix => {
                 let text = "only a stack in user space has it, such as way=packet:eth1";
                 given.refuse(&["gateway", "impair"], text)?;
+                let text = "only a NIC has it, such as way=kernel:eth1";
+                given.refuse(&["pool", "queues", "gpu"], text)?;
                 addresses(&given)?
             }
         };
@@ -112,9 +112,8 @@ impl Settings {
         let port = number("port", 0..=u64::from(u16::MAX)).transpose()?;
         let timeout = number("timeout", 1..=3600).transpose()?;
         let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
-        let require = given.get("require").map(require).transpose()?;
         let settings = Self {
-            require: require.unwrap_or(defaults.require),
+            require,
             way,
             connections: connections.unwrap_or(defaults.connections),
             addresses,
@@ -125,38 +124,45 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Returns the pool of the NIC, if there is one.
+    pub(crate) fn pool(&self) -> Option<&PoolSettings> {
+        match &self.way {
+            Way::Nic(nic) => nic.pool.as_ref(),
+            Way::Auto | Way::Sockets | Way::Unix => None,
+        }
+    }
+
     /// Refuses a way that does less than what is required.
     fn check_requirement(&self) -> Result<(), Failure> {
-        let refused = match (self.require, &self.way) {
-            (Require::Any, _) => return Ok(()),
-            (Require::Direct, Way::Nic(nic)) if nic.copies() > 1 => format!(
-                "require=direct, but the stack of way={nic} copies payload between its own memory and registered memory; use way=sockets or \
-                 require=any"
+        let copies = match &self.way {
+            Way::Nic(nic) => nic.copies(),
+            Way::Auto | Way::Sockets | Way::Unix => 1,
+        };
+        let way = &self.way;
+        let refused = match self.require {
+            Require::Direct if matches!(way, Way::Nic(nic) if matches!(nic.kind, NicKind::User(_))) =>
+            {
+                format!(
+                    "require=direct, but the stack of way={way} copies payload between its own memory and registered memory; use way=sockets or \
+                     require=any"
+                )
+            }
+            Require::Device if copies > 0 => format!(
+                "require=device, but way={way} copies payload by the CPU; use way=kernel:INTERFACE, of a NIC that supports device memory TCP \
+                 (devmem-tcp doctor), or require=direct or require=any"
             ),
-            (Require::Direct, _) => return Ok(()),
-            (Require::Device, way) => format!(
-                "require=device, but way={way} copies payload by the CPU; use require=direct or require=any"
-            ),
+            Require::Any | Require::Direct | Require::Device => return Ok(()),
         };
         Err(Failure::new(Status::NotSupported, refused))
     }
 }
 
-fn way(value: &str, given: &Given<'_>) -> Result<Way, Failure> {
+fn way(value: &str, require: Require, given: &Given<'_>) -> Result<Way, Failure> {
     match value {
         "auto" => Ok(Way::Auto),
         "sockets" => Ok(Way::Sockets),
         "unix" => Ok(Way::Unix),
-        _ => Ok(Way::Nic(Nic::parse(value, given)?)),
-    }
-}
-
-fn require(value: &str) -> Result<Require, Failure> {
-    match value {
-        "any" => Ok(Require::Any),
-        "direct" => Ok(Require::Direct),
-        "device" => Ok(Require::Device),
-        _ => Err(bad("require", value, "use any, direct or device")),
+        _ => Ok(Way::Nic(Nic::parse(value, require, given)?)),
     }
 }
 
@@ -223,14 +229,41 @@ mod tests {
         ];
         let settings = Settings::parse(given).unwrap();
         assert_eq!(settings.way.to_string(), given[0].1);
-        let Way::Nic(Nic::User(nic)) = settings.way else {
+        let Way::Nic(Nic {
+            kind: NicKind::User(nic),
+            pool: None,
+        }) = settings.way
+        else {
             panic!("a stack in user space");
         };
         assert_eq!(nic.addresses, ["10.0.0.2/24", "fd00::2/64"]);
         assert_eq!(nic.gateway, Some("10.0.0.1".parse().unwrap()));
         assert_ne!(nic.impairment, devmem_tcp::Impairment::NONE);
         let kernel = Settings::parse([("way", "kernel:eth1"), ("require", "direct")]).unwrap();
-        assert_eq!(kernel.way, Way::Nic(Nic::Kernel("eth1".to_owned())));
+        let kind = NicKind::Kernel("eth1".to_owned());
+        assert_eq!(kernel.way, Way::Nic(Nic { kind, pool: None }));
+    }
+
+    #[test]
+    fn a_pool_is_there_if_it_is_given_or_required() {
+        let pool = |more: &[(&'static str, &'static str)]| {
+            let given = [("way", "kernel:eth1")]
+                .into_iter()
+                .chain(more.iter().copied());
+            let settings = Settings::parse(given).unwrap();
+            settings.pool().cloned()
+        };
+        assert_eq!(pool(&[]), None);
+        let given = pool(&[("pool", "8192"), ("queues", "2"), ("gpu", "3")]);
+        let expected = PoolSettings {
+            bytes: 8192,
+            queues: 2,
+            gpu: Some(3),
+            is_strict: false,
+        };
+        assert_eq!(given.unwrap(), expected);
+        let required = pool(&[("require", "device")]).unwrap();
+        assert!(required.is_strict && required.bytes >= 16 << 20);
     }
 
     #[test]
@@ -239,7 +272,14 @@ mod tests {
         for (more, remedy) in [
             (&[("way", "tap:dm0")][..], "address=10.0.0.2/24"),
             (&[tap[0], tap[1], ("require", "direct")], "way=sockets"),
-            (&[tap[0], tap[1], ("require", "device")], "require=direct"),
+            (
+                &[tap[0], tap[1], ("require", "device")],
+                "way=kernel:INTERFACE",
+            ),
+            (&[tap[0], tap[1], ("gpu", "0")], "pool=67108864"),
+            (&[("way", "kernel:eth1"), ("pool", "0")], "4096"),
+            (&[("way", "kernel:eth1"), ("pool", "5000")], "4096"),
+            (&[("way", "sockets"), ("pool", "4096")], "way=kernel:eth1"),
             (&[tap[0], tap[1], ("gateway", "router")], "a router"),
             (&[tap[0], tap[1], ("impair", "loss=lots")], "loss"),
             (

@@ -78,6 +78,13 @@ impl Failure {
         }
     }
 
+    /// Adds what failed.
+    #[must_use]
+    pub fn within(mut self, what: &str) -> Self {
+        self.text = format!("{what}: {}", self.text);
+        self
+    }
+
     /// A system call failed.
     pub fn system(call: &str, error: impl std::fmt::Display) -> Self {
         Self::new(Status::Backend, format!("{call} failed: {error}"))

@@ -9,7 +9,9 @@ use std::time::Duration;
 use rustix::process::Pid;
 
 use crate::address::Address;
+use crate::raw::gpu::GpuMemory;
 use crate::raw::scatter::Scatter;
+use crate::status::Failure;
 
 /// Number of the listeners of a network. Those of connections are greater.
 pub(crate) const LISTENERS: u64 = 0;
@@ -21,6 +23,15 @@ pub(crate) struct Ready {
     pub(crate) number: u64,
     pub(crate) to_read: bool,
     pub(crate) to_write: bool,
+}
+
+/// Payload bytes of memory of GPUs, by how they have passed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GpuBytes {
+    /// The NIC has moved them from or to memory of the GPU.
+    pub(crate) by_nic: u64,
+    /// Through host memory.
+    pub(crate) staged: u64,
 }
 
 /// A connection. It counts as ready from a report of its network until a call finds that it is not, so that bytes that nobody expects yet wake
@@ -47,6 +58,16 @@ pub(crate) trait Wire: fmt::Debug + Send {
     /// As [`write`](Self::write), straight from registered memory, at most `at_most` bytes.
     fn send(&mut self, from: &mut Scatter, at_most: usize) -> io::Result<Option<usize>>;
 
+    /// Returns whether [`receive`](Self::receive) and [`send`](Self::send) take memory of GPUs, too.
+    fn takes_gpus(&self) -> bool {
+        false
+    }
+
+    /// Returns what has passed of such memory since the last call.
+    fn take_gpu_bytes(&mut self) -> GpuBytes {
+        GpuBytes::default()
+    }
+
     /// Ends this direction, after what was written.
     fn end(&self);
 
@@ -64,6 +85,11 @@ pub(crate) trait Network: fmt::Debug + Send + Sync {
     /// Returns the port on which peers connect.
     fn port(&self) -> u16;
 
+    /// Returns the port for their connections for payload.
+    fn payload_port(&self) -> u16 {
+        self.port()
+    }
+
     /// Returns the addresses that peers are told.
     fn addresses(&self) -> io::Result<Vec<IpAddr>>;
 
@@ -75,6 +101,16 @@ pub(crate) trait Network: fmt::Debug + Send + Sync {
 
     /// Begins to connect, and watches the connection under a number.
     fn connect(&self, to: Address, number: u64) -> io::Result<Box<dyn Wire>>;
+
+    /// As [`connect`](Self::connect), a connection for payload, to the peer's port for such.
+    fn connect_payload(&self, to: Address, number: u64) -> io::Result<Box<dyn Wire>> {
+        self.connect(to, number)
+    }
+
+    /// Prepares memory of a GPU for transfers.
+    fn register(&self, _memory: &GpuMemory) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// Takes the next connection of a peer, and watches it under a number. `None`: there is none.
     fn accept(&self, number: u64) -> Option<Box<dyn Wire>>;

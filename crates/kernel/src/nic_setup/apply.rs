@@ -6,7 +6,7 @@ use devmem_uapi::Errno;
 use devmem_uapi::text::Printable;
 
 use super::plan::{SetupPlan, Step, rules_for};
-use super::restore::RestoreReport;
+use super::restore::{RestoreReport, take_back};
 use super::state::StateError;
 use super::undo::Undo;
 use super::{Drift, Flow, LeasedQueue, NicSetup, PlanError};
@@ -152,6 +152,23 @@ impl NicSetup {
         let turn = steered.count() % self.queues.len().max(1);
         let queue = self.queues.get(turn).copied();
         self.add_rule(&rules, self.context, queue.unwrap_or(KernelRxQueueId(0)))
+    }
+
+    /// Ends what [`steer`](Self::steer) has begun, by removing its rule. One that is not of this set-up stays.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses; then restoring the settings removes the rule.
+    pub fn unsteer(&mut self, flow: &Flow) -> Result<(), StepError> {
+        let rules = rules_for(flow)?;
+        let is_its_rule =
+            |change: &Undo| matches!(change, Undo::Rule { flow, .. } if rules.contains(flow));
+        let Some(at) = self.undo.iter().rposition(is_its_rule) else {
+            return Ok(());
+        };
+        take_back(self.nic.as_mut(), &self.undo[at])?;
+        self.undo.remove(at);
+        Ok(self.state.write(&self.undo)?)
     }
 
     fn switch_on(&mut self, name: String) -> Result<(), StepError> {

@@ -55,7 +55,7 @@ impl fmt::Display for RestoreReport {
 }
 
 /// The outcome of restoring one change.
-enum UndoResult {
+pub(super) enum UndoResult {
     Restored,
     /// Another program has changed it since.
     Foreign,
@@ -179,7 +179,10 @@ fn begun(undo: &[Undo]) -> Vec<Undo> {
 }
 
 /// Undoes one change. Can be called again, and also if the change was never made.
-fn take_back(nic: &mut dyn NicControl, change: &Undo) -> Result<UndoResult, EthtoolError> {
+pub(super) fn take_back(
+    nic: &mut dyn NicControl,
+    change: &Undo,
+) -> Result<UndoResult, EthtoolError> {
     match change {
         Undo::Rule { .. } => remove_rule(nic, change),
         Undo::Context { .. } => remove_context(nic, change),

@@ -423,6 +423,26 @@ fn without_contexts_flows_take_turns_on_the_queues() {
 }
 
 #[test]
+fn a_flow_is_steered_for_a_while() {
+    let (model, folder) = (Model::new(), Folder::new());
+    let plan = plan_for(Box::new(model.clone()), &request(&folder, 1)).unwrap();
+    let mut setup = plan.apply().unwrap();
+    let before = model.settings();
+    let flow = Flow {
+        peer: Some("10.0.0.9".parse().unwrap()),
+        peer_port: Some(7000),
+        ..Flow::to("0.0.0.0:0".parse().unwrap())
+    };
+    setup.steer(&flow).unwrap();
+    assert_eq!(model.settings().rules.len(), before.rules.len() + 1);
+    setup.unsteer(&flow).unwrap();
+    assert_eq!(model.settings(), before);
+    // There is nothing left to end.
+    setup.unsteer(&flow).unwrap();
+    assert!(setup.restore().is_exact());
+}
+
+#[test]
 fn a_nic_whose_rules_cannot_name_a_context_steers_to_one_queue() {
     let (model, folder) = (Model::new(), Folder::new());
     model.nic().ways.rules_take_contexts = false;

@@ -10,12 +10,12 @@
 )]
 
 use std::ffi::{c_int, c_void};
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::calls::engine;
 use super::text::{Put, Text, done, write};
 use crate::engine::Engine;
-use crate::info::RegionInfo;
+use crate::info::{MemoryKind, RegionInfo};
 use crate::raw::gpu::{self, GpuMemory};
 use crate::raw::region::Region;
 use crate::status::{Failure, Status};
@@ -41,11 +41,22 @@ unsafe extern "C" fn devmem_nixl_register(
             let key = agent.new_key()?;
             // SAFETY: the caller's memory, until it is deregistered: the contract of the function.
             let region = unsafe { Region::new(start, size, key) };
-            Ok(agent.register(region.ok_or_else(|| no_memory(address, len))?))
+            agent.register(region.ok_or_else(|| no_memory(address, len))?)
         })?;
         // SAFETY: room for a number.
         unsafe { write(region, number) }
     })
+}
+
+/// Returns 1 if the engine takes memory of the host.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn devmem_nixl_takes_host(it: *const Engine) -> c_int {
+    let takes = || {
+        // SAFETY: an engine of the caller.
+        let engine = unsafe { engine(it)? };
+        engine.with(|agent| agent.check_kind(MemoryKind::Host))
+    };
+    catch_unwind(AssertUnwindSafe(takes)).map_or(0, |taken| c_int::from(taken.is_ok()))
 }
 
 #[unsafe(no_mangle)]
@@ -60,12 +71,12 @@ unsafe extern "C" fn devmem_nixl_register_gpu(
         // SAFETY: an engine of the caller.
         let engine = unsafe { engine(it)? };
         let (start, size) = range(address, len)?;
-        engine.with(|agent| agent.refuses_gpus())?;
+        engine.with(|agent| agent.check_kind(MemoryKind::Gpu))?;
         // SAFETY: the caller's memory, until it is deregistered: the contract of the function.
         let gpu = unsafe { GpuMemory::adopt(address, size, device)? };
         let number = engine.with(|agent| {
             let region = Region::of_gpu(start, size, agent.new_key()?, gpu);
-            Ok(agent.register(region.ok_or_else(|| no_memory(address, len))?))
+            agent.register(region.ok_or_else(|| no_memory(address, len))?)
         })?;
         // SAFETY: room for a number.
         unsafe { write(region, number) }

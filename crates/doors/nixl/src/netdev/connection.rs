@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use devmem_tcp::memory::SteeredPeer;
 use devmem_tcp::tcp::Keepalive;
 use devmem_tcp::{ConnectOptions, Connecting, Interest, Netdev, Poller, Stream};
 use rustix::net::sockopt;
 
+use super::pool::Pool;
+use super::sends::Sends;
 use crate::raw::scatter::Scatter;
-use crate::wire::{Ready, Wire};
+use crate::wire::{GpuBytes, Ready, Wire};
 
 /// Unanswered probes of a silent connection, after which it is broken.
 const PROBES: u8 = 3;
@@ -22,6 +25,8 @@ pub(super) const TO_WRITE: u64 = 1 << 63;
 /// What the connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// What payload is received into, if it is memory of a GPU. Dropped before the NIC.
+    pub(super) pool: Option<Pool>,
     pub(super) nic: Netdev,
     pub(super) poller: Poller,
     pub(super) timeout: Duration,
@@ -53,6 +58,13 @@ pub(super) struct NicWire {
     number: u64,
     can_read: bool,
     can_write: bool,
+    /// What ended the last call after it had moved something.
+    failed: Option<io::Error>,
+    /// From memory of GPUs.
+    sends: Sends,
+    received: GpuBytes,
+    /// Dropped after the connection.
+    _steered: Option<SteeredPeer>,
 }
 
 #[derive(Debug)]
@@ -60,6 +72,37 @@ enum State {
     Connecting(Connecting),
     Open(Stream),
     Over,
+}
+
+/// What calls have come to that were made until one of them moved nothing.
+struct Moved {
+    bytes: usize,
+    /// The connection has nothing more, or no room, as yet.
+    is_not_now: bool,
+    failed: Option<io::Error>,
+}
+
+/// Calls until nothing more is moved: there is nothing left to do, or the connection is not ready.
+fn repeat(mut once: impl FnMut(usize) -> io::Result<usize>) -> Moved {
+    let mut moved = Moved {
+        bytes: 0,
+        is_not_now: false,
+        failed: None,
+    };
+    loop {
+        match once(moved.bytes) {
+            Ok(0) => return moved,
+            Ok(bytes) => moved.bytes += bytes,
+            Err(error) if is_not_now(&error) => {
+                moved.is_not_now = true;
+                return moved;
+            }
+            Err(error) => {
+                moved.failed = Some(error);
+                return moved;
+            }
+        }
+    }
 }
 
 impl NicWire {
@@ -70,6 +113,10 @@ impl NicWire {
             number,
             can_read: false,
             can_write: false,
+            failed: None,
+            sends: Sends::default(),
+            received: GpuBytes::default(),
+            _steered: None,
         }
     }
 
@@ -80,6 +127,12 @@ impl NicWire {
         Ok(Self::new(shared, number, State::Connecting(connecting)))
     }
 
+    /// Keeps what the peer sends steered to the pool.
+    pub(super) fn steered(mut self, steered: SteeredPeer) -> Self {
+        self._steered = Some(steered);
+        self
+    }
+
     /// Takes a connection that is made.
     pub(super) fn accepted(shared: &Arc<Shared>, number: u64, stream: Stream) -> io::Result<Self> {
         let mut it = Self::new(shared, number, State::Over);
@@ -88,8 +141,11 @@ impl NicWire {
     }
 
     /// The connection is made.
-    fn begin(&mut self, stream: Stream) -> io::Result<()> {
+    fn begin(&mut self, mut stream: Stream) -> io::Result<()> {
         stream.set_nonblocking(true);
+        if let Some(pool) = &self.shared.pool {
+            stream.set_placement(pool.placement());
+        }
         if self.shared.nic.interface().is_some() {
             // A NIC in user space has these from its options.
             stream.set_nodelay(true)?;
@@ -105,66 +161,62 @@ impl NicWire {
         Ok(())
     }
 
-    /// Reads into what `into` passes on, until nothing more has come or `into` is full.
+    /// Reads by `once`, which is given what was read before, until nothing more has come or it has no more room.
     fn read_by(
         &mut self,
-        mut into: impl FnMut(&mut Stream, usize) -> io::Result<usize>,
+        mut once: impl FnMut(&mut Stream, usize) -> io::Result<usize>,
     ) -> io::Result<Option<usize>> {
+        self.check()?;
         let State::Open(stream) = &mut self.state else {
             return Ok(None);
         };
         if !self.can_read {
             return Ok(None);
         }
-        let mut all = 0;
-        loop {
-            match into(stream, all) {
-                // Full, or the end.
-                Ok(0) => break,
-                Ok(bytes) => all += bytes,
-                Err(error) if is_not_now(&error) => {
-                    self.can_read = false;
-                    if all == 0 {
-                        return Ok(None);
-                    }
-                    break;
-                }
-                Err(error) if all == 0 => return Err(error),
-                // The next call returns it.
-                Err(_) => break,
-            }
+        let moved = repeat(|done| once(stream, done));
+        self.can_read = !moved.is_not_now;
+        let bytes = self.outcome(moved)?;
+        let is_news = bytes > 0 || self.can_read;
+        if is_news {
+            self.shared.note_used();
         }
-        self.shared.note_used();
-        Ok(Some(all))
+        Ok(is_news.then_some(bytes))
     }
 
     /// As [`read_by`](Self::read_by), for writing.
     fn write_by(
         &mut self,
-        mut from: impl FnMut(&mut Stream, usize) -> io::Result<usize>,
+        mut once: impl FnMut(&mut Stream, &mut Sends, usize) -> io::Result<usize>,
     ) -> io::Result<Option<usize>> {
+        self.check()?;
         let State::Open(stream) = &mut self.state else {
             return Ok(None);
         };
         if !self.can_write {
             return Ok(None);
         }
-        let mut all = 0;
-        loop {
-            match from(stream, all) {
-                Ok(0) => break,
-                Ok(bytes) => all += bytes,
-                Err(error) if is_not_now(&error) => {
-                    self.can_write = false;
-                    let watch = stream.watch(Interest::Send);
-                    self.shared.poller.add(self.number | TO_WRITE, &watch)?;
-                    break;
-                }
-                Err(error) if all == 0 => return Err(error),
-                Err(_) => break,
-            }
+        let sends = &mut self.sends;
+        let moved = repeat(|done| once(stream, sends, done));
+        if moved.is_not_now {
+            self.can_write = false;
+            let watch = stream.watch(sends.awaited());
+            self.shared.poller.add(self.number | TO_WRITE, &watch)?;
         }
-        Ok((all > 0 || self.can_write).then_some(all))
+        let bytes = self.outcome(moved)?;
+        Ok((bytes > 0 || self.can_write).then_some(bytes))
+    }
+
+    /// Returns how many bytes were moved. An error after them is that of the next call.
+    fn outcome(&mut self, moved: Moved) -> io::Result<usize> {
+        self.failed = moved.failed;
+        match moved.bytes {
+            0 => self.check().map(|()| 0),
+            bytes => Ok(bytes),
+        }
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
     }
 
     /// Sends what waits for further writes to fill a packet: none follows.
@@ -185,6 +237,7 @@ fn is_not_now(error: &io::Error) -> bool {
 
 impl Wire for NicWire {
     fn on_ready(&mut self, ready: Ready) {
+        self.sends.collect();
         self.can_read |= ready.to_read;
         if ready.to_write && matches!(self.state, State::Open(_)) {
             self.can_write = true;
@@ -214,7 +267,7 @@ impl Wire for NicWire {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        let written = self.write_by(|stream, done| match &bytes[done..] {
+        let written = self.write_by(|stream, _, done| match &bytes[done..] {
             [] => Ok(0),
             rest => io::Write::write(stream, rest),
         })?;
@@ -223,19 +276,42 @@ impl Wire for NicWire {
     }
 
     fn receive(&mut self, to: &mut Scatter, at_most: usize) -> io::Result<Option<usize>> {
-        self.read_by(|stream, done| {
-            to.fill_by(at_most - done, |place| io::Read::read(stream, place))
-        })
+        let shared = Arc::clone(&self.shared);
+        let Some(pool) = &shared.pool else {
+            return self.read_by(|stream, done| {
+                to.fill_by(at_most - done, |place| io::Read::read(stream, place))
+            });
+        };
+        let mut received = std::mem::take(&mut self.received);
+        let read =
+            self.read_by(|stream, done| pool.receive(stream, to, at_most - done, &mut received));
+        self.received = received;
+        read
     }
 
     fn send(&mut self, from: &mut Scatter, at_most: usize) -> io::Result<Option<usize>> {
-        let sent = self.write_by(|stream, done| {
-            from.take_by(at_most - done, |place| io::Write::write(stream, place))
+        let shared = Arc::clone(&self.shared);
+        let sent = self.write_by(|stream, sends, done| match (at_most - done, &shared.pool) {
+            (0, _) => Ok(0),
+            (left, Some(pool)) if from.is_gpu_next() => {
+                sends.send(stream, from, left, &mut pool.hands().lists)
+            }
+            (left, _) => from.take_by(left, |place| io::Write::write(stream, place)),
         })?;
         if from.left() == 0 {
             self.flush()?;
         }
         Ok(sent)
+    }
+
+    fn takes_gpus(&self) -> bool {
+        self.shared.pool.is_some()
+    }
+
+    fn take_gpu_bytes(&mut self) -> GpuBytes {
+        let mut bytes = std::mem::take(&mut self.received);
+        bytes.by_nic += self.sends.take_bytes();
+        bytes
     }
 
     fn end(&self) {

@@ -1,18 +1,43 @@
 // UNSAFETY: adopts memory of GPUs that NIXL has registered, by its address.
 
-//! Registered memory of a GPU: the driver copies it, through pinned host memory, and waits for each copy.
+//! Registered memory of a GPU: the driver copies it, through pinned host memory, and waits for each copy; or a NIC sends from it, and the GPU
+//! gathers what a NIC has received.
 
+use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devmem_tcp::cuda::{self, Allocation, GpuError};
-use devmem_tcp::memory::CopyError;
-use devmem_tcp::{Dmabuf, hip};
+use devmem_tcp::cuda::{self, Allocation, Device, GpuError};
+use devmem_tcp::memory::{CopyError, DeviceGather};
+use devmem_tcp::{BoundTx, Dmabuf, Netdev, hip};
 
 use crate::status::{Failure, Status, one_line};
 
 /// The unit in which drivers know memory.
 const PAGE_BYTES: usize = 4096;
+
+/// A GPU of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gpu {
+    platform: &'static str,
+    ordinal: u32,
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GPU {} of {}", self.ordinal, self.platform)
+    }
+}
+
+impl Gpu {
+    fn of(device: &Device) -> Self {
+        Self {
+            platform: device.platform().name,
+            ordinal: device.ordinal(),
+        }
+    }
+}
 
 /// Memory of a GPU. Until it is [revoked](Self::revoke), it stays allocated.
 #[derive(Debug)]
@@ -21,6 +46,8 @@ pub(crate) struct GpuMemory {
     memory: Dmabuf,
     /// Where the registered range begins in it.
     offset: usize,
+    /// Its binding to the NIC that sends from it, until it is revoked.
+    bound: Mutex<Option<Arc<BoundTx>>>,
 }
 
 /// Returns whether a driver of this machine has a GPU.
@@ -62,7 +89,58 @@ impl GpuMemory {
             memory: allocation.dmabuf(),
             allocation,
             offset: inside as usize,
+            bound: Mutex::default(),
         })
+    }
+
+    pub(crate) fn gpu(&self) -> Gpu {
+        Gpu::of(self.allocation.device())
+    }
+
+    /// Lets a NIC send from the memory.
+    pub(crate) fn bind(&self, nic: &Netdev) -> Result<(), devmem_tcp::Error> {
+        let bound = nic.bind_tx(&self.memory)?;
+        *self.lock_bound() = Some(Arc::new(bound));
+        Ok(())
+    }
+
+    fn lock_bound(&self) -> MutexGuard<'_, Option<Arc<BoundTx>>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the binding of the memory, if a NIC can send from it.
+    pub(crate) fn bound(&self) -> Option<Arc<BoundTx>> {
+        self.lock_bound().clone()
+    }
+
+    /// Returns bytes of the registered range as a range of the memory that is bound.
+    pub(super) fn within(&self, at: usize, len: usize) -> Range<usize> {
+        let start = self.offset + at;
+        start..start + len
+    }
+
+    /// Has the GPU copy ranges of other memory of it to offsets of the registered range. `None`: it is memory of another GPU, or the same.
+    pub(super) fn scatter_from(
+        &self,
+        source: &Dmabuf,
+        pieces: &[(Range<usize>, usize)],
+    ) -> io::Result<Option<DeviceGather>> {
+        let pieces = pieces.iter().cloned();
+        let pieces = pieces.map(|(range, at)| (range, self.offset + at));
+        self.memory.scatter_from(source, pieces).map_err(failed)
+    }
+
+    /// Copies between two memories of GPUs, or within one, and waits for it.
+    pub(super) fn copy_from(
+        &self,
+        source: &Self,
+        from: usize,
+        at: usize,
+        len: usize,
+    ) -> io::Result<()> {
+        let (from, at) = (source.offset + from, self.offset + at);
+        let copied = self.memory.copy_from(&source.memory, from, at, len);
+        copied.map_err(failed)
     }
 
     /// Copies bytes into the range, and waits until they are there.
@@ -79,6 +157,7 @@ impl GpuMemory {
 
     /// Ends all copies: the memory may be freed.
     pub(super) fn revoke(&self) {
+        self.lock_bound().take();
         self.allocation.revoke();
     }
 }
@@ -88,6 +167,20 @@ impl GpuMemory {
 #[error("the GPU cannot copy its memory: {0}")]
 pub(crate) struct NotCopied(CopyError);
 
-fn failed(error: CopyError) -> io::Error {
+/// Allocates memory of a GPU: of this number, or of the one that the calling thread uses.
+pub(crate) fn alloc(ordinal: Option<u32>, bytes: usize) -> Result<(Dmabuf, Gpu), GpuError> {
+    let gpu = match cuda::devices() {
+        Ok(devices) if !devices.is_empty() => {
+            let ordinal = ordinal.map_or_else(cuda::selected, |it| Ok(Some(it)))?;
+            cuda::open(ordinal.unwrap_or(0))
+        }
+        // What CUDA says is said if HIP has none, either.
+        _ => hip::open(ordinal.unwrap_or(0)).or_else(|_| cuda::open(ordinal.unwrap_or(0))),
+    };
+    let gpu = gpu?;
+    Ok((gpu.alloc_dmabuf(bytes)?, Gpu::of(&gpu)))
+}
+
+pub(super) fn failed(error: CopyError) -> io::Error {
     io::Error::other(NotCopied(error))
 }

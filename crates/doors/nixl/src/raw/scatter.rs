@@ -4,9 +4,12 @@
 
 mod calls;
 mod copies;
+mod gpus;
 
 use std::io;
 use std::sync::Arc;
+
+pub(crate) use gpus::Lists;
 
 use super::gpu::GpuMemory;
 use super::region::{Region, Use};
@@ -113,6 +116,21 @@ impl Scatter {
             true => self.check(),
             false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
+    }
+
+    /// As [`check_host`](Self::check_host), for accesses to the first place only.
+    fn check_front(&mut self) -> io::Result<()> {
+        match self.is_gpu_next() {
+            false => self.check(),
+            true => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
+    }
+
+    /// Returns whether the next bytes are memory of a GPU.
+    pub(crate) fn is_gpu_next(&mut self) -> bool {
+        // Places without bytes are passed over.
+        self.advance(0);
+        self.front_gpu().is_some()
     }
 
     /// Returns what is left of the first place, at most `at_most` bytes; `None`: nothing.

@@ -12,6 +12,9 @@ pub const PARAMETERS: &[(&str, &str)] = &[
     ("port", "0"),
     ("timeout", "30"),
     ("impair", ""),
+    ("pool", ""),
+    ("queues", ""),
+    ("gpu", ""),
 ];
 
 /// Parameters as they were given, without those that are empty.

@@ -6,11 +6,20 @@ use std::net::IpAddr;
 use devmem_tcp::{Impairment, LinkSpec};
 
 use super::given::{Given, bad};
+use super::pool::PoolSettings;
+use super::require::Require;
 use crate::status::{Failure, one_line};
 
 /// A NIC of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Nic {
+pub(crate) struct Nic {
+    pub(crate) kind: NicKind,
+    pub(crate) pool: Option<PoolSettings>,
+}
+
+/// Whose stack a NIC has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NicKind {
     User(Box<UserNic>),
     /// An interface of the kernel, by its name.
     Kernel(String),
@@ -27,8 +36,28 @@ pub(crate) struct UserNic {
 }
 
 impl Nic {
-    /// Reads the NIC that a way names: what stands before the colon is the kind of its link, or `kernel`.
-    pub(super) fn parse(way: &str, given: &Given<'_>) -> Result<Self, Failure> {
+    /// Reads the NIC that a way names.
+    pub(super) fn parse(way: &str, require: Require, given: &Given<'_>) -> Result<Self, Failure> {
+        Ok(Self {
+            kind: NicKind::parse(way, given)?,
+            pool: PoolSettings::parse(require, given)?,
+        })
+    }
+
+    /// How often the CPU copies each byte on this side: with a pool, each byte of memory of its GPU.
+    pub(crate) fn copies(&self) -> u32 {
+        let by_gpus = u32::from(self.pool.is_some());
+        match self.kind {
+            // Between registered memory and the stack, and between the stack and the link.
+            NicKind::User(_) => 2 - by_gpus,
+            NicKind::Kernel(_) => 1 - by_gpus,
+        }
+    }
+}
+
+impl NicKind {
+    /// What stands before the colon is the kind of its link, or `kernel`.
+    fn parse(way: &str, given: &Given<'_>) -> Result<Self, Failure> {
         if let Some(interface) = way.strip_prefix("kernel:") {
             given.refuse(
                 &["address", "gateway", "impair"],
@@ -67,21 +96,13 @@ impl Nic {
             impairment: impairment.transpose()?.unwrap_or(Impairment::NONE),
         })))
     }
-
-    /// How often the CPU copies each byte, on this side: between registered memory and the stack, and between the stack and the link.
-    pub(crate) fn copies(&self) -> u32 {
-        match self {
-            Self::User(_) => 2,
-            Self::Kernel(_) => 1,
-        }
-    }
 }
 
 impl fmt::Display for Nic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::User(user) => user.link.fmt(f),
-            Self::Kernel(interface) => write!(f, "kernel:{interface}"),
+        match &self.kind {
+            NicKind::User(user) => user.link.fmt(f),
+            NicKind::Kernel(interface) => write!(f, "kernel:{interface}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Memory of GPUs, of a stub of the driver that this program and the plugin load: the CPU cannot access it, so every copy is one of the "GPU".
 //! With `DEVMEM_LIBCUDA` set to the real library, the same tests run on a GPU.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use devmem_linux::test_util::built_library;
@@ -17,17 +17,31 @@ use crate::setup::use_way;
 const LIBRARY: &str = "DEVMEM_LIBCUDA";
 
 /// Runs a test, of this name, in a process that loads the driver's stub.
-fn with_gpus(test: &str, body: impl FnOnce()) {
+pub fn with_gpus(test: &str, body: impl FnOnce()) {
+    with_plan(test, "devices=1", body);
+}
+
+/// As [`with_gpus`], with a stub that behaves so.
+pub fn with_plan(test: &str, plan: &str, body: impl FnOnce()) {
     if std::env::var_os(LIBRARY).is_some() {
         return body();
     }
     let program = std::env::current_exe().expect("this program has a path");
-    let status = Command::new(program)
+    let ran = Command::new(program)
         .args([test, "--exact", "--nocapture"])
         .env(LIBRARY, built_library("libdevmem_gpu_stub.so"))
-        .env("STUB_GPU", "devices=1")
-        .status();
-    assert!(status.expect("this program can be started").success());
+        .env("STUB_GPU", plan)
+        .stderr(Stdio::inherit())
+        .output();
+    let ran = ran.expect("this program can be started");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    // Without the frame of a run of tests, which this one has, too.
+    let is_frame =
+        |line: &&str| line.is_empty() || line.starts_with("test ") || line.starts_with("running ");
+    said.lines()
+        .filter(|line| !is_frame(line))
+        .for_each(|line| println!("{line}"));
+    assert!(ran.status.success(), "{test}: {said}");
 }
 
 /// Registered memory of the first GPU.
@@ -119,7 +133,7 @@ impl Side {
     }
 }
 
-const LEN: usize = 1_200_000;
+pub const LEN: usize = 1_200_000;
 
 /// One short range, one of several pieces, and blocks that touch on neither side.
 fn lists() -> Vec<Vec<(usize, usize, usize)>> {
@@ -131,10 +145,9 @@ fn lists() -> Vec<Vec<(usize, usize, usize)>> {
     ]
 }
 
-fn moved(near_is_gpu: bool, far_is_gpu: bool) {
-    let mut far = Far::start("far", true);
-    let near = Near::meet(&mut far, true, &[]);
-    let side = Side::new(&near, near_is_gpu);
+/// Moves the bytes of all lists in both directions, and compares every byte of both memories.
+pub fn moved(near: &Near, far: &mut Far, near_is_gpu: bool, far_is_gpu: bool) {
+    let side = Side::new(near, near_is_gpu);
     let there = match far_is_gpu {
         true => far.gpu(LEN, 2),
         false => far.memory(LEN, 2),
@@ -187,7 +200,9 @@ pub fn memory_of_gpus_is_read_and_written_from_either_side() {
             for way in ["sockets", "unix"] {
                 use_way(way);
                 for (near, far) in [(true, true), (true, false), (false, true)] {
-                    moved(near, far);
+                    let mut peer = Far::start("far", true);
+                    let agent = Near::meet(&mut peer, true, &[]);
+                    moved(&agent, &mut peer, near, far);
                 }
             }
         },

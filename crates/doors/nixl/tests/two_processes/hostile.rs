@@ -101,7 +101,7 @@ impl Scene {
 }
 
 /// The version of the protocol.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// A header, in the layout of the protocol.
 pub fn record(kind: u16, stream: u16, entries: u32, id: [u8; 8], bytes: u64, tail: u32) -> Vec<u8> {

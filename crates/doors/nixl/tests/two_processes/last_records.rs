@@ -43,12 +43,14 @@ fn read_from(end: impl FnOnce(TcpStream, TcpStream) + Send) -> i32 {
     use_way("sockets");
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("a socket").port();
-    // What an agent would tell, but for its port.
+    // What an agent would tell, but for its ports.
     let target = Agent::open("target", true, &[]).expect("an agent");
     let remote = Memory::new(LEN);
     let region = target.register(&remote);
     let mut info = target.info();
-    info[40..42].copy_from_slice(&port.to_le_bytes());
+    for at in [40, 42] {
+        info[at..at + 2].copy_from_slice(&port.to_le_bytes());
+    }
     let near = Agent::open(NAME, true, &[("connections", "1")]).expect("an agent");
     assert_eq!(near.load_agent("target", &info), SUCCESS);
     let known = near.load_region("target", &target.describe(region));

@@ -8,6 +8,7 @@ mod hostile;
 mod last_records;
 mod loaded;
 mod near;
+mod pool;
 mod setup;
 mod transfers;
 mod ways;
@@ -95,5 +96,20 @@ fn main() -> ExitCode {
             hostile::records_that_lie_end_connections_and_nothing_else,
         ]);
     }
+    tests.extend(with_pools());
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
+
+/// Those in which a NIC moves payload from and to memory of a GPU.
+fn with_pools() -> impl IntoIterator<Item = Trial> {
+    trials_of_ways![
+        pool::a_stack_receives_into_memory_of_a_gpu,
+        pool::a_stack_receives_into_memory_of_a_gpu_from_a_bad_wire,
+        pool::the_peer_needs_no_pool,
+        pool::what_cannot_be_had_is_refused,
+        pool::without_a_gpu_there_is_no_pool,
+        pool::kernel_nics_move_payload_between_gpus_and_no_cpu_copies_it,
+        pool::kernel_nics_take_no_memory_that_a_cpu_would_copy,
+        pool::kernel_nics_state_their_rate,
+    ]
 }

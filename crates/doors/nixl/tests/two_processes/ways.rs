@@ -53,7 +53,7 @@ fn parameters(given: &[(&str, &str)]) -> Parameters {
 }
 
 /// Two NICs on a wire between two processes.
-fn wire(impairment: &str) -> (tempfile::TempDir, Setup) {
+pub fn wire(impairment: &str) -> (tempfile::TempDir, Setup) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("wire").display().to_string();
     let end = |kind: &str, address| {

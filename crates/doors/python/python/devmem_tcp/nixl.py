@@ -38,7 +38,8 @@ def folder() -> pathlib.Path:
     here = pathlib.Path(__file__).parent / "nixl_plugin"
     if not (here / PLUGIN).exists():
         raise FileNotFoundError(
-            f"this package has no {PLUGIN}: it was not built by packaging/wheel.sh; build the plugin by cargo build --release -p devmem-nixl"
+            f"this package has no {PLUGIN}: it was not built by packaging/wheel.sh, or with its --zig, for older systems; build the plugin by "
+            "cargo build --release -p devmem-nixl, and copy it beside NIXL's own"
         )
     return here
 
@@ -78,8 +79,8 @@ def paths() -> list[dict[str, Any]]:
 
     `agent` is its name, `way` the parameter, `copies` how often the CPU copies each byte of a connection on this side, `sent_bytes` and
     `received_bytes` what went from and into registered memory by connections, `unix_bytes` what was copied from the memory of another process,
-    `inline_bytes` what was short and copied once more on each side, `staged_bytes` what went through host memory from or to a GPU, and
-    `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
+    `inline_bytes` what was short and copied once more on each side, `device_bytes` what the NIC moved from or to memory of a GPU, `staged_bytes` what
+    went through host memory from or to a GPU, and `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
     """
     out = bytearray()
 

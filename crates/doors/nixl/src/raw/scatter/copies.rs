@@ -84,6 +84,10 @@ impl Scatter {
         let mut bytes = vec![0; HOST_BYTES.min(at_most)];
         let mut copied = 0;
         while copied < at_most {
+            if self.is_gpu_next() && to.is_gpu_next() {
+                copied += self.copy_by_gpu(to, at_most - copied)?;
+                continue;
+            }
             let room = bytes.len().min(at_most - copied);
             let taken = self.take(&mut bytes[..room])?;
             if taken == 0 {
@@ -102,7 +106,7 @@ impl Scatter {
         at_most: usize,
         write: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        self.check_host()?;
+        self.check_front()?;
         let Some((address, len)) = self.front(at_most) else {
             return Ok(0);
         };
@@ -121,7 +125,7 @@ impl Scatter {
         at_most: usize,
         read: impl FnOnce(&[u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        self.check_host()?;
+        self.check_front()?;
         let Some((address, len)) = self.front(at_most) else {
             return Ok(0);
         };

@@ -25,6 +25,7 @@ pub const NOT_FOUND: i32 = -4;
 pub const MISMATCH: i32 = -5;
 pub const NOT_ALLOWED: i32 = -6;
 pub const REPOST_ACTIVE: i32 = -7;
+pub const NOT_SUPPORTED: i32 = -9;
 pub const REMOTE_DISCONNECT: i32 = -10;
 
 fn library() -> &'static Library {
@@ -142,12 +143,16 @@ impl Agent {
     }
 
     pub fn register(&self, memory: &Memory) -> u64 {
+        self.try_register(memory).expect("memory is registered")
+    }
+
+    pub fn try_register(&self, memory: &Memory) -> Result<u64, i32> {
         let mut number = 0;
         let status = call!(
             b"devmem_nixl_register", (*mut c_void, u64, u64, *mut u64) -> c_int,
             (self.0, memory.address(), memory.len() as u64, &raw mut number)
         );
-        judged(status, number).expect("memory is registered")
+        judged(status, number)
     }
 
     /// Registers memory of the first GPU.

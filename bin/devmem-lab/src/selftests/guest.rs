@@ -15,6 +15,7 @@ use lab::klog;
 use tool::output::{Failure, note};
 
 use super::edits;
+use super::ktap;
 use super::report::ProgramEnd;
 use super::tree::{TESTS, TREE};
 use crate::args::GuestPrograms;
@@ -23,7 +24,7 @@ use crate::root::enter_root;
 use crate::suite::nic::{NIC, restore_addresses};
 use crate::suite::row::program;
 
-/// Maximum bytes of a program's output to send to the host.
+/// Bytes of a program's output to send to the host, without the results that are further ahead.
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
 
 /// Network of the pods that programs make behind our NIC: none of the NICs'.
@@ -184,12 +185,11 @@ fn run_one(program: &str, limit: u64) -> anyhow::Result<ProgramEnd> {
     let mut output = Vec::new();
     std::io::Read::read_to_end(&mut reader, &mut output)?;
     let status = child.wait()?;
-    let from = output.len().saturating_sub(OUTPUT_BYTES_MAX);
     Ok(ProgramEnd {
         program: program.to_owned(),
         code: command::code(status),
         seconds: start.elapsed().as_secs_f64(),
-        output: String::from_utf8_lossy(&output[from..]).into_owned(),
+        output: ktap::shortened(&String::from_utf8_lossy(&output), OUTPUT_BYTES_MAX),
         complaint: None,
     })
 }

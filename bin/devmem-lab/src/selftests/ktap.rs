@@ -32,6 +32,22 @@ pub fn cases(output: &str) -> Vec<Case> {
     cases
 }
 
+/// Returns the last `bytes` bytes of an output, from a line on, and of what stands ahead of them the results alone.
+pub fn shortened(output: &str, bytes: usize) -> String {
+    let Some(cut) = output.len().checked_sub(bytes) else {
+        return output.to_owned();
+    };
+    let mut kept = String::new();
+    let mut at = 0;
+    for line in output.split_inclusive('\n') {
+        if at >= cut || result(line.trim_end()).is_some() {
+            kept.push_str(line);
+        }
+        at += line.len();
+    }
+    kept
+}
+
 /// Keeps a line with the reason of a failure: `Exception| NAME: text`, or a line with `Check failed`.
 fn note_reason(reason: &mut String, said: &str) {
     let words = said.trim();
@@ -108,6 +124,20 @@ mod tests {
         let cases = cases(output);
         assert_eq!(cases[1].verdict, Verdict::Failed);
         assert_eq!(cases[1].reason, "");
+    }
+
+    #[test]
+    fn a_shortened_output_has_all_results_and_its_end() {
+        let output = "1..3\nok 1 a\n# Check failed 1 != 2\nnot ok 2 b\n# last\nok 3 c\n";
+        assert_eq!(shortened(output, output.len()), output);
+        let short = shortened(output, "# last\nok 3 c\n".len());
+        assert_eq!(short, "ok 1 a\nnot ok 2 b\n# last\nok 3 c\n");
+        let names =
+            |text: &str| -> Vec<String> { cases(text).into_iter().map(|case| case.name).collect() };
+        for bytes in 0..output.len() {
+            assert_eq!(names(&shortened(output, bytes)), ["a", "b", "c"]);
+        }
+        assert_eq!(shortened("no result\n", 0), "");
     }
 
     #[test]

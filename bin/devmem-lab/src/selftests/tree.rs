@@ -40,9 +40,13 @@ const LOADED: &[(&str, &str)] = &[
 const DEFAULT: &[&str] = &[
     "drivers/net/ping.py",
     "drivers/net/hds.py",
+    "drivers/net/napi_id.py",
     "drivers/net/queues.py",
     "drivers/net/ring_reconfig.py",
+    "drivers/net/so_txtime.py",
+    "drivers/net/gro.py",
     "drivers/net/hw/rss_api.py",
+    "drivers/net/hw/rss_ctx.py",
     "drivers/net/hw/toeplitz.py",
     "drivers/net/hw/devmem.py",
     "drivers/net/hw/userns_devmem.py",

@@ -1,12 +1,16 @@
 //! Rows for device memory of the stock kernel with our gVNIC.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context as _, bail, ensure};
+use devmem_linux::dmabuf::DmabufFd;
+use devmem_linux::errors::CauseKind;
 use devmem_linux::helper::Helper;
-use devmem_linux::netdev::Netdev;
+use devmem_linux::netdev::{DriverSupport, KernelRxQueueId, Netdev};
 
 use super::devmem::bound::{Bound, DmabufKind, MEMORY_BYTES, Steering, bind, memory, require_rx};
 use super::devmem::receiving::{Habit, RxReport, Stream, receive, rx};
@@ -43,6 +47,7 @@ pub const ROWS: &[Row] = &[
     ("devmem rx, unbound in mid-transfer", unbind),
     ("devmem rx, killed in mid-transfer", kill),
     ("refusals while bound", refusals),
+    ("net_iovs of 16 KiB are refused", large_net_iovs),
     ("devmem rx, guest's netem loses 5 %", netem),
     ("lease: bound in a pod", lease_rows::bound_in_a_pod),
     (
@@ -338,6 +343,49 @@ fn refusals(_: &Context) -> anyhow::Result<Seen> {
         "the queue is not free again"
     );
     Ok(format!("{again:#}; {split:#}; user {user:?}").into())
+}
+
+/// Huge pages of the machine. Dropping it restores their number.
+struct HugePages(String);
+
+impl HugePages {
+    const COUNT: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn reserve(count: u32) -> anyhow::Result<Self> {
+        let before = fs::read_to_string(Self::COUNT)?;
+        fs::write(Self::COUNT, count.to_string())?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::COUNT, &self.0);
+    }
+}
+
+/// Net_iovs of another size than a page are refused, with the name of what refuses them: the kernel before Linux 7.3, then the pieces of the
+/// memory, then the driver.
+fn large_net_iovs(_: &Context) -> anyhow::Result<Seen> {
+    const NIOV_BYTES: u32 = 16 << 10;
+    let _steering = Steering::new(1)?;
+    let _pages = HugePages::reserve(4)?;
+    let mut netdev = Netdev::by_name(NIC)?;
+    let expected = match netdev.probe_niov_size() {
+        DriverSupport::Yes => [CauseKind::DmabufGeometry, CauseKind::DriverCannot],
+        _ => [CauseKind::KernelTooOld; 2],
+    };
+    let mut refused = |memory: &DmabufFd| {
+        let queue = [KernelRxQueueId(QUEUE)];
+        let bound = netdev.bind_rx_sized(memory.as_fd(), &queue, Some(NIOV_BYTES));
+        bound.err().context("gve bound net_iovs of 16 KiB")
+    };
+    let of_pages = refused(&memory(DmabufKind::Udmabuf)?)?;
+    let of_huge_pages = refused(&DmabufFd::udmabuf_huge(MEMORY_BYTES / 8)?)?;
+    let kinds = [of_pages.cause.kind, of_huge_pages.cause.kind];
+    let said = format!("pages: {of_pages}; huge pages: {of_huge_pages}");
+    ensure!(kinds == expected, "{kinds:?}: {said}");
+    Ok(said.into())
 }
 
 fn netem(context: &Context) -> anyhow::Result<Seen> {

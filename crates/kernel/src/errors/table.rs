@@ -146,18 +146,21 @@ const PIECES: &str = "each piece of a dma-buf must begin and end at a multiple o
      64 KiB and 1 MiB, a CMA heap one piece, a GPU the pages of its driver\n\
      take a size that divides them all, or bind without a size";
 
-/// Why the pieces of the dma-buf are refused, if the kernel says that they are: in the words of Linux 7.3 about each piece, or of
-/// earlier ones about pages.
+/// Why the pieces of the dma-buf are refused, if the kernel says that they are: in the words of Linux 7.3 about one piece, or of earlier
+/// ones about pages. The kernel cuts those of 7.3 off at 79 bytes, in the size of the net_iovs or ahead of it.
 fn pieces_invalid(facts: &Facts) -> Option<Cause> {
     let words = facts.kernel.as_deref()?;
-    let is_refused = ["not aligned to niov size", "PAGE_SIZE aligned"];
-    is_refused.iter().any(|text| words.contains(text)).then(|| {
-        Cause::new(
-            CauseKind::DmabufGeometry,
-            format!("the pieces of the dma-buf do not fit net_iovs of this size: {words}"),
-        )
-        .hint(PIECES)
-    })
+    let message = match words.split_once("dmabuf sg entry (") {
+        Some((_, piece)) => {
+            let piece = piece.split(')').next().unwrap_or(piece);
+            format!("a piece of the dma-buf ({piece}) does not fit net_iovs of this size")
+        }
+        None if words.contains("PAGE_SIZE aligned") => {
+            format!("the pieces of the dma-buf do not fit net_iovs of this size: {words}")
+        }
+        None => return None,
+    };
+    Some(Cause::new(CauseKind::DmabufGeometry, message).hint(PIECES))
 }
 
 fn bad_queue(facts: &Facts, past_the_end: Option<&KernelRxQueueId>) -> Cause {

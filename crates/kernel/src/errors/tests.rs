@@ -103,6 +103,19 @@ fn a_leased_queue_is_taken_whatever_the_errno() {
 }
 
 #[test]
+fn a_piece_that_fits_no_net_iov_is_named_although_the_kernel_cuts_its_words_off() {
+    for len in [4096_u64, 1 << 20, 64 << 20, 1 << 40] {
+        let piece = format!("(addr=0x000000003cf67000, len={len})");
+        let mut words = format!("dmabuf sg entry {piece} not aligned to niov size 16384");
+        // linux include/linux/netlink.h NETLINK_MAX_FMTMSG_LEN, with the final zero.
+        words.truncate(79);
+        let cause = cause(Operation::BindRx, Errno::EINVAL, &kernel(&words));
+        assert_eq!(cause.kind, CauseKind::DmabufGeometry, "{words}");
+        assert!(cause.message.contains(&piece), "{cause}");
+    }
+}
+
+#[test]
 fn refusals_of_a_net_iov_size_are_told_apart() {
     use CauseKind as K;
     let pointed = |words: Option<&str>| Facts {

@@ -75,8 +75,8 @@ impl Dmabuf {
         Memory::shared_memfd(size).map(Self::new)
     }
 
-    /// Allocates host memory for copies of `device` by the device itself: [`gather_from`](Self::gather_from) fills it by copies that the device does
-    /// together. It is pinned; beside memory that the CPU can access, it is as [`anonymous`](Self::anonymous).
+    /// Allocates host memory for copies of `device` by the device itself: [`gather_from`](Self::gather_from) fills it, or memory of the device from it, by copies
+    /// that the device does together. It is pinned; beside memory that the CPU can access, it is as [`anonymous`](Self::anonymous).
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Gathering: many ranges of a device's memory become one, or go to places of their own, by copies that the device does together.
+//! Gathering: many ranges of a device's memory, or of host memory that is pinned for it, become one, or go to places of their own, by copies that the device does
+//! together.
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -8,7 +9,7 @@ use crate::cpu_view::CopyError;
 use crate::device::{CopyEngine, DeviceAt, DeviceCopy, DeviceError, Fence, HostAt, Lane};
 use crate::dmabuf::Dmabuf;
 
-/// Copies within the memory of a device that were started together. Dropping it waits until they are done.
+/// Copies of a device that were started together. Dropping it waits until they are done.
 #[derive(Debug)]
 #[must_use = "dropping it waits for the copies"]
 pub struct DeviceGather {
@@ -21,10 +22,10 @@ pub struct DeviceGather {
 }
 
 impl Dmabuf {
-    /// Starts to copy `ranges` of `source`, memory of a device, to this memory, one after another from `offset` on. Adjacent ranges are one copy.
+    /// Starts to copy `ranges` of `source` to this memory, one after another from `offset` on. Adjacent ranges are one copy.
     ///
-    /// `None`: this is neither other memory of the same device nor host memory that is [pinned for it](Dmabuf::pinned_for), or the device does not copy
-    /// itself; see [`Dmabuf::copy_from`].
+    /// One of them is memory of a device, and the other one other memory of the same device or host memory that is [pinned for it](Dmabuf::pinned_for).
+    /// `None`: they are not, or the device does not copy itself; see [`Dmabuf::copy_from`].
     ///
     /// # Errors
     ///
@@ -62,11 +63,8 @@ impl Dmabuf {
     where
         P: IntoIterator<Item = (Range<usize>, usize), IntoIter: Clone>,
     {
-        let engine = source.exporter().and_then(|it| it.gather_engine());
-        let (Some(engine), Some(from)) = (engine, source.memory().exported_at(0)) else {
-            return Ok(None);
-        };
-        let Some(to) = Target::of(self, &engine).filter(|_| !self.is_same(source)) else {
+        let Some((engine, way)) = Way::between(source, self).filter(|_| !self.is_same(source))
+        else {
             return Ok(None);
         };
         let pieces = pieces.into_iter();
@@ -83,10 +81,8 @@ impl Dmabuf {
         let most = pieces.size_hint().1.unwrap_or(GROUP_COPIES);
         let mut group = Vec::with_capacity(most.min(GROUP_COPIES));
         // Both ends are inside of their memory from here on.
-        let mut copies = Joined::of(pieces).map(|(range, at)| {
-            let offset = range.start;
-            to.copy(DeviceAt { offset, ..from }, at, range.len())
-        });
+        let mut copies =
+            Joined::of(pieces).map(|(range, at)| way.copy(range.start, at, range.len()));
         loop {
             group.clear();
             group.extend(copies.by_ref().take(GROUP_COPIES));
@@ -94,7 +90,7 @@ impl Dmabuf {
                 break;
             }
             // An error drops the gather, which waits for what was started.
-            gather.fence = Some(gather.engine.submit(Lane::Gather, &group)?);
+            gather.fence = Some(gather.engine.submit(way.lane(), &group)?);
         }
         Ok(Some(gather))
     }
@@ -132,35 +128,66 @@ impl<I: Iterator<Item = (Range<usize>, usize)>> Iterator for Joined<I> {
     }
 }
 
-/// Where a gather goes.
-enum Target<'a> {
-    /// To memory of the same device.
-    Device(DeviceAt<'a>),
-    /// To host memory that is pinned for it.
-    Host(HostAt<'a>),
+/// The ends of copies that a device does.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    Within {
+        from: DeviceAt<'a>,
+        to: DeviceAt<'a>,
+    },
+    /// To host memory that is pinned for the device.
+    Out { from: DeviceAt<'a>, to: HostAt<'a> },
+    /// From such memory.
+    In { from: HostAt<'a>, to: DeviceAt<'a> },
 }
 
-impl<'a> Target<'a> {
-    /// Returns the memory as a target of a device's copies, if it is one.
-    fn of(target: &'a Dmabuf, engine: &Arc<dyn CopyEngine>) -> Option<Self> {
-        if let Some((pinned_for, host)) = target.memory().host_at(0) {
-            return Arc::ptr_eq(pinned_for, engine).then_some(Self::Host(host));
-        }
-        let ours = target.exporter()?.gather_engine()?;
-        let device = target.memory().exported_at(0)?;
-        Arc::ptr_eq(&ours, engine).then_some(Self::Device(device))
+impl<'a> Way<'a> {
+    /// Returns the way between two memories of a device, or of it and pinned for it, with the device's engine.
+    fn between(source: &'a Dmabuf, target: &'a Dmabuf) -> Option<(Arc<dyn CopyEngine>, Self)> {
+        let pinned = |memory: &'a Dmabuf| memory.memory().host_at(0);
+        let of_device = |memory: &'a Dmabuf| {
+            let engine = memory.exporter()?.gather_engine()?;
+            Some((engine, memory.memory().exported_at(0)?))
+        };
+        let (engine, other, way) = match (pinned(source), pinned(target)) {
+            (Some((other, from)), None) => {
+                let (engine, to) = of_device(target)?;
+                (engine, Arc::clone(other), Self::In { from, to })
+            }
+            (None, Some((other, to))) => {
+                let (engine, from) = of_device(source)?;
+                (engine, Arc::clone(other), Self::Out { from, to })
+            }
+            (None, None) => {
+                let ((engine, from), (other, to)) = (of_device(source)?, of_device(target)?);
+                (engine, other, Self::Within { from, to })
+            }
+            (Some(_), Some(_)) => return None,
+        };
+        Arc::ptr_eq(&engine, &other).then_some((engine, way))
     }
 
-    /// Returns a copy to `offset`.
-    fn copy(&self, from: DeviceAt<'a>, offset: usize, len: usize) -> DeviceCopy<'a> {
-        match *self {
-            Self::Device(to) => {
-                let to = DeviceAt { offset, ..to };
+    fn lane(self) -> Lane {
+        match self {
+            Self::In { .. } => Lane::In,
+            Self::Out { .. } | Self::Within { .. } => Lane::Gather,
+        }
+    }
+
+    /// Returns a copy of `len` bytes from `source` to `target`, offsets in the two memories.
+    fn copy(self, source: usize, target: usize, len: usize) -> DeviceCopy<'a> {
+        match self {
+            Self::Within { mut from, mut to } => {
+                (from.offset, to.offset) = (source, target);
                 DeviceCopy::Within { from, to, len }
             }
-            Self::Host(to) => {
-                let to = HostAt { offset, ..to };
+            Self::Out { mut from, mut to } => {
+                (from.offset, to.offset) = (source, target);
                 DeviceCopy::Out { from, to, len }
+            }
+            Self::In { mut from, mut to } => {
+                (from.offset, to.offset) = (source, target);
+                DeviceCopy::In { from, to, len }
             }
         }
     }
@@ -279,6 +306,28 @@ mod tests {
                 .unwrap()
                 .is_none()
         );
+    }
+
+    #[test]
+    fn pinned_host_memory_fills_memory_of_its_device() {
+        let device = FakeDevice::new(FakePace::OnDemand);
+        let target = device.alloc(8192).unwrap();
+        let host = Dmabuf::pinned_for(&target, 4096).unwrap();
+        host.copy_in(100, b"one two").unwrap();
+        let gathered = target.gather_from(&host, [104..107, 100..103], 8186);
+        let mut gathered = gathered.unwrap().expect("pinned");
+        assert_eq!(
+            (device.submissions(), gathered.is_done()),
+            (vec![2], Ok(false))
+        );
+        device.run();
+        gathered.wait().unwrap();
+        assert_eq!(target.slice(8186..8192).to_vec(), b"twoone");
+        let past = [0..1, 4000..4097];
+        let past = target.gather_from(&host, past, 0).unwrap_err();
+        assert!(matches!(past, CopyError::OutOfBounds(_)));
+        let other = FakeDevice::new(FakePace::AtOnce).alloc(4096).unwrap();
+        assert!(other.gather_from(&host, [0..5, 6..9], 0).unwrap().is_none());
     }
 
     #[test]

@@ -6,7 +6,9 @@ Each loader runs as a process of its own, in turn, and holds all tensors at its 
 is the most that was resident, less what was resident after the imports. A loader whose package is missing is named, with what is missing. Prints a table for people, and
 with --json one JSON object on a line for each run.
 
-Needs nginx; for S3 the packages moto[server] and boto3. Loaders: those of the table LOADERS, by the names of their packages.
+Needs nginx; for S3 the packages moto[server] and boto3. nginx stands for a fast store, too: objects are files, and it looks at no signature; loaders that list a
+bucket cannot use it. moto is a store with all of S3's requests, and in Python: it is what its clients wait for. Loaders: those of the table LOADERS, by the names
+of their packages.
 """
 
 from __future__ import annotations
@@ -144,6 +146,21 @@ def load():
     return sum(tensor.nbytes for tensor in kept.values()), kept
 """,
     ),
+    "boto3, then safetensors": (
+        ["boto3", "safetensors", "numpy"],
+        {"s3"},
+        "import io, boto3, safetensors.numpy",
+        """
+def load():
+    client = boto3.client("s3", endpoint_url=given["origin"])
+    kept = {}
+    for url in given["files"]:
+        body = io.BytesIO()
+        client.download_fileobj(given["bucket"], os.path.basename(url), body)
+        kept.update(safetensors.numpy.load(body.getvalue()))
+    return sum(tensor.nbytes for tensor in kept.values()), kept
+""",
+    ),
     "s3torchconnector, then safetensors": (
         ["s3torchconnector", "safetensors", "torch"],
         {"s3"},
@@ -215,7 +232,7 @@ def running(command: list[str], port: int) -> Iterator[None]:
 
 @contextmanager
 def nginx(folder: pathlib.Path, scratch: pathlib.Path) -> Iterator[int]:
-    """The checkpoint at the root, and in the layout of a hub."""
+    """The checkpoint at the root, in the layout of a hub, and as objects of a bucket."""
     port = free_port()
     config = scratch / "nginx.conf"
     config.write_text(
@@ -228,6 +245,7 @@ http {{
   server {{
     listen 0.0.0.0:{port};
     root {folder};
+    location /{BUCKET}/ {{ alias {folder}/; }}
     location /race/model/resolve/main/ {{ alias {folder}/; add_header X-Repo-Commit 0000000000000000000000000000000000000000; }}
   }}
 }}
@@ -285,8 +303,9 @@ def library() -> str | None:
 class Race:
     """Runs loaders against one kind of server."""
 
-    def __init__(self, kind: str, port: int, folder: pathlib.Path, expected: int, rounds: int) -> None:
+    def __init__(self, kind: str, server: str, port: int, folder: pathlib.Path, expected: int, rounds: int) -> None:
         self.kind = kind
+        self.server = server
         self.port = port
         self.expected = expected
         self.rounds = rounds
@@ -300,6 +319,7 @@ class Race:
             "tap_index": f"http://10.77.9.1:{self.port}/model.safetensors.index.json",
             "files": [f"{base}/{name}" for name in self.files],
             "origin": origin,
+            "bucket": BUCKET,
             "scratch": scratch,
         }
 
@@ -334,7 +354,7 @@ class Race:
         return found
 
     def run(self, names: list[str], as_json: bool) -> None:
-        print(f"\n{self.expected / 1e9:.2f} GB in {len(self.files)} files over {self.kind}, medians of {self.rounds}:", file=sys.stderr)
+        print(f"\n{self.expected / 1e9:.2f} GB in {len(self.files)} files over {self.kind} from {self.server}, medians of {self.rounds}:", file=sys.stderr)
         print(f"  {'loader':<56}{'wall s':>8}{'GB/s':>8}{'CPU s':>8}{'memory':>9}", file=sys.stderr)
         for name in names:
             runs = []
@@ -345,7 +365,7 @@ class Race:
                     break
                 runs.append(outcome)
                 if as_json:
-                    print(json.dumps({"over": self.kind, "loader": name, **outcome}), flush=True)
+                    print(json.dumps({"over": self.kind, "from": self.server, "loader": name, **outcome}), flush=True)
             else:
                 wall, cpu, memory = (statistics.median(run[key] for run in runs) for key in ("seconds", "cpu", "memory"))
                 share = memory / self.expected
@@ -371,13 +391,14 @@ def main() -> int:
         os.chmod(scratch, 0o755)
         expected = make(folder, int(options.gib * (1 << 30)))
         with nginx(folder, pathlib.Path(scratch)) as port:
-            Race("http", port, folder, expected, options.rounds).run(names, options.json)
+            for kind in ["http", "s3"]:
+                Race(kind, "nginx", port, folder, expected, options.rounds).run(names, options.json)
         lacking = missing(["moto", "boto3"])
         if lacking:
-            print(f"\nover s3: not run: not installed: {', '.join(lacking)}", file=sys.stderr)
+            print(f"\nover s3 from moto: not run: not installed: {', '.join(lacking)}", file=sys.stderr)
             return 0
         with store(folder) as port:
-            Race("s3", port, folder, expected, options.rounds).run(names, options.json)
+            Race("s3", "moto", port, folder, expected, options.rounds).run(names, options.json)
     return 0
 
 

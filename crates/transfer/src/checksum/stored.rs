@@ -148,7 +148,7 @@ mod tests {
                 parts: Vec::new(),
             };
             assert!(compare(&stored, b"device memory").is_equal(), "{kind}");
-            let wrong = compare(&stored, b"device memorY");
+            let wrong = compare(&stored, b"Device memory");
             assert!(!wrong.is_equal() && wrong.wrong_part.is_none(), "{kind}");
         }
     }

@@ -1,6 +1,7 @@
 //! Where received payload goes: to its place in memory, or to the caller.
 
 mod places;
+mod staging;
 
 use std::io;
 use std::ops::Range;
@@ -131,7 +132,7 @@ impl Landing<'_> {
         }
     }
 
-    /// Writes bytes of host memory, of at most [`room`](Self::room), to their place. They are there after [`settle`](Self::settle).
+    /// Writes bytes of host memory, of at most [`room`](Self::room), to their place. They are there after [`finish`](Self::finish).
     ///
     /// # Errors
     /// They cannot be copied, or the caller failed.
@@ -142,13 +143,24 @@ impl Landing<'_> {
         }
     }
 
-    /// Writes what was collected for memory whose each access costs.
+    /// Starts to copy what was collected for memory whose each access costs.
     ///
     /// # Errors
     /// It cannot be copied.
     pub(crate) fn settle(&mut self) -> Result<(), LoadError> {
         match self {
             Self::Memory(places) => places.settle(),
+            Self::Caller(_) => Ok(()),
+        }
+    }
+
+    /// Waits until all bytes are in their places.
+    ///
+    /// # Errors
+    /// They cannot be copied.
+    pub(crate) fn finish(&mut self) -> Result<(), LoadError> {
+        match self {
+            Self::Memory(places) => places.finish(),
             Self::Caller(_) => Ok(()),
         }
     }

@@ -122,6 +122,12 @@ fn bytes_are_copied_to_the_memory_of_a_device() {
     let request = request(&server.url("127.0.0.1", "/file"), &authority);
     let (_, bytes) = load_into(&loader(&loopback()), request, &memory).unwrap();
     assert!(bytes == *file);
+    // From pinned host memory, of at most 256 KiB a time.
+    let copies: usize = device.submissions().iter().sum();
+    assert!(
+        copies >= FILE_BYTES.div_ceil(256 << 10),
+        "{copies} copies by the device"
+    );
 }
 
 #[test]

@@ -4,14 +4,13 @@ use std::ops::Range;
 
 use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
+use super::staging::{BLOCK_BYTES, Staging};
 use crate::checksum::Crc32c;
 use crate::load::error::LoadError;
 use crate::load::part::Layout;
 
 /// Most ranges that the NIC is told at once.
 const MAX_RANGES: usize = 1024;
-/// Most bytes that are collected for a write: they fit into the second-level cache.
-const COLLECTED_BYTES: usize = 256 << 10;
 
 /// Told which bytes of the source are in their place now. After a broken connection bytes may come again.
 pub(crate) type Watch<'a> = dyn FnMut(Range<u64>) + 'a;
@@ -22,11 +21,8 @@ pub(crate) struct Places<'a> {
     /// The memories of the layout that are targets of the NIC: it can place bytes in them. The others are gathered into.
     targets: Vec<BoundTarget>,
     watch: Option<&'a mut Watch<'a>>,
-    /// Bytes of host memory for memory with an exporter: of a device, or synchronised by calls. Each access of it costs more than a copy of some
-    /// records.
-    collected: Vec<u8>,
-    /// Offset of the first of them in the source.
-    collected_at: u64,
+    /// Bytes for memory with an exporter. Each access of it costs more than a copy of some records.
+    staging: Staging,
 }
 
 impl<'a> Places<'a> {
@@ -37,8 +33,7 @@ impl<'a> Places<'a> {
             layout,
             targets: memories.filter_map(|it| nic.bind_target(it).ok()).collect(),
             watch,
-            collected: Vec::new(),
-            collected_at: 0,
+            staging: Staging::default(),
         }
     }
 
@@ -105,32 +100,26 @@ impl<'a> Places<'a> {
             self.tell(at, bytes.len() as u64);
             return Ok(());
         }
-        let end = self
-            .collected_at
-            .saturating_add(self.collected.len() as u64);
-        if at != end || self.collected.len() + bytes.len() > COLLECTED_BYTES {
-            self.settle()?;
-            self.collected_at = at;
+        let mut at = at;
+        for block in bytes.chunks(BLOCK_BYTES) {
+            if !self.staging.has_room(at, block.len()) {
+                self.settle()?;
+            }
+            self.staging.add(place.memory, at, block)?;
+            at = at.saturating_add(block.len() as u64);
         }
-        self.collected.extend_from_slice(bytes);
         Ok(())
     }
 
     pub(super) fn settle(&mut self) -> Result<(), LoadError> {
-        let collected = std::mem::take(&mut self.collected);
-        let (mut at, mut left) = (self.collected_at, &collected[..]);
-        while !left.is_empty() {
-            let place = self.layout.place(at).ok_or(LoadError::Unasked { at })?;
-            let room = usize::try_from(place.room).unwrap_or(usize::MAX);
-            let (here, after) = left.split_at(left.len().min(room));
-            let copied = place.memory.copy_in(place.offset, here);
-            copied.map_err(|error| LoadError::Gather(error.into()))?;
-            self.tell(at, here.len() as u64);
-            at = at.saturating_add(here.len() as u64);
-            left = after;
-        }
-        self.collected = collected;
-        self.collected.clear();
+        let done = self.staging.start(self.layout)?;
+        self.tell_of(done);
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self) -> Result<(), LoadError> {
+        let done = self.staging.finish(self.layout)?;
+        done.into_iter().for_each(|range| self.tell_of(range));
         Ok(())
     }
 
@@ -148,6 +137,12 @@ impl<'a> Places<'a> {
             left -= len;
         }
         Ok(())
+    }
+
+    fn tell_of(&mut self, range: Range<u64>) {
+        if !range.is_empty() {
+            self.tell(range.start, range.end - range.start);
+        }
     }
 
     fn tell(&mut self, at: u64, len: u64) {
@@ -183,7 +178,7 @@ mod tests {
             places.write(at, &vec![byte; len]).unwrap();
         }
         let before = told.take();
-        places.settle().unwrap();
+        places.finish().unwrap();
         let mut bytes = vec![0; 1030];
         memory.copy_out(0, &mut bytes).unwrap();
         assert_eq!(bytes[..30], [3; 30]);
@@ -199,12 +194,13 @@ mod tests {
             [vec![100..120, 120..130, 130..160], vec![]]
         );
         let memory = FakeDevice::new(FakePace::AtOnce).alloc(4096).unwrap();
-        assert_eq!(written(&memory), [vec![], vec![100..130, 130..160]]);
+        assert_eq!(written(&memory), [vec![], vec![100..160]]);
     }
 
     #[test]
-    fn what_is_collected_is_bounded_and_of_one_range() {
-        let memory = FakeDevice::new(FakePace::AtOnce).alloc(1 << 20).unwrap();
+    fn a_block_is_filled_while_a_device_copies_the_one_before() {
+        let device = FakeDevice::new(FakePace::OnDemand);
+        let memory = device.alloc(1 << 20).unwrap();
         let part = Part {
             source: 0..1 << 20,
             memory: memory.clone(),
@@ -219,12 +215,43 @@ mod tests {
         for at in (0..320 << 10).step_by(record.len()) {
             places.write(at, &record).unwrap();
         }
-        assert_eq!(told.take(), [0..256 << 10]);
+        // The first block is with the device, which has not copied it, and the second one has begun.
+        assert_eq!((device.submissions(), told.take()), (vec![1], vec![]));
+        // Bytes from elsewhere begin a block, for which the first one is waited for.
         places.write(512 << 10, &record).unwrap();
+        assert_eq!(device.submissions(), [1, 1]);
+        assert_eq!(told.take(), [0..256 << 10]);
+        // Nothing is waited for if nothing was added.
+        places.settle().unwrap();
+        places.settle().unwrap();
+        assert_eq!(device.submissions(), [1, 1, 1]);
         assert_eq!(told.take(), [256 << 10..320 << 10]);
+        device.run();
         places.settle().unwrap();
         assert_eq!(told.take(), [512 << 10..528 << 10]);
-        places.settle().unwrap();
+        places.finish().unwrap();
         assert!(told.take().is_empty());
+        let mut bytes = vec![0; 1 << 20];
+        memory.copy_out(0, &mut bytes).unwrap();
+        let is_written = |at: usize| at < 320 << 10 || (512 << 10..528 << 10).contains(&at);
+        let mut bytes = bytes.into_iter().enumerate();
+        assert!(bytes.all(|(at, byte)| byte == 7 * u8::from(is_written(at))));
+    }
+
+    #[test]
+    fn more_than_a_block_comes_at_once() {
+        let memory = FakeDevice::new(FakePace::OnDemand).alloc(1 << 20).unwrap();
+        let part = Part {
+            source: 0..1 << 20,
+            memory: memory.clone(),
+            offset: 0,
+        };
+        let layout = Layout::new(&[part]).unwrap();
+        let nic = Netdev::kernel_to(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let mut places = Places::new(&nic, &layout, None);
+        let bytes: Vec<u8> = (0..1_u32 << 20).map(|at| (at / 7) as u8).collect();
+        places.write(0, &bytes).unwrap();
+        places.finish().unwrap();
+        assert!(memory.slice(0..1 << 20).to_vec() == bytes);
     }
 }

@@ -104,6 +104,7 @@ impl<'a> Run<'a> {
                 self.wait()?;
             }
         }
+        self.landing.finish()?;
         for index in self.slots.indices() {
             self.end(index);
         }

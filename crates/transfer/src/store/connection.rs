@@ -19,6 +19,8 @@ use crate::parallel::{Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
+/// Bytes that are sent in one turn, more or less: then replies are looked for. What they let a session send may go before what waits.
+const TURN_BYTES: usize = 1 << 20;
 /// Most parts of replies that are received in one turn: what they let a session send leaves together.
 const TURN_REPLIES: usize = 64;
 /// Most frags of a reply, which is shorter than one packet.
@@ -176,17 +178,20 @@ impl Connection {
         })
     }
 
-    /// Sends until there is no more room. Returns whether anything was sent.
+    /// Sends until there is no more room, or the turn is over. Returns whether anything was sent.
     fn send(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
-        let mut any = false;
-        while self.send_once(tx)? {
-            any = true;
+        let mut total = 0;
+        while total < TURN_BYTES {
+            match self.send_once(tx)? {
+                0 => break,
+                sent => total += sent,
+            }
         }
-        Ok(any)
+        Ok(total > 0)
     }
 
-    /// Sends text, or one part of a payload. Returns whether any byte was sent.
-    fn send_once(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+    /// Sends text, or one part of a payload. Returns how many bytes.
+    fn send_once(&mut self, tx: &BoundTx) -> Result<usize, Fault> {
         if self.sending.is_over() {
             self.take_outgoing(tx)?;
         }
@@ -226,25 +231,25 @@ impl Connection {
         flight.map_or_else(VecDeque::new, |flight| part_of(&flight.places, range))
     }
 
-    fn send_text(&mut self) -> Result<bool, Fault> {
+    fn send_text(&mut self) -> Result<usize, Fault> {
         match self.stream.write(&self.sending.text) {
             Ok(sent) => {
                 self.sending.text.drain(..sent);
-                Ok(true)
+                Ok(sent)
             }
-            Err(error) if is_not_ready(&error) => Ok(false),
+            Err(error) if is_not_ready(&error) => Ok(0),
             Err(error) => Err(Fault::Broken(format!("send a request: {error}"))),
         }
     }
 
-    fn send_payload(&mut self, tx: &BoundTx) -> Result<bool, Fault> {
+    fn send_payload(&mut self, tx: &BoundTx) -> Result<usize, Fault> {
         let Sending { id, places, .. } = &mut self.sending;
         if places.is_empty() {
-            return Ok(false);
+            return Ok(0);
         }
         let sent = match self.stream.send(tx, &first_bytes(places)) {
             Ok(sent) => sent,
-            Err(error) if error.kind().is_not_ready() => return Ok(false),
+            Err(error) if error.kind().is_not_ready() => return Ok(0),
             Err(error) => return Err(of_send(error)),
         };
         advance(places, sent.bytes());
@@ -253,7 +258,7 @@ impl Connection {
             flight.last = Some(sent);
             flight.unsent = flight.unsent.saturating_sub(sent.bytes() as u64);
         }
-        Ok(true)
+        Ok(sent.bytes())
     }
 
     /// Receives a part of a reply. Returns whether any byte had come.

@@ -110,6 +110,7 @@ fn with_pools() -> impl IntoIterator<Item = Trial> {
         pool::without_a_gpu_there_is_no_pool,
         pool::kernel_nics_move_payload_between_gpus_and_no_cpu_copies_it,
         pool::kernel_nics_take_no_memory_that_a_cpu_would_copy,
+        pool::kernel_nics_take_no_payload_that_has_missed_the_pool,
         pool::kernel_nics_state_their_rate,
     ]
 }

@@ -5,11 +5,12 @@
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod bench;
 
+use devmem_linux::ethtool::Ethtool;
 use devmem_tcp::cuda;
 
-use crate::far::{Far, pattern};
+use crate::far::{Far, FarMemory, pattern};
 use crate::gpu::{GpuSide, LEN, moved, with_gpus, with_plan};
-use crate::loaded::{Agent, Memory, NOT_SUPPORTED, Range, SUCCESS, paths};
+use crate::loaded::{Agent, BACKEND, Memory, NOT_SUPPORTED, Range, SUCCESS, paths};
 use crate::near::{Near, done};
 use crate::setup::{Parameters, Setup, use_setup};
 use crate::ways::wire;
@@ -196,6 +197,47 @@ pub fn kernel_nics_take_no_memory_that_a_cpu_would_copy() {
     });
 }
 
+/// Returns all of a memory of both sides.
+fn whole(near: &Near, side: &GpuSide, there: &FarMemory, len: usize) -> (Range, Range) {
+    let remote = near.agent.load_region(&near.peer, &there.data);
+    let range = |address, region| Range {
+        address,
+        len: len as u64,
+        region,
+    };
+    let there = range(there.address, remote.expect("a region"));
+    (range(side.address(), side.region), there)
+}
+
+/// As after a reset of the NIC: its flow rules are gone.
+pub fn kernel_nics_take_no_payload_that_has_missed_the_pool() {
+    const TEST: &str = "pool::kernel_nics_take_no_payload_that_has_missed_the_pool";
+    let Some(bench) = Bench::new(TEST) else {
+        return;
+    };
+    with_plan(TEST, "devices=1,udmabuf=1", || {
+        let setup = kernel_nics(&bench);
+        use_setup(setup.clone());
+        let mut far = start_at_peer(&bench, &setup);
+        let near = Near::meet(&mut far, true, &[]);
+        let side = GpuSide::new(&near.agent, LEN, 1);
+        let there = far.gpu(LEN, 2);
+        let read = near.transfer(false, &[whole(&near, &side, &there, LEN)]);
+        assert_eq!(done(&read, None), SUCCESS);
+        side.write(0, &pattern(3, LEN));
+        let mut nic = Ethtool::by_name(&bench.name).expect("the NIC");
+        for rule in nic.rules().expect("its rules") {
+            nic.delete_rule(rule.location).expect("it is removed");
+        }
+        assert_eq!(done(&read, None), BACKEND);
+        assert_eq!(told("near", "staged_bytes"), 0);
+        // The next one connects again, so that the peer is steered again.
+        assert_eq!(done(&read, None), SUCCESS);
+        assert!(side.read(0, LEN) == pattern(2, LEN));
+        far.tell("close");
+    });
+}
+
 /// A read and a write of several pieces on each connection, and how long they take: a figure of the guest's, not of the code.
 pub fn kernel_nics_state_their_rate() {
     const TEST: &str = "pool::kernel_nics_state_their_rate";
@@ -210,19 +252,7 @@ pub fn kernel_nics_state_their_rate() {
         let near = Near::meet(&mut far, true, &[]);
         let side = GpuSide::new(&near.agent, BYTES, 1);
         let there = far.gpu(BYTES, 2);
-        let remote = near.agent.load_region(&near.peer, &there.data);
-        let pair = [(
-            Range {
-                address: side.address(),
-                len: BYTES as u64,
-                region: side.region,
-            },
-            Range {
-                address: there.address,
-                len: BYTES as u64,
-                region: remote.expect("a region"),
-            },
-        )];
+        let pair = [whole(&near, &side, &there, BYTES)];
         for is_write in [false, true] {
             let transfer = near.transfer(is_write, &pair);
             let begun = std::time::Instant::now();

@@ -13,6 +13,9 @@ use crate::segment::{HeaderCopy, Segmenter, finish_checksum, is_kind};
 use crate::stats::DropReason;
 use crate::tx_packet::MAX_PACKET;
 
+/// An Ethernet frame is filled up to 60 bytes, without its own checksum (IEEE 802.3 4A.2.3.2.4), and perhaps tagged after that.
+const PADDED_BYTES: usize = 64;
+
 /// Queue of a frame.
 struct Chosen {
     queue: usize,
@@ -64,9 +67,13 @@ impl Gve {
         if facts.status & gve_defs::desc_dqo::RX_CSUM_L4_ERR != 0 {
             self.rx_stats[chosen.queue].bad_checksum += 1;
         }
-        // Bytes after the length in the headers are padding.
         let (head, rest) = bytes.split_at(headers.header_len);
-        let payload = &rest[..headers.payload_len];
+        let of_packet = &rest[..headers.payload_len];
+        let payload = match bytes.len() <= PADDED_BYTES {
+            true => of_packet,
+            // What follows the packet is no padding, and for the host to judge.
+            false => rest,
+        };
         let ChecksumState::Partial(what) = offload.checksum else {
             let packet = RxPacket {
                 head,
@@ -76,7 +83,7 @@ impl Gve {
             return Ok(self.offer(&packet, chosen.queue, env));
         };
         let mut head = HeaderCopy::new(head);
-        if !finish_checksum(head.as_mut_slice(), payload, what) {
+        if !finish_checksum(head.as_mut_slice(), of_packet, what) {
             // An inner checksum, of a tunnel: the device parses only the outer headers.
             facts.status = 0;
             return self.receive_refused(frame, chosen.queue, facts, env);

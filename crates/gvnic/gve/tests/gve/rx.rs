@@ -57,15 +57,43 @@ fn a_tcp_packet_is_split_after_its_headers() {
 }
 
 #[test]
-fn a_pure_ack_uses_one_buffer_and_has_no_padding() {
-    let (mut bench, mut driver) = one_queue(QueueOptions::default());
-    let mut bytes = Frame::tcp4(0).bytes();
-    let len = bytes.len();
-    bytes.resize(len + 20, 0);
-    let packet = receive_one(&mut bench, &mut driver, &bytes);
-    assert!(packet.split);
-    assert_eq!(packet.frags, [0]);
-    assert_eq!(packet.header, bytes[..len]);
+fn padding_of_short_frames_is_no_payload() {
+    let ack = Frame::tcp4(0).without_timestamps();
+    for (frame, padded) in [(ack.clone(), 60), (ack.tagged(), 64)] {
+        let (mut bench, mut driver) = one_queue(QueueOptions::default());
+        let mut bytes = frame.bytes();
+        let len = bytes.len();
+        assert!(len < padded);
+        bytes.resize(padded, 0);
+        let packet = receive_one(&mut bench, &mut driver, &bytes);
+        assert!(packet.split);
+        assert_eq!(packet.frags, [0]);
+        assert_eq!(packet.header, bytes[..len]);
+    }
+}
+
+#[test]
+fn what_follows_the_packet_in_a_longer_frame_is_left_to_the_host() {
+    let frame = Frame::tcp4(100);
+    for offload in [Offload::default(), partial(&frame)] {
+        let (mut bench, mut driver) = one_queue(QueueOptions::default());
+        let whole = [frame.bytes(), vec![7; 50]].concat();
+        let mut sent = whole.clone();
+        if offload != Offload::default() {
+            sent[..166].copy_from_slice(&frame.unfinished());
+        }
+        let packet = receive_one_with(&mut bench, &mut driver, &sent, offload);
+        assert!(packet.split);
+        assert_eq!(packet.frame(), whole);
+        assert_eq!(packet.status & RX_CSUM_L4_ERR, 0);
+    }
+}
+
+fn partial(frame: &Frame) -> Offload {
+    Offload {
+        checksum: ChecksumState::Partial(frame.checksum()),
+        gso: None,
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub struct Frame {
     pub flags: TcpFlags,
     pub udp: bool,
     pub vlan: Option<u16>,
+    pub has_timestamps: bool,
     pub payload: Vec<u8>,
 }
 
@@ -42,6 +43,7 @@ impl Frame {
             flags: TcpFlags::ACK | TcpFlags::PSH,
             udp: false,
             vlan: None,
+            has_timestamps: true,
             payload: pattern(payload_len),
         }
     }
@@ -75,6 +77,13 @@ impl Frame {
     pub fn tagged(self) -> Self {
         Self {
             vlan: Some(7),
+            ..self
+        }
+    }
+
+    pub fn without_timestamps(self) -> Self {
+        Self {
+            has_timestamps: false,
             ..self
         }
     }
@@ -164,10 +173,12 @@ impl Frame {
             window: 512,
             urgent: 0,
             options: TcpOptions {
-                timestamps: Some(Timestamps { value: 1, echo: 2 }),
+                timestamps: self
+                    .has_timestamps
+                    .then_some(Timestamps { value: 1, echo: 2 }),
                 ..TcpOptions::default()
             },
-            header_len: 32,
+            header_len: if self.has_timestamps { 32 } else { 20 },
         }
     }
 }

@@ -68,7 +68,7 @@ impl Wires {
     }
 
     /// Looks at what sending, or receiving payload, has come to. Connections end in any order, and why the peer has ended them is what its last record says: a
-    /// failure counts when the control connection ends without one.
+    /// failure of another connection counts only if the control connection brings neither that nor its own end in time.
     pub(crate) fn moved(&mut self, moved: Result<bool, Broken>) -> Result<bool, Broken> {
         match moved {
             Err(broken @ (Broken::Ended | Broken::Connection(_))) => {

@@ -404,6 +404,17 @@ def test_processes_that_read_one_list_do_not_disturb_each_other():
     os.close(fd)
 
 
+def test_messages_that_were_sent_before_the_end_arrive():
+    """The other process ends without having read what this one sent: which memories are free."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.send(b"the end of the load")
+    ours.send(bytes(8))
+    theirs.close()
+    assert _shared._received(ours) == (b"the end of the load", [])
+    assert _shared._received(ours) == (b"", [])
+    ours.close()
+
+
 def test_a_rank_that_dies_does_not_hold_the_others_up(large):
     # All of them stop with one tensor, and with so little memory nobody goes on before the others do.
     options = {"memory_limit": 2_100_000, "stop": True}

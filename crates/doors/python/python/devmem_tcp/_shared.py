@@ -186,7 +186,7 @@ class _Peer:
         """Receives a message, with its descriptors. The end of the other process ends the wait, too."""
         self.connection.settimeout(None if deadline is None else max(deadline - time.monotonic(), 0.001))
         try:
-            data, fds, _flags, _address = socket.recv_fds(self.connection, _MESSAGE, 1)
+            data, fds = _received(self.connection)
         except TimeoutError:
             raise _timed_out("another process of the load does not answer") from None
         except OSError:
@@ -241,6 +241,16 @@ class _Peer:
             if fd is not None:
                 os.close(fd)
         self.connection.close()
+
+
+def _received(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """Receives a message, with its descriptors; an empty one at the end."""
+    try:
+        data, fds, _flags, _address = socket.recv_fds(connection, _MESSAGE, 1)
+    except ConnectionResetError:
+        # Linux tells first, and once, that the other process has ended without having read everything. What it sent before is still there.
+        data, fds, _flags, _address = socket.recv_fds(connection, _MESSAGE, 1)
+    return data, fds
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
@@ -498,7 +508,7 @@ class _Follower:
     def take(self, timeout: float) -> tuple[str, Tensor] | bool | None:
         self._peer.connection.settimeout(timeout)
         try:
-            data, fds, _flags, _address = socket.recv_fds(self._peer.connection, _MESSAGE, 1)
+            data, fds = _received(self._peer.connection)
         except TimeoutError:
             return None
         except OSError as error:

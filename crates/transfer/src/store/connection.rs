@@ -21,9 +21,11 @@ use crate::parallel::{Connected, Pace, is_not_ready, retry};
 const SEND_BYTES: usize = 256 << 10;
 /// Bytes that are sent in one turn, more or less: then replies are looked for. What they let a session send may go before what waits.
 const TURN_BYTES: usize = 1 << 20;
-/// Most parts of replies that are received in one turn: what they let a session send leaves together.
-const TURN_REPLIES: usize = 64;
-/// Most frags of a reply, which is shorter than one packet.
+/// Most bytes of one receive: many replies, which have no payload.
+const RECEIVE_BYTES: usize = 4 << 10;
+/// Most receives of one turn: what they let a session send leaves together.
+const TURN_RECEIVES: usize = 16;
+/// Most frags of one receive.
 const BATCH_FRAGS: usize = 16;
 
 /// A connection.
@@ -35,7 +37,9 @@ pub(crate) struct Connection {
     /// When it was made.
     pub(crate) since: Moment,
     batch: RxBatch,
+    /// Received bytes, of which the session has the first ones.
     text: Vec<u8>,
+    given: usize,
     /// What is being sent.
     sending: Sending,
     /// Requests without a reply, by their name.
@@ -107,6 +111,7 @@ impl Connection {
             since,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
+            given: 0,
             sending: Sending::default(),
             flights: BTreeMap::new(),
             leaving: VecDeque::new(),
@@ -155,7 +160,7 @@ impl Connection {
         let completed = self.completions.try_next();
         completed.map_err(|error| Fault::Broken(error.to_string()))?;
         let mut moved = self.send(tx)?;
-        for _ in 0..TURN_REPLIES {
+        for _ in 0..TURN_RECEIVES {
             if !self.receive()? {
                 break;
             }
@@ -261,25 +266,40 @@ impl Connection {
         Ok(sent.bytes())
     }
 
-    /// Receives a part of a reply. Returns whether any byte had come.
+    /// Receives what has come of replies. Returns whether that was anything.
     fn receive(&mut self) -> Result<bool, Fault> {
-        let missing = self.session.missing();
-        if missing == 0 {
-            return Ok(false);
+        let given = self.give()?;
+        if self.session.missing() == 0 {
+            return Ok(given);
         }
-        let received = match self.stream.recv_at_most(&mut self.batch, missing) {
+        let received = match self.stream.recv_at_most(&mut self.batch, RECEIVE_BYTES) {
             Ok(0) => return Err(self.session.on_end()),
             Ok(received) => received,
-            Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(false),
+            Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(given),
             Err(error) => return Err(of_receive(error)),
         };
         self.text.resize(received, 0);
+        self.given = 0;
         let copied = self.batch.copy_to(&mut self.text);
         copied.map_err(|error| of_receive(error.into()))?;
         let released = self.batch.release();
         released.map_err(|error| Fault::Broken(error.to_string()))?;
-        self.session.on_text(&self.text)?;
+        self.give()?;
         Ok(true)
+    }
+
+    /// Gives the session received bytes, as far as it awaits replies. Returns whether that was any.
+    fn give(&mut self) -> Result<bool, Fault> {
+        let before = self.given;
+        while let rest @ [_, ..] = &self.text[self.given..] {
+            let now = &rest[..rest.len().min(self.session.missing())];
+            if now.is_empty() {
+                break;
+            }
+            self.given += now.len();
+            self.session.on_text(now)?;
+        }
+        Ok(self.given > before)
     }
 
     /// Returns a request that was acknowledged, once.

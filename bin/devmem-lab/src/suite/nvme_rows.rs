@@ -345,13 +345,17 @@ pub fn kernels_host(context: &Context) -> anyhow::Result<Seen> {
     command.arg(disk(1));
     let _target = Helper::start(&mut command)?;
     let connected = KernelsHost::connect(host)?;
-    let device = connected.device()?;
-    ensure!(fs::read(&device)? == bytes, "the kernel reads other bytes");
+    let mut device = connected.device()?;
+    let mut read = Vec::new();
+    device
+        .read_to_end(&mut read)
+        .context("read by the kernel")?;
+    ensure!(read == bytes, "the kernel reads other bytes");
     let other = reversed(&bytes);
-    let mut writer = File::options().write(true).open(&device)?;
-    writer.write_all(&other)?;
-    writer.sync_all().context("flush")?;
-    drop((writer, connected));
+    device.rewind()?;
+    device.write_all(&other).context("write by the kernel")?;
+    device.sync_all().context("flush")?;
+    drop((device, connected));
     ensure!(
         fs::read(disk(1))? == other,
         "the kernel has written other bytes"
@@ -390,15 +394,20 @@ impl KernelsHost {
         }
     }
 
-    /// Waits for the block device of the namespace.
-    fn device(&self) -> anyhow::Result<PathBuf> {
+    /// Waits for the block device of the namespace. Its file is there before the device can be opened: until then ENXIO is the answer
+    /// (linux block/genhd.c `__add_disk`).
+    fn device(&self) -> anyhow::Result<File> {
         let device = Path::new("/dev").join(format!("{}n1", self.0));
         let start = Instant::now();
-        while !device.exists() {
-            ensure!(start.elapsed() < STUCK, "the kernel finds no namespace");
-            thread::sleep(POLL_INTERVAL);
+        loop {
+            match File::options().read(true).write(true).open(&device) {
+                Ok(opened) => return Ok(opened),
+                Err(error) if start.elapsed() > STUCK => {
+                    return Err(error).context("the kernel finds no namespace");
+                }
+                Err(_) => thread::sleep(POLL_INTERVAL),
+            }
         }
-        Ok(device)
     }
 }
 

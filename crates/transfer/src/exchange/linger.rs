@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use devmem_tcp::Stream;
+
 use super::budget::Budget;
 use super::control::Control;
 use super::data::DataStream;
@@ -81,7 +83,11 @@ impl Lingering {
             return false;
         }
         self.next_look = now + LOOK_INTERVAL;
-        let control = self.control.stream.tcp_info();
-        control.is_some_and(|info| info.retransmits >= UNANSWERED)
+        let data = self.data.iter().map(|data| &data.stream);
+        let infos = data
+            .chain([&self.control.stream])
+            .filter_map(Stream::tcp_info);
+        let mut waiting = infos.filter(|info| info.unacked > 0).peekable();
+        waiting.peek().is_some() && waiting.all(|info| info.retransmits >= UNANSWERED)
     }
 }

@@ -70,7 +70,7 @@ pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::checksum::{
     Compared, Crc32c, NoSum, RunningSum, StoredSum, SumKind, SumValue, Xxh3,
 };
-pub use crate::parallel::Progress;
+pub use crate::parallel::{Cause, Progress, Remedy, Setting};
 pub use coming::ArrivalCounter;
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};

@@ -164,6 +164,7 @@ fn loader(client: &Client<'_>, job: &LoadJob) -> Loader {
 pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::interrupted(),
+        LoadError::NoFamily { .. } => (error.reason(), "give it one: --addr ADDR/LEN".to_owned()),
         LoadError::Connect { address, source } => match source.kind() {
             ErrorKind::NetworkUnreachable => (
                 format!("there is no route to {}", address.ip()),

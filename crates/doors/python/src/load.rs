@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, Netdev as Nic};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, GoOn, HttpRequest, LoadError, Loader, Metadata, Origin,
+    Checkpoint, CheckpointError, GoOn, HttpRequest, LoadError, Loader, Metadata, Origin, Remedy,
     SecretError, Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
 };
 use pyo3::exceptions::PyUserWarning;
@@ -298,8 +298,8 @@ impl Tls {
 impl From<TlsError> for Error {
     fn from(error: TlsError) -> Self {
         match &error {
-            TlsError::Read { source, .. } => of_read(source, error.to_string()),
-            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+            TlsError::Read { source, .. } => of_read(source, error.reason()),
+            _ => invalid(error.reason(), error.remedy()),
         }
     }
 }
@@ -312,14 +312,19 @@ fn of_read(source: &std::io::Error, text: String) -> Error {
         _ => ErrorKind::InvalidInput,
     };
     let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
-    Error::of_load(kind, errno, text)
+    Error::of_load(kind, errno, text, None)
+}
+
+/// Returns the error of an argument of a load.
+fn invalid(reason: String, remedy: Option<Remedy>) -> Error {
+    Error::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, reason, remedy)
 }
 
 impl From<SecretError> for Error {
     fn from(error: SecretError) -> Self {
         match &error {
-            SecretError::Read { source, .. } => of_read(source, error.to_string()),
-            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+            SecretError::Read { source, .. } => of_read(source, error.reason()),
+            _ => invalid(error.reason(), error.remedy()),
         }
     }
 }
@@ -384,7 +389,7 @@ pub(crate) fn view_of(
 }
 
 fn of_url(error: UrlError) -> Error {
-    Error::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
+    invalid(error.reason(), error.remedy())
 }
 
 impl From<CheckpointError> for Error {
@@ -399,14 +404,14 @@ impl From<CheckpointError> for Error {
             }
             _ => (ErrorKind::Other, Errno::EIO),
         };
-        Self::of_load(kind, errno.0, error.to_string())
+        Self::of_load(kind, errno.0, error.reason(), error.remedy())
     }
 }
 
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
         let (kind, errno) = verdict(&error);
-        Self::of_load(kind, errno.0, error.to_string())
+        Self::of_load(kind, errno.0, error.reason(), error.remedy())
     }
 }
 

@@ -22,7 +22,7 @@ use super::loaded::Loaded;
 use super::loader::Loader;
 use super::part::Part;
 use super::source::Source;
-use crate::parallel::Progress;
+use crate::parallel::{Cause, Progress, Remedy, displays_remedy};
 pub use header::HeaderError;
 use header::{Described, Header, Unparsed};
 pub use limits::CheckpointLimit;
@@ -57,10 +57,8 @@ pub struct Tensor {
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The file or a part of it could not be loaded.
-    #[error(transparent)]
     Load(#[from] LoadError),
     /// A header is invalid.
-    #[error("{file} is no safetensors file: {source}")]
     Header {
         /// URL of the file.
         file: String,
@@ -68,17 +66,13 @@ pub enum CheckpointError {
         source: HeaderError,
     },
     /// The index of the shards is invalid.
-    #[error("{file} is no index of safetensors files: {problem}")]
     Index {
         /// URL of the index.
         file: String,
         /// The mistake.
-        problem: String,
+        problem: Cause,
     },
     /// A file lacks a tensor that the index places in it.
-    #[error(
-        "{file} has no tensor {name:?}, which the index says it has\n  index and shards are not those of one checkpoint"
-    )]
     Missing {
         /// Name of the tensor.
         name: String,
@@ -86,17 +80,11 @@ pub enum CheckpointError {
         file: String,
     },
     /// The server does not tell the size of a file.
-    #[error(
-        "the server does not tell the size of {file}\n  use a server that does: nginx, or an object store"
-    )]
     NoSize {
         /// URL of the file.
         file: String,
     },
     /// The description of the checkpoint is too large to be read into host memory.
-    #[error(
-        "the checkpoint with {file} is too large to be described: {source}\n  load its files one by one"
-    )]
     Limit {
         /// URL of the file with which it is too large.
         file: String,
@@ -104,11 +92,45 @@ pub enum CheckpointError {
         source: CheckpointLimit,
     },
     /// The tensors need more memory than there is in this address space.
-    #[error(
-        "the tensors do not fit into memory\n  load the file to a file: its tensors need not fit then"
-    )]
     TooLarge,
 }
+
+impl CheckpointError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Load(error) => error.reason(),
+            Self::Header { file, source } => format!("{file} is no safetensors file: {source}"),
+            Self::Index { file, problem } => {
+                format!("{file} is no index of safetensors files: {problem}")
+            }
+            Self::Missing { name, file } => {
+                format!("{file} has no tensor {name:?}, which the index says it has")
+            }
+            Self::NoSize { file } => format!("the server does not tell the size of {file}"),
+            Self::Limit { file, source } => {
+                format!("the checkpoint with {file} is too large to be described: {source}")
+            }
+            Self::TooLarge => "the tensors do not fit into memory".to_owned(),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let remedy = match self {
+            Self::Load(error) => return error.remedy(),
+            Self::Header { source, .. } => return source.remedy().map(Remedy::from),
+            Self::Index { problem, .. } => return problem.remedy().cloned(),
+            Self::Missing { .. } => "index and shards are not those of one checkpoint",
+            Self::NoSize { .. } => "use a server that does: nginx, or an object store",
+            Self::Limit { .. } => "load its files one by one",
+            Self::TooLarge => "load the file to a file: its tensors need not fit then",
+        };
+        Some(remedy.into())
+    }
+}
+
+displays_remedy!(CheckpointError);
 
 impl From<UrlError> for CheckpointError {
     fn from(error: UrlError) -> Self {

@@ -205,7 +205,7 @@ fn a_server_must_prove_who_it_is() {
     let unknown = refused(request(&url, &other));
     assert!(unknown.starts_with("localhost: "), "{unknown}");
     assert!(unknown.contains("signed by no authority"), "{unknown}");
-    assert!(unknown.contains("--cacert"), "{unknown}");
+    assert!(unknown.contains("`TlsOptions::authorities`"), "{unknown}");
     let namesake = refused(request(&url, &Authority::new()));
     assert!(namesake.contains("same name and another key"), "{namesake}");
     assert_eq!(server.requests(), 0, "nothing is asked before");

@@ -47,7 +47,7 @@ impl Contents {
             Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
             Err(CheckpointError::Load(error)) => Err(failure(error, &Origin::Http(request), stop)),
             // One that has its own remedy keeps it.
-            Err(error @ CheckpointError::Header { .. }) if !error.to_string().contains('\n') => {
+            Err(error @ CheckpointError::Header { .. }) if error.remedy().is_none() => {
                 let failure = Failure::from(error);
                 Err(failure.with_remedy("--to FILE loads a file of any format"))
             }

@@ -632,6 +632,9 @@ class Stored:
     def seconds(self) -> float:
         """The time, in seconds."""
 
+def _remedies() -> list[str]:
+    """Returns all remedies that have words of Python, for the tests."""
+
 def list_subsystems(url: str, nic: Netdev | None = None) -> list[Subsystem]:
     """Lists the NVMe subsystems that the host of `url` ("nvme://HOST") names, or the one that `url` names, with their namespaces and the
     sizes of those. Without `nic`, the kernel's sockets are used.

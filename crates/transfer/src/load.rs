@@ -83,8 +83,8 @@ pub use origin::Origin;
 pub use part::Part;
 pub use partial::{FileVersion, PartialError, PartialFile};
 pub use safetensors::{
-    Checkpoint, CheckpointError, CheckpointLimit, Destination, HeaderError, Metadata, Selected,
-    SelectionError, Tensor,
+    Checkpoint, CheckpointError, CheckpointLimit, ComparedFile, Destination, HeaderError, Metadata,
+    Selected, SelectionError, Tensor,
 };
 pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;

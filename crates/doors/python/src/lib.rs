@@ -33,6 +33,7 @@ mod source;
 mod stored;
 mod stream;
 mod subsystems;
+mod sums;
 mod target;
 mod tensor;
 mod view;

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::interrupt::interruptible;
 use crate::netdev::Netdev;
 use crate::source::Source;
+use crate::sums;
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -44,10 +45,13 @@ const BIND_BYTES: usize = 64 << 20;
 /// that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
 /// also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
 /// in the file.
+///
+/// With `checksums=True` the bytes of each file are compared with the checksum that its server has (the fields x-goog-hash and x-amz-checksum-*): DataLostError, if they
+/// differ, and NotSupportedError, if there is none to compare, or an index names only some tensors of a file.
 #[pyfunction]
 #[pyo3(signature = (
     url, nic=None, *, device="cpu", bind=None, connections=None, idle_limit=30.0, headers=None, headers_file=None, user=None,
-    password=None, password_file=None, cacert=None, cert=None, key=None, verify=true
+    password=None, password_file=None, cacert=None, cert=None, key=None, verify=true, checksums=false
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load_safetensors<'py>(
@@ -67,6 +71,7 @@ pub(crate) fn load_safetensors<'py>(
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
     verify: bool,
+    checksums: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let idle_limit = checked_limit(connections, idle_limit)?;
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
@@ -94,6 +99,9 @@ pub(crate) fn load_safetensors<'py>(
         let checkpoint = Checkpoint::open_while(&loader, request, go_on)?;
         let memory = device.alloc(checkpoint.memory_bytes())?;
         checkpoint.load(&loader, &memory, &mut |_| go_on())?;
+        if checksums {
+            sums::check(&checkpoint, &loader, &memory, go_on)?;
+        }
         let tensors = checkpoint.tensors().to_vec();
         Ok((memory, tensors, checkpoint.metadata().to_vec()))
     })?;

@@ -239,6 +239,8 @@ pub enum LoadError {
     Cancelled,
     /// The payload could not be copied to its place.
     Gather(Error),
+    /// The checksum of bytes in memory could not be computed.
+    Digest(Error),
     /// The receiver of the payload failed.
     Caller(io::Error),
     /// The NIC refused to receive.
@@ -276,6 +278,9 @@ impl LoadError {
             Self::NoRoom(error) => format!("read the description of the checkpoint: {error}"),
             Self::Cancelled => "the load was cancelled".to_owned(),
             Self::Gather(error) => format!("copy to the place of the payload: {}", error.reason()),
+            Self::Digest(error) => {
+                format!("compute the checksum of the memory: {}", error.reason())
+            }
             Self::Caller(error) => error.to_string(),
             Self::Recv(error) => format!("receive: {}", error.reason()),
             Self::Send(error) => format!("send a request: {}", error.reason()),
@@ -336,6 +341,7 @@ impl LoadError {
             Self::Status { remedy, .. } => return remedy.clone(),
             Self::Route(error)
             | Self::Gather(error)
+            | Self::Digest(error)
             | Self::Send(error)
             | Self::Connect { source: error, .. } => return error.remedy().map(Remedy::Library),
             Self::Recv(error) => return error.remedy().map(Remedy::Library),

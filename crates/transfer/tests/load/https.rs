@@ -247,7 +247,7 @@ fn a_client_shows_its_certificate_to_the_origin_alone() {
     let url = server.url("localhost", "/file");
     let without = refused(request(&url, &authority));
     assert!(without.contains("certificate of this client"), "{without}");
-    assert!(without.contains("--cert FILE --key FILE"), "{without}");
+    assert!(without.contains("`TlsOptions::identity`"), "{without}");
 
     let own = clients.sign("client", &["a client"]);
     let options = TlsOptions::new().authorities(authority.file());

@@ -23,6 +23,9 @@ use crate::ports::{EphemeralPorts, LocalPorts};
 use crate::random::Secret;
 use crate::tuple::four_tuple;
 
+/// Consecutive timeouts after which nobody waits for the answer to an orphan.
+const UNANSWERED: u8 = 2;
+
 /// One slot of the table.
 #[derive(Debug)]
 struct Slot {
@@ -200,10 +203,13 @@ impl Sockets {
         self.orphans
     }
 
-    /// Returns whether a connection that no program holds waits for acknowledgements: of data, or of its FIN.
+    /// Returns whether a connection that no program holds waits for acknowledgements: of data, or of its FIN. One whose peer does not
+    /// answer does not count.
     pub(crate) fn has_unacknowledged_orphan(&self) -> bool {
         let is_one = |it: &ConnectionSocket| {
-            it.holder() == Holder::Nobody && it.conn.state() != StateKind::FinWait2
+            it.holder() == Holder::Nobody
+                && it.conn.state() != StateKind::FinWait2
+                && it.conn.retransmits() < UNANSWERED
         };
         let mut connections = self
             .table

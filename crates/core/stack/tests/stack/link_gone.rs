@@ -211,3 +211,23 @@ fn packets_that_had_arrived_are_received_first_also_by_several_polls() {
         assert_eq!(ended, Err(RecvError::Connection(TcpError::LinkGone)));
     }
 }
+
+#[test]
+fn nobody_waits_for_the_answer_of_a_peer_that_has_vanished() {
+    let mut world = World::new();
+    let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
+    let listener = world.theirs.listen(any, 4).unwrap();
+    let (open, _theirs) = world.connected(listener);
+    // The link stays, and the other stack is not polled any more.
+    let World { mut ours, now, .. } = world;
+    ours.close(open).unwrap();
+    let mut run_for = |duration: Duration| {
+        let step = Duration::from_millis(10);
+        for steps in 1..=u32::try_from(duration.as_millis() / step.as_millis()).unwrap() {
+            ours.poll(now + steps * step);
+        }
+        (ours.has_unacknowledged_orphan(), ours.stats().orphans)
+    };
+    assert_eq!(run_for(Duration::from_millis(100)), (true, 1));
+    assert_eq!(run_for(Duration::from_secs(2)), (false, 1));
+}

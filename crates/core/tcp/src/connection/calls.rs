@@ -252,6 +252,13 @@ impl<P: Payload> Connection<P> {
         }
     }
 
+    /// Returns the consecutive timeouts of the retransmission timer without an answer.
+    #[must_use]
+    pub fn retransmits(&self) -> u8 {
+        self.synchronized()
+            .map_or(0, |open| open.sender.retransmits())
+    }
+
     /// Returns the timeouts in a row of a connection that opened with Fast Open (RFC 7413); `None` for another.
     #[must_use]
     pub fn early_timeouts(&self) -> Option<u8> {

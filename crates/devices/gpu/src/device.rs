@@ -1,5 +1,7 @@
 //! An opened device, and its copies.
 
+mod crc32c;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,6 +19,7 @@ use crate::sys::copies::{CopyKind, RawCopy};
 use crate::sys::lanes::Lanes;
 use crate::sys::memory::{DeviceMemory, Registration, out_of_range};
 use crate::sys::piece_copier::PieceCopier;
+use crate::sys::shared::SharedWords;
 
 /// A GPU: cheap to clone. It is closed when the last handle, and the last memory of it, has been dropped.
 #[derive(Clone)]
@@ -149,6 +152,17 @@ impl Device {
         Allocation::adjacent(self, sizes)
     }
 
+    /// Allocates host memory of `words` words that the device reads where it is.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: there are no words, or the driver refuses.
+    pub fn alloc_shared(&self, words: usize) -> Result<SharedWords, GpuError> {
+        let size = words.checked_mul(size_of::<u64>()).filter(|size| *size > 0);
+        size.ok_or(GpuError::Size { size: words })?;
+        Ok(SharedWords::alloc(&self.engine.lanes, words)?)
+    }
+
     /// Allocates `size` bytes, rounded up to whole pages, for the library, which binds, gathers and copies them.
     ///
     /// # Errors
@@ -231,20 +245,17 @@ impl Engine {
     /// Returns the copy with addresses; `None` for memory of others, and ranges outside of it.
     fn raw<'a>(&self, copy: &DeviceCopy<'a>) -> Option<RawCopy<'a>> {
         match *copy {
-            DeviceCopy::In { from, to, len } => RawCopy::staged(
-                CopyKind::In,
-                self.host_side(from)?,
-                self.device_side(to)?,
-                len,
-            ),
-            DeviceCopy::Out { from, to, len } => RawCopy::staged(
-                CopyKind::Out,
-                self.host_side(to)?,
-                self.device_side(from)?,
-                len,
-            ),
+            DeviceCopy::In { from, to, len } => {
+                let (host, at) = self.host_side(from)?;
+                host.copy(CopyKind::In, at, self.device_side(to)?, len)
+            }
+            DeviceCopy::Out { from, to, len } => {
+                let (host, at) = self.host_side(to)?;
+                host.copy(CopyKind::Out, at, self.device_side(from)?, len)
+            }
             DeviceCopy::Within { from, to, len } => {
-                RawCopy::within(self.device_side(from)?, self.device_side(to)?, len)
+                let (memory, at) = self.device_side(from)?;
+                memory.copy_within(at, self.device_side(to)?, len)
             }
         }
     }

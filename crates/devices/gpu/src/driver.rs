@@ -4,10 +4,9 @@ use std::fmt;
 
 pub use crate::sys::copies::{CopyBatch, RawCopy};
 pub use crate::sys::driver::Driver;
-pub use crate::sys::export::Export;
 pub use crate::sys::functions::{
-    AllocationExport, DevicePtr, Function, Functions, MemExport, Name, Names, RawDevice, RawEvent,
-    RawStream, SUCCESS, Status,
+    AllocationExport, DevicePtr, Export, Function, Functions, MemExport, Name, Names, RawDevice,
+    RawEvent, RawStream, SUCCESS, Status,
 };
 pub use crate::sys::kernel::{Kernel, KernelFunctions, KernelNames, RawFunction, RawModule};
 pub use crate::sys::library::Library;

@@ -21,7 +21,6 @@
 //! processes.
 
 mod allocation;
-mod crc32c;
 mod device;
 pub mod driver;
 mod error;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use netmem::{DeviceError, DeviceState, Exporter};
 
-use super::kernel::Module;
 use super::memory::out_of_range;
+use super::module::Module;
 use crate::allocation::Allocation;
 use crate::device::Device;
 use crate::error::GpuError;

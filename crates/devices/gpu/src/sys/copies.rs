@@ -3,7 +3,7 @@
 // UNSAFETY: none in this file, but its types are part of the proof: only checked ranges become addresses here.
 
 use super::functions::{DevicePtr, RawStream};
-use super::memory::{DeviceMemory, Registration};
+use super::revocation::Revocation;
 
 /// A copy between checked ranges. The memory outlives it: owners wait for the lanes when they are dropped.
 #[derive(Debug)]
@@ -12,8 +12,8 @@ pub struct RawCopy<'a> {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) len: usize,
-    /// The device's memory; of a copy from or to the host, twice the same.
-    memories: [&'a DeviceMemory; 2],
+    /// Those of the device's memories; of a copy from or to the host, twice the same.
+    revocations: [&'a Revocation; 2],
 }
 
 /// Copies for a stream of their device, which exists. Both sides of each stay allocated until the stream is done; host memory is
@@ -65,50 +65,25 @@ impl<'a> RawCopy<'a> {
         self.len
     }
 
-    /// Returns a copy between registered host memory and the device.
-    pub(crate) fn staged(
-        kind: CopyKind,
-        (host, host_at): (&Registration, usize),
-        (memory, device_at): (&'a DeviceMemory, usize),
-        len: usize,
-    ) -> Option<Self> {
-        let (host, device) = (host.at(host_at, len)?, memory.at(device_at, len)?);
-        let (from, to) = match kind {
-            CopyKind::Out => (device, host),
-            CopyKind::In | CopyKind::Within => (host, device),
-        };
-        Some(Self::new(kind, from, to, len, [memory, memory]))
-    }
-
-    /// Returns a copy within the memory of a device.
-    pub(crate) fn within(
-        (from, from_at): (&'a DeviceMemory, usize),
-        (to, to_at): (&'a DeviceMemory, usize),
-        len: usize,
-    ) -> Option<Self> {
-        let memories = [from, to];
-        let (from, to) = (from.at(from_at, len)?, to.at(to_at, len)?);
-        Some(Self::new(CopyKind::Within, from, to, len, memories))
-    }
-
     /// Returns whether no copy of one of the memories may begin. To be asked under the lock of the lane.
     pub(super) fn is_revoked(&self) -> bool {
-        self.memories.iter().any(|memory| memory.is_revoked())
+        self.revocations.iter().any(|of| of.is_revoked())
     }
 
+    /// Returns the copy between ranges that were checked.
     pub(super) fn new(
         kind: CopyKind,
         from: u64,
         to: u64,
         len: usize,
-        memories: [&'a DeviceMemory; 2],
+        revocations: [&'a Revocation; 2],
     ) -> Self {
         Self {
             kind,
             from,
             to,
             len,
-            memories,
+            revocations,
         }
     }
 }

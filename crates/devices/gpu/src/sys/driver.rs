@@ -8,8 +8,7 @@ use std::ffi::c_int;
 use netmem::{DeviceError, DeviceState};
 
 use super::copies::CopyBatch;
-use super::export::Export;
-use super::functions::{DevicePtr, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
+use super::functions::{DevicePtr, Export, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
 use super::kernel::Kernel;
 use crate::driver::{Loaded, Opened, Pointer, is_fatal};
 

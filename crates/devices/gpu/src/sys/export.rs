@@ -10,18 +10,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use netmem::DeviceError;
 
-use super::functions::{AllocationExport, DevicePtr, Function, MemExport, SUCCESS, Status};
+use super::functions::{AllocationExport, DevicePtr, Export, Function, MemExport, SUCCESS, Status};
 use super::memory::{DeviceMemory, out_of_range};
 use crate::driver::Driver;
-
-/// The function by which a library exports memory.
-#[derive(Clone, Copy, Debug)]
-pub enum Export {
-    /// It exports a range, with the flags to try in this order.
-    Range(Function<MemExport>, &'static [u64]),
-    /// It exports the allocation that a range is in.
-    Allocation(Function<AllocationExport>),
-}
 
 /// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, hipMemRangeHandleTypeDmaBufFd.
 const DMA_BUF: c_int = 1;

@@ -31,6 +31,15 @@ pub type MemExport = unsafe extern "C" fn(*mut c_int, DevicePtr, usize, c_int, u
 /// Exports the allocation that a range is in: address, bytes, room for a descriptor and for the offset of the range.
 pub type AllocationExport = unsafe extern "C" fn(DevicePtr, usize, *mut c_int, *mut u64) -> Status;
 
+/// The function by which a library exports memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Export {
+    /// It exports a range, with the flags to try in this order.
+    Range(Function<MemExport>, &'static [u64]),
+    /// It exports the allocation that a range is in.
+    Allocation(Function<AllocationExport>),
+}
+
 /// A function in the table of a vendor.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {

@@ -3,7 +3,6 @@
 // UNSAFETY: a call of the driver with a stream of the application.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,8 +13,7 @@ use super::context::{Context, Current};
 use super::copies::RawCopy;
 use super::functions::RawStream;
 use super::lane::{EVENTS, LaneState};
-use super::memory::{DeviceMemory, revoked};
-use crate::device::Device;
+use super::revocation::{Revocation, revoked};
 use crate::error::GpuError;
 
 /// What remains to be started of copies.
@@ -146,15 +144,15 @@ impl Lanes {
         self.note(copied)
     }
 
-    /// Starts work on memory of the device in the lane for gathering, on its stream, and waits for it.
+    /// Starts work on memories of the device in the lane for gathering, on its stream, and waits for it.
     pub(crate) fn run_and_wait(
         &self,
-        memories: [&DeviceMemory; 2],
+        revocations: [&Revocation; 2],
         start: impl FnOnce(&Current<'_>, RawStream) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         let current = self.enter()?;
         let state = self.lane(Lane::Gather);
-        if memories.into_iter().any(DeviceMemory::is_revoked) {
+        if revocations.into_iter().any(Revocation::is_revoked) {
             return Err(revoked());
         }
         let done = start(&current, state.stream()).and_then(|()| state.wait_all(&current));
@@ -195,7 +193,7 @@ impl Lanes {
     /// # Safety
     ///
     /// `stream` is a stream of this device that exists, null or one of the driver's special handles.
-    pub(crate) unsafe fn hold_stream(
+    pub(super) unsafe fn hold_stream(
         &self,
         fence: Fence,
         stream: RawStream,
@@ -221,7 +219,7 @@ impl Lanes {
     /// # Safety
     ///
     /// As for [`hold_stream`](Self::hold_stream).
-    unsafe fn synchronize_stream(&self, stream: RawStream) -> Result<(), DeviceError> {
+    pub(super) unsafe fn synchronize_stream(&self, stream: RawStream) -> Result<(), DeviceError> {
         let current = self.enter()?;
         let synchronize = current.driver.loaded().functions.stream_synchronize;
         // SAFETY: the stream exists, by the contract.
@@ -240,39 +238,6 @@ impl Drop for Lanes {
             let lane = lane.get_mut().unwrap_or_else(PoisonError::into_inner);
             lane.destroy(&current);
         }
-    }
-}
-
-impl Device {
-    /// Makes a stream of the application wait for copies of this device, so that kernels on it see their bytes; the CPU does
-    /// not wait.
-    ///
-    /// # Errors
-    ///
-    /// [`GpuError`] of the driver.
-    ///
-    /// # Safety
-    ///
-    /// `stream` is a stream of this device (a CUstream of its primary context, a hipStream_t) that exists, or one of the driver's
-    /// special handles.
-    pub unsafe fn hold_stream(&self, fence: Fence, stream: *mut c_void) -> Result<(), GpuError> {
-        // SAFETY: the contract is the same.
-        Ok(unsafe { self.engine.lanes.hold_stream(fence, stream) }?)
-    }
-
-    /// Waits until the work of a stream of the application is done; null is the default stream. Memory that the stream works on
-    /// may be adopted then.
-    ///
-    /// # Errors
-    ///
-    /// [`GpuError`] of the driver, or of a kernel on the stream.
-    ///
-    /// # Safety
-    ///
-    /// As for [`hold_stream`](Self::hold_stream), or `stream` is null.
-    pub unsafe fn synchronize_stream(&self, stream: *mut c_void) -> Result<(), GpuError> {
-        // SAFETY: the contract is the same.
-        Ok(unsafe { self.engine.lanes.synchronize_stream(stream) }?)
     }
 }
 

@@ -6,13 +6,13 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use netmem::{DeviceError, DeviceState, HostWindow};
 
 use super::copies::{CopyKind, RawCopy};
 use super::functions::{DevicePtr, SUCCESS};
 use super::lanes::Lanes;
+use super::revocation::Revocation;
 
 /// CU_MEMHOSTREGISTER_PORTABLE and _DEVICEMAP, hipHostRegisterPortable and hipHostRegisterMapped: for all devices, whose kernels access it, too.
 const REGISTER_FLAGS: u32 = 1 | 2;
@@ -27,7 +27,7 @@ pub(crate) struct DeviceMemory {
     address: DevicePtr,
     len: usize,
     owner: Owner,
-    is_revoked: AtomicBool,
+    revocation: Revocation,
     pub(crate) lanes: Arc<Lanes>,
 }
 
@@ -56,7 +56,7 @@ impl DeviceMemory {
             address,
             len,
             owner,
-            is_revoked: AtomicBool::new(false),
+            revocation: Revocation::default(),
             lanes,
         })
     }
@@ -73,7 +73,7 @@ impl DeviceMemory {
             address,
             len,
             owner,
-            is_revoked: AtomicBool::new(false),
+            revocation: Revocation::default(),
             lanes,
         }
     }
@@ -86,7 +86,7 @@ impl DeviceMemory {
             address: self.at(offset, len)?,
             len,
             owner: Owner::Whole { _keeps: whole },
-            is_revoked: AtomicBool::new(false),
+            revocation: Revocation::default(),
             lanes: Arc::clone(&self.lanes),
         })
     }
@@ -97,15 +97,15 @@ impl DeviceMemory {
 
     /// Ends all copies: those that are running end, and no other one begins.
     pub(crate) fn revoke(&self) {
-        self.is_revoked.store(true, Ordering::SeqCst);
+        self.revocation.revoke();
         // Takes the lock of each lane after the flag was set. A copy is checked and started under that lock, so it was
         // started before, and is waited for here; or it finds the flag.
         self.lanes.wait_all();
     }
 
-    /// Returns whether no copy may begin. To be asked under the lock of the lane.
-    pub(crate) fn is_revoked(&self) -> bool {
-        self.is_revoked.load(Ordering::SeqCst)
+    /// Returns whether the memory was revoked, which is to be asked under the lock of the lane.
+    pub(super) fn revocation(&self) -> &Revocation {
+        &self.revocation
     }
 
     /// Makes synchronous copies of the application wait until their bytes are in the memory, so that a NIC does not send old
@@ -191,7 +191,7 @@ impl DeviceMemory {
         let from = self.at(from, len).ok_or_else(out_of_range)?;
         // `out` is borrowed until the copy is done.
         self.lanes
-            .copy_and_wait(&RawCopy::new(CopyKind::Out, from, to, len, [self, self]))
+            .copy_and_wait(&self.copy(CopyKind::Out, from, to, len))
     }
 
     /// Copies `bytes` to device memory, and waits.
@@ -200,7 +200,25 @@ impl DeviceMemory {
         let to = self.at(to, len).ok_or_else(out_of_range)?;
         // `bytes` is borrowed until the copy is done.
         self.lanes
-            .copy_and_wait(&RawCopy::new(CopyKind::In, from, to, len, [self, self]))
+            .copy_and_wait(&self.copy(CopyKind::In, from, to, len))
+    }
+
+    /// Returns the copy of `len` bytes at `from_at` to `to_at` of another memory of the device, or of the same; `None`: they are not inside.
+    pub(crate) fn copy_within<'a>(
+        &'a self,
+        from_at: usize,
+        (to, to_at): (&'a Self, usize),
+        len: usize,
+    ) -> Option<RawCopy<'a>> {
+        let revocations = [&self.revocation, &to.revocation];
+        let (from, to) = (self.at(from_at, len)?, to.at(to_at, len)?);
+        Some(RawCopy::new(CopyKind::Within, from, to, len, revocations))
+    }
+
+    /// Returns a copy between the host and checked bytes of this memory.
+    fn copy(&self, kind: CopyKind, from: u64, to: u64, len: usize) -> RawCopy<'_> {
+        let revocations = [&self.revocation, &self.revocation];
+        RawCopy::new(kind, from, to, len, revocations)
     }
 
     /// Returns the address of `len` bytes at `offset`, if they are inside.
@@ -211,22 +229,26 @@ impl DeviceMemory {
 }
 
 impl Registration {
-    pub(super) fn at(&self, offset: usize, len: usize) -> Option<u64> {
+    /// Returns a copy between `len` bytes at `at` and as many of device memory; `None`: they are not inside.
+    pub(crate) fn copy<'a>(
+        &self,
+        kind: CopyKind,
+        at: usize,
+        (memory, device_at): (&'a DeviceMemory, usize),
+        len: usize,
+    ) -> Option<RawCopy<'a>> {
+        let (host, device) = (self.at(at, len)?, memory.at(device_at, len)?);
+        Some(match kind {
+            CopyKind::Out => memory.copy(kind, device, host, len),
+            CopyKind::In | CopyKind::Within => memory.copy(kind, host, device, len),
+        })
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Option<u64> {
         let is_inside = offset
             .checked_add(len)
             .is_some_and(|end| end <= self.window.len());
         is_inside.then(|| (self.window.address() + offset) as u64)
-    }
-}
-
-/// Returns the error of a copy of memory that was revoked.
-pub(crate) fn revoked() -> DeviceError {
-    DeviceError {
-        call: "copy",
-        name: "the memory was taken away while an operation used it",
-        code: 1,
-        state: DeviceState::Usable,
-        remedy: "end what uses the memory before it is freed or deregistered",
     }
 }
 

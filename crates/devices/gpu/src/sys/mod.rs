@@ -4,16 +4,19 @@
 
 pub(crate) mod adder;
 mod adopt;
+mod app_stream;
 pub(crate) mod chunk_sums;
 pub(crate) mod context;
 pub(crate) mod copies;
 pub(crate) mod driver;
-pub(crate) mod export;
+mod export;
 pub(crate) mod functions;
 pub(crate) mod kernel;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod library;
 pub(crate) mod memory;
+mod module;
 pub(crate) mod piece_copier;
+mod revocation;
 pub(crate) mod shared;

@@ -11,9 +11,9 @@ use netmem::{DeviceError, Fence, Lane};
 use super::context::Current;
 use super::copies::RawCopy;
 use super::functions::RawStream;
-use super::kernel::Module;
 use super::lanes::{Lanes, Left};
-use super::memory::revoked;
+use super::module::Module;
+use super::revocation::revoked;
 use super::shared::SharedWords;
 
 /// Threads that copy a piece together.

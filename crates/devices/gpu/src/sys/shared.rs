@@ -14,9 +14,6 @@ use super::lanes::Lanes;
 use super::memory::out_of_range;
 use netmem::DeviceError;
 
-use crate::device::Device;
-use crate::error::GpuError;
-
 /// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP, hipHostMallocPortable and hipHostMallocMapped.
 const FLAGS: u32 = 1 | 2;
 
@@ -41,22 +38,9 @@ impl fmt::Debug for SharedWords {
     }
 }
 
-impl Device {
-    /// Allocates host memory of `words` words that the device reads where it is.
-    ///
-    /// # Errors
-    ///
-    /// [`GpuError`]: there are no words, or the driver refuses.
-    pub fn alloc_shared(&self, words: usize) -> Result<SharedWords, GpuError> {
-        let size = words.checked_mul(size_of::<u64>()).filter(|size| *size > 0);
-        size.ok_or(GpuError::Size { size: words })?;
-        Ok(SharedWords::alloc(&self.engine.lanes, words)?)
-    }
-}
-
 impl SharedWords {
     /// Allocates words, at least one.
-    pub(super) fn alloc(lanes: &Arc<Lanes>, words: usize) -> Result<Self, DeviceError> {
+    pub(crate) fn alloc(lanes: &Arc<Lanes>, words: usize) -> Result<Self, DeviceError> {
         let size = words.checked_mul(size_of::<u64>());
         let size = size.ok_or_else(out_of_range)?;
         let current = lanes.enter()?;

@@ -175,7 +175,9 @@ class Netdev(_Closing):
     def plan_receive(self, address: Address, queues: int = 1) -> ReceivePlan:
         """The plan to receive TCP at `address` into device memory, with `queues` queues."""
     def bind_rx(self, memory: Dmabuf, queues: Sequence[int], niov_size: int | None = None) -> BoundRx:
-        """Binds memory to RX queues, with net_iovs of `niov_size` bytes."""
+        """Binds memory to RX queues, with net_iovs of `niov_size` bytes. For more than a page, a NIC of the kernel needs Linux 7.3, a driver that
+        has them, and memory in pieces of that size, as of huge pages.
+        """
     def bind_tx(self, memory: Dmabuf) -> BoundTx:
         """Binds memory for sending."""
     def listen(self, address: Address, congestion: str | None = None) -> Listener:

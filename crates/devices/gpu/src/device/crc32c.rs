@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, PoisonError};
 
 use netmem::{DeviceError, DeviceState};
 
-use crate::device::Engine;
+use super::Engine;
 use crate::sys::chunk_sums::{CHUNK_ALIGN, CHUNK_BYTES, CHUNKS_MAX, ChunkSums};
 use crate::sys::memory::{DeviceMemory, out_of_range};
 
@@ -70,7 +70,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`DeviceError`]: the range is not inside the memory; the memory has been revoked; the device fails, or is lost.
-    pub(crate) fn crc32c_at(
+    pub(super) fn crc32c_at(
         &self,
         memory: &DeviceMemory,
         offset: usize,

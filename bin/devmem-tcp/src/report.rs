@@ -4,6 +4,7 @@ mod circumstances;
 mod exchange;
 mod load;
 mod send;
+mod server_sum;
 mod store;
 
 use std::fmt;
@@ -25,8 +26,9 @@ use tool::undelivered::Undelivered;
 
 pub use circumstances::Circumstances;
 pub use exchange::{Collective, ExchangeReport, Reduction};
-pub use load::{LoadReport, ServerSum, TensorRow};
+pub use load::{LoadReport, TensorRow};
 pub use send::{SendReport, Sending};
+pub use server_sum::{FileSum, ServerSum};
 pub use store::StoreReport;
 
 /// Returns the name of what has computed a checksum: a device, or else the CPU.

@@ -247,20 +247,63 @@ fn a_signal_ends_a_load_and_a_store_that_wait_for_their_server() {
 
 /// Answers every request with a whole file of zeros and this checksum.
 fn serve_with_checksum(bytes: usize, checksum: &'static str) {
+    serve_whole(vec![0; bytes], move |_| checksum.to_owned());
+}
+
+/// Answers every request with a whole file, and the checksum that it has by its name.
+fn serve_whole(file: Vec<u8>, checksum: impl Fn(&str) -> String + Send + 'static) {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8000)).unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let mut lines = BufReader::new(&stream).lines();
-            while lines
-                .next()
-                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
-            {}
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let head: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+            let target = head.first().and_then(|line| line.split(' ').nth(1));
             let head = format!(
-                "HTTP/1.0 200 OK\r\nContent-Length: {bytes}\r\nx-goog-hash: crc32c={checksum}\r\n\r\n"
+                "HTTP/1.0 200 OK\r\nContent-Length: {}\r\nx-goog-hash: crc32c={}\r\n\r\n",
+                file.len(),
+                checksum(target.unwrap_or_default())
             );
             // The client may have ended the connection.
-            let _ = (&stream).write_all(&[head.as_bytes(), &vec![0; bytes]].concat());
+            let _ = (&stream).write_all(&[head.as_bytes(), &file].concat());
         }
+    });
+}
+
+#[test]
+fn tensors_in_memory_are_compared_with_the_checksum_of_their_file() {
+    const TEST: &str = "tensors_in_memory_are_compared_with_the_checksum_of_their_file";
+    in_netns(TEST, || {
+        let header = br#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+        let length = (header.len() as u64).to_le_bytes();
+        let file = [&length[..], header, &[1, 2, 3, 4]].concat();
+        serve_whole(file, |target| {
+            // Of the file: 87012bb3.
+            let sum = match target {
+                "/right.safetensors" => "hwErsw==",
+                "/wrong.safetensors" => "AAAAAQ==",
+                _ => "none",
+            };
+            sum.to_owned()
+        });
+        let load = |name: &str| {
+            load(&format!(
+                "http://10.77.0.1:8000/{name}.safetensors --verify"
+            ))
+        };
+        let json = load("right").json();
+        let of_file = &json["files"][0];
+        assert_eq!(
+            of_file["file"], "http://10.77.0.1:8000/right.safetensors",
+            "{json}"
+        );
+        assert_eq!(of_file["server_checksum"]["matches"], true, "{json}");
+        assert_eq!(of_file["server_checksum"]["loaded"], "87012bb3", "{json}");
+        assert_eq!(json["crc32c_matches"], serde_json::Value::Null, "{json}");
+        let text = "another checksum than http://10.77.0.1:8000/wrong.safetensors: the CRC-32C is 87012bb3";
+        load("wrong").failed_with(1, text);
+        let json = load("none").json();
+        let why = &json["files"][0]["not_compared"];
+        assert_eq!(*why, "the server has none to compare", "{json}");
     });
 }
 

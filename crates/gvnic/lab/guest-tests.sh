@@ -105,8 +105,11 @@ in_guest() {
 grep -v '^devmem-nccl/released ' "$folder/list" >"$folder/all"
 in_guest "$folder/all" nic,kernel,udmabuf
 
-# The first guest only serves the second one.
-[ ! -s "$folder/pairs" ] || in_guest "$folder/pairs" nic,kernel,udmabuf,pair --pair
+# The first guest only serves the second one. The second time, the wire loses, reorders and duplicates packets.
+if [ -s "$folder/pairs" ]; then
+    in_guest "$folder/pairs" nic,kernel,udmabuf,pair --pair
+    in_guest "$folder/pairs" nic,kernel,udmabuf,pair --pair --impair loss=1%,reorder=2%,dup=1%,seed=5
+fi
 
 # The tests of bytes that a NIC leaves with the headers: its other end adds the option that only they want.
 printf '#!/bin/sh\nexec "%s" "$@" --linear 100\n' "$(realpath "$tool")" >"$folder/nic"

@@ -51,7 +51,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // First those that wait: each agent on an Ethernet asks for a while whether its address is free.
-    let mut tests = Vec::from(trials_of_ways![
+    let mut tests: Vec<_> = with_pools().into_iter().collect();
+    tests.extend(trials_of_ways![
         ways::from_a_stack_on_a_tap_to_the_kernel,
         ways::from_the_kernel_to_a_stack_on_a_tap,
         ways::over_packet_sockets,
@@ -99,7 +100,6 @@ fn main() -> ExitCode {
         ]);
     }
     tests.extend(with_gpus());
-    tests.extend(with_pools());
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
 

@@ -13,7 +13,7 @@ pub(crate) enum AddressUse {
     /// It has it.
     Claim,
     /// It asks whether somebody has it, because it is about to use it.
-    Question,
+    Probe,
 }
 
 /// The conflicts about an address in use.

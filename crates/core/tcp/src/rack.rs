@@ -24,9 +24,10 @@ const PROBE_TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 /// The reordering window on a path on which no reordering was seen (RFC 8985 6.2 step 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReorderingWindow {
-    Some,
+    /// A part of the round-trip time.
+    Open,
     /// None: in recovery already, or [`DUP_THRESHOLD`] packets were reported.
-    None,
+    Closed,
 }
 
 /// The delivered packet that was sent last, and the time to wait for packets sent before it.

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use devmem_tcp::text::Printable;
 
-use super::http::{HttpRequest, UrlError};
+use super::http::HttpRequest;
+use super::url::UrlError;
 
 /// Longest file of secrets.
 const MAX_BYTES: u64 = 64 << 10;

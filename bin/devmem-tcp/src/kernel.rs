@@ -29,7 +29,7 @@ pub fn memory(
     }
     let got = || format!("get device memory for {MEM_SIZE}");
     if niov.is_some_and(|niov| niov.bytes() > rustix::param::page_size()) {
-        // Uses huge pages, if any are reserved; bind-rx fails if the pages are not large enough.
+        // Uses huge pages, if any are reserved. The library explains what is missing if the pages are too small.
         return Ok(Dmabuf::memfd(bytes).with_context(got)?);
     }
     let made = devmem_tcp::memory::udmabuf(bytes).or_else(|refused| {

@@ -50,6 +50,15 @@ impl RxBatch {
         }
     }
 
+    /// Returns a batch of frags that `owner` has lent.
+    #[cfg(test)]
+    pub(crate) fn lent(frags: Frags, owner: Socket) -> Self {
+        Self {
+            frags,
+            owner: Some(owner),
+        }
+    }
+
     /// Returns the number of frags.
     pub fn len(&self) -> usize {
         self.frags.items.len()

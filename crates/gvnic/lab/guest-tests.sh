@@ -6,6 +6,7 @@
 #
 # The programs are found in what is built: those that can say, outside of a guest, that a guest runs the test
 # (devmem_linux::test_util::skip_outside_guest). Cargo.toml of a package may name the tests of a program that do; else all do.
+# It may name others for two guests, each with one NIC at an end of a wire.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -15,7 +16,8 @@ if [ "${1:-}" = --list ]; then only_list=1 && shift; fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Each line: PACKAGE/PROGRAM or PACKAGE/example/PROGRAM, its path, and the names of its tests for the guest.
+# Each line: PACKAGE/PROGRAM or PACKAGE/example/PROGRAM, its path, and the names of its tests for the guest; those for two guests are in the
+# file "pairs".
 list() {
     cargo metadata --no-deps --format-version 1 >"$folder/metadata"
     # Its messages tell what is wrong if it fails; one that only says what it compiles is left out.
@@ -27,12 +29,19 @@ MARK = b"a guest of the lab runs this test: .ci/run --only lab"
 folder = sys.argv[1]
 metadata = json.load(open(f"{folder}/metadata"))
 packages = {package["id"]: package for package in metadata["packages"]}
-named = {
-    (package["name"], program): words
-    for package in packages.values()
-    for program, words in ((package["metadata"] or {}).get("lab") or {}).get("tests", {}).items()
-}
+
+
+def words_of(kind):
+    return {
+        (package["name"], program): words
+        for package in packages.values()
+        for program, words in ((package["metadata"] or {}).get("lab") or {}).get(kind, {}).items()
+    }
+
+
+named, pairs = words_of("tests"), words_of("pairs")
 built = set()
+of_pairs = open(f"{folder}/pairs", "w")
 for line in open(f"{folder}/messages"):
     message = json.loads(line) if line.startswith("{") else {}
     if not message.get("executable") or not message["profile"]["test"] or message["package_id"] not in packages:
@@ -44,10 +53,12 @@ for line in open(f"{folder}/messages"):
     if MARK in open(message["executable"], "rb").read():
         built.add(key)
         print("/".join(key), message["executable"], *named.get(key, []))
+        if key in pairs:
+            print("/".join(key), message["executable"], *pairs[key], file=of_pairs)
     elif key in named:
         sys.exit(f"{'/'.join(key)} has no test for a guest, and Cargo.toml names some")
 compiled = {package for package, _ in built}
-for key in named.keys() - built:
+for key in (named.keys() | pairs.keys()) - built:
     if key[0] in compiled:
         sys.exit(f"Cargo.toml names tests of {'/'.join(key)} for a guest, and there is no such program")
 if not built:
@@ -93,6 +104,9 @@ in_guest() {
 # nccl.sh runs the test with the released NCCL.
 grep -v '^devmem-nccl/released ' "$folder/list" >"$folder/all"
 in_guest "$folder/all" nic,kernel,udmabuf
+
+# The first guest only serves the second one.
+[ ! -s "$folder/pairs" ] || in_guest "$folder/pairs" nic,kernel,udmabuf,pair --pair
 
 # The tests of bytes that a NIC leaves with the headers: its other end adds the option that only they want.
 printf '#!/bin/sh\nexec "%s" "$@" --linear 100\n' "$(realpath "$tool")" >"$folder/nic"

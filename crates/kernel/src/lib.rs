@@ -35,6 +35,7 @@ pub mod ethtool;
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub mod fuzz;
 pub mod helper;
+pub mod iommu;
 pub mod macvtap;
 pub mod netdev;
 pub mod netif;

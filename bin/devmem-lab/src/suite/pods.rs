@@ -143,19 +143,17 @@ impl Pod {
         options: &[&str],
         user: Option<u32>,
     ) -> anyhow::Result<()> {
+        let mut command = self.tool(options);
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
         // The tool lives no longer than the thread that has started it.
         self.namespace
-            .run(|| self.tool_receives(context, bytes, options, user))?
+            .run(|| self.receive_by(command, context, bytes))?
     }
 
-    /// Does so on a thread in the pod.
-    fn tool_receives(
-        &self,
-        context: &Context,
-        bytes: u64,
-        options: &[&str],
-        user: Option<u32>,
-    ) -> anyhow::Result<()> {
+    /// Returns the tool's command line for receiving in the pod.
+    fn tool(&self, options: &[&str]) -> Command {
         let local = self.reach.local;
         let mut command = Command::new(TOOL_PATH);
         command
@@ -166,9 +164,16 @@ impl Pod {
             .args(["--mem-size", "16M", "--output-file", "-"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if let Some(user) = user {
-            command.uid(user).gid(user);
-        }
+        command
+    }
+
+    /// Starts a command on this thread, which is in the pod, and sends it a stream.
+    fn receive_by(
+        &self,
+        mut command: Command,
+        context: &Context,
+        bytes: u64,
+    ) -> anyhow::Result<()> {
         let mut tool = Helper::start(&mut command)?;
         let mut stdout = tool.take_stdout().context("it was piped")?;
         let stderr = tool.take_stderr().context("it was piped")?;
@@ -178,7 +183,7 @@ impl Pod {
             let line = lines.next().with_context(|| said.clone())??;
             said = format!("{said}{line}\n");
         }
-        let sender = context.network()?.connect(Way::In, local)?;
+        let sender = context.network()?.connect(Way::In, self.reach.local)?;
         thread::scope(|scope| {
             let sending = scope.spawn(move || traffic::send(sender, bytes));
             let received = traffic::check_to_end(&mut stdout, bytes);

@@ -35,6 +35,12 @@ pub trait Exporter: Any + Send + Sync {
         Ok(self.as_fd())
     }
 
+    /// Returns the bytes of one page of the memory, if they are known, and if its pages are adjacent by chance alone. A NIC of the kernel
+    /// gets the memory in pieces of one page or several.
+    fn page_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Makes the device's writes visible to the CPU.
     ///
     /// # Errors

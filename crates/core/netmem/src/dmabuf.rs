@@ -162,6 +162,13 @@ impl Dmabuf {
         self.memory.page_kind()
     }
 
+    /// Returns the bytes of one page of the memory, if they are known, and if its pages are adjacent by chance alone: the least piece in
+    /// which a NIC of the kernel gets it. `None` for memory with pages of several sizes, and for that of a device or another process.
+    /// Looks at the pages of a memory file as [`page_kind`](Self::page_kind) does.
+    pub fn page_bytes(&self) -> Option<usize> {
+        self.memory.page_bytes()
+    }
+
     /// Returns the file descriptor of the memory: its exporter's dma-buf, or its memory file; anonymous memory has
     /// none.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -287,6 +294,10 @@ impl Exporter for Dmabuf {
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         Dmabuf::as_fd(self)
+    }
+
+    fn page_bytes(&self) -> Option<usize> {
+        Dmabuf::page_bytes(self)
     }
 
     /// Asks the memory's own exporter; without one does nothing: the memory is coherent.

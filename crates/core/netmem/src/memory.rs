@@ -325,6 +325,18 @@ impl Memory {
         })
     }
 
+    pub(crate) fn page_bytes(&self) -> Option<usize> {
+        match (&self.file, self.exporter.get()) {
+            (None, Some(exporter)) => exporter.page_bytes(),
+            _ => match self.page_kind() {
+                PageKind::Huge => Some(HUGE_PAGE_BYTES),
+                // At least half of them; the others are base pages.
+                PageKind::TransparentHuge => None,
+                PageKind::Base => Some(rustix::param::page_size()),
+            },
+        }
+    }
+
     pub(crate) fn access(&self) -> MemoryAccess {
         self.access
     }

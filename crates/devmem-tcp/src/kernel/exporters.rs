@@ -10,23 +10,31 @@ use netmem::{CpuAccess, Dmabuf, Exporter};
 use crate::error::Error;
 
 /// A dma-buf of the kernel; CPU accesses are announced with `DMA_BUF_IOCTL_SYNC`.
-struct KernelDmabuf(DmabufFd);
+struct KernelDmabuf {
+    dmabuf: DmabufFd,
+    /// Bytes of one page, if they are known.
+    page_bytes: Option<usize>,
+}
 
 impl Exporter for KernelDmabuf {
     fn size(&self) -> usize {
-        self.0.size()
+        self.dmabuf.size()
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.dmabuf.as_fd())
+    }
+
+    fn page_bytes(&self) -> Option<usize> {
+        self.page_bytes
     }
 
     fn begin_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
-        self.0.begin_cpu_access(kind(access))
+        self.dmabuf.begin_cpu_access(kind(access))
     }
 
     fn end_cpu_access(&self, access: CpuAccess) -> io::Result<()> {
-        self.0.end_cpu_access(kind(access))
+        self.dmabuf.end_cpu_access(kind(access))
     }
 }
 
@@ -45,7 +53,8 @@ fn kind(access: CpuAccess) -> dmabuf::CpuAccess {
 /// There is no /dev/udmabuf, or `size` exceeds its limit (64 MiB by default). The error contains the command that
 /// loads the module or raises the limit.
 pub fn udmabuf(size: usize) -> Result<Dmabuf, Error> {
-    mapped(DmabufFd::udmabuf(size).map_err(Error::from)?)
+    let dmabuf = DmabufFd::udmabuf(size).map_err(Error::from)?;
+    mapped(dmabuf, Some(rustix::param::page_size()))
 }
 
 /// Allocates device memory of `size` bytes (rounded up to whole pages) from the dma-heap `name`. The common heap is
@@ -54,7 +63,8 @@ pub fn udmabuf(size: usize) -> Result<Dmabuf, Error> {
 /// # Errors
 /// There is no such heap, or it does not have enough memory.
 pub fn dma_heap(name: &str, size: usize) -> Result<Dmabuf, Error> {
-    mapped(DmabufFd::heap(name, size).map_err(Error::from)?)
+    // Its pages are of several sizes.
+    mapped(DmabufFd::heap(name, size).map_err(Error::from)?, None)
 }
 
 /// Imports a dma-buf exported by another driver. The exporter must allow mapping it for the CPU.
@@ -62,7 +72,7 @@ pub fn dma_heap(name: &str, size: usize) -> Result<Dmabuf, Error> {
 /// # Errors
 /// The descriptor is not a dma-buf, or its exporter does not allow mapping it.
 pub fn import(fd: OwnedFd) -> Result<Dmabuf, Error> {
-    mapped(DmabufFd::import(fd).map_err(not_a_dmabuf)?)
+    mapped(DmabufFd::import(fd).map_err(not_a_dmabuf)?, None)
 }
 
 fn not_a_dmabuf(error: std::io::Error) -> Error {
@@ -71,16 +81,21 @@ fn not_a_dmabuf(error: std::io::Error) -> Error {
         .caused_by(error)
 }
 
-fn mapped(dmabuf: DmabufFd) -> Result<Dmabuf, Error> {
-    Ok(Dmabuf::exported(Arc::new(KernelDmabuf(dmabuf)))?)
+fn mapped(dmabuf: DmabufFd, page_bytes: Option<usize>) -> Result<Dmabuf, Error> {
+    let exporter = KernelDmabuf { dmabuf, page_bytes };
+    Ok(Dmabuf::exported(Arc::new(exporter))?)
 }
 
 /// Returns the dma-buf of `memory`. Turns a memory file into one, permanently, through /dev/udmabuf: from then on CPU
 /// accesses are announced. `None` for anonymous memory, which cannot become a dma-buf.
 pub(super) fn dmabuf_of(memory: &Dmabuf) -> Result<Option<Arc<dyn Exporter>>, ExportError> {
     let made = memory.export_with(|file, size| {
-        let dmabuf = DmabufFd::udmabuf_of(file, size)?;
-        Ok::<Arc<dyn Exporter>, ExportError>(Arc::new(KernelDmabuf(dmabuf)))
+        let exporter = KernelDmabuf {
+            dmabuf: DmabufFd::udmabuf_of(file, size)?,
+            // The memory knows the pages of its file.
+            page_bytes: None,
+        };
+        Ok::<Arc<dyn Exporter>, ExportError>(Arc::new(exporter))
     })?;
     Ok(made.map(Arc::clone))
 }

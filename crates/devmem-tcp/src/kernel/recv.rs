@@ -52,24 +52,8 @@ impl Socket {
         };
         let flags = request.flags | MsgFlags::DONTWAIT;
         let received = recv_into(self.fd(), room, buffers.control, flags)?;
-        let mut linear = 0;
-        match received.content {
-            Content::End => {}
-            Content::Readable(bytes) => {
-                linear = bytes.len();
-                buffers.items.push(Item::Linear(0..linear));
-            }
-            Content::Devmem(frags) => buffers.items.extend(frags.map(|frag| match frag {
-                RxFrag::Device(cmsg) => Item::Device(Device::of(cmsg)),
-                RxFrag::Linear(bytes) => {
-                    let start = linear;
-                    linear += bytes.len();
-                    Item::Linear(start..linear)
-                }
-            })),
-        }
         let bytes = received.bytes;
-        frags.linear_bytes = linear;
+        frags.linear_bytes = deliver(buffers.items, received.content);
         Ok(bytes)
     }
 
@@ -149,6 +133,27 @@ impl Socket {
     }
 }
 
+/// Adds the frags of a receive. Returns the number of their bytes in host memory.
+fn deliver(items: &mut Vec<Item>, content: Content<'_>) -> usize {
+    let mut linear = 0;
+    match content {
+        Content::End => {}
+        Content::Readable(bytes) => {
+            linear = bytes.len();
+            items.push(Item::Linear(0..linear));
+        }
+        Content::Devmem(frags) => items.extend(frags.map(|frag| match frag {
+            RxFrag::Device(cmsg) => Item::Device(Device::of(cmsg)),
+            RxFrag::Linear(bytes) => {
+                let start = linear;
+                linear += bytes.len();
+                Item::Linear(start..linear)
+            }
+        })),
+    }
+    linear
+}
+
 /// The buffers for a receive from a socket of the kernel.
 struct KernelRoom<'a> {
     items: &'a mut Vec<Item>,
@@ -190,3 +195,6 @@ fn room(frags: &mut Frags, with_host: bool) -> KernelRoom<'_> {
         max_bytes,
     }
 }
+
+#[cfg(test)]
+mod tests;

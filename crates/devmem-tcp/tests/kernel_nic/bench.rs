@@ -127,11 +127,13 @@ impl Bench {
 
     /// Restores the settings from the state file of the NIC, as `devmem-tcp restore` does.
     pub fn restore(&self) {
-        let files = nic_setup::state_files().unwrap();
-        let is_ours = |path: &&PathBuf| path.to_string_lossy().contains(&self.name);
-        let file = files.iter().find(is_ours).expect("a state file");
-        let report = nic_setup::restore_from_state_file(file).unwrap();
-        assert!(report.is_exact(), "{report}");
+        restore(&self.name);
+    }
+
+    /// As `restore`, those of the NIC at the other end.
+    pub fn restore_peer(&self) {
+        let (name, _) = self.peer_nic();
+        self.at_peer(|| restore(&name));
     }
 
     /// Prepares `queues` queues and binds fresh memory to them.
@@ -154,6 +156,14 @@ impl Bench {
             memory,
         }
     }
+}
+
+fn restore(interface: &str) {
+    let files = nic_setup::state_files().unwrap();
+    let is_ours = |path: &&PathBuf| path.to_string_lossy().contains(interface);
+    let file = files.iter().find(is_ours).expect("a state file");
+    let report = nic_setup::restore_from_state_file(file).unwrap();
+    assert!(report.is_exact(), "{report}");
 }
 
 /// Device memory: of a dma-heap if there is one, else a udmabuf.

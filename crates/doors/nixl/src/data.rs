@@ -12,9 +12,6 @@ use crate::wire::{GpuBytes, Wire};
 /// Bytes of one system call.
 const CALL_BYTES: usize = 1 << 20;
 
-/// Bytes that are read at once to be thrown away.
-const DISCARD_BYTES: usize = 64 << 10;
-
 /// Bytes of memory of GPUs that are in host memory on their way to or from the connection.
 const STAGED_BYTES: usize = 256 << 10;
 
@@ -180,11 +177,8 @@ fn receive(
         }
         Destination::Memory(scatter) => staged.receive(scatter, wire, at_most)?,
         Destination::Nowhere(left) => {
-            let mut bytes = [0; DISCARD_BYTES];
-            let wanted = usize::try_from(*left)
-                .unwrap_or(usize::MAX)
-                .min(DISCARD_BYTES);
-            let received = wire.read(&mut bytes[..wanted])?;
+            let wanted = usize::try_from(*left).unwrap_or(usize::MAX);
+            let received = wire.discard(wanted.min(at_most))?;
             *left = left.saturating_sub(received.unwrap_or(0) as u64);
             received
         }

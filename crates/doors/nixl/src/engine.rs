@@ -320,8 +320,12 @@ pub(crate) fn paths() -> String {
     for shared in engines.iter().filter_map(Weak::upgrade) {
         let agent = shared.agent();
         let counts = agent.counts();
+        let (pool, home) = agent
+            .network()
+            .net_iovs()
+            .map_or((0, 0), |count| (count.total, count.home));
         out.push_str(&format!(
-            "{{\"agent\":{},\"way\":{},\"copies\":{},\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{},\"device_bytes\":{},\"staged_bytes\":{}}}\n",
+            "{{\"agent\":{},\"way\":{},\"copies\":{},\"sent_bytes\":{},\"received_bytes\":{},\"inline_bytes\":{},\"unix_bytes\":{},\"own_bytes\":{},\"device_bytes\":{},\"staged_bytes\":{},\"pool_net_iovs\":{pool},\"pool_home\":{home}}}\n",
             json_text(agent.name()),
             json_text(&agent.way().to_string()),
             agent.network().copies(),

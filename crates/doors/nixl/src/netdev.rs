@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use devmem_tcp::stats::NetIovCount;
 use devmem_tcp::tcp::TcpOptions;
 use devmem_tcp::{Error, Netdev, Poller};
 
@@ -153,6 +154,10 @@ impl Network for Nics {
         let steered = pool.steer_from(peer)?;
         let wire = NicWire::connect(&self.shared, number, peer)?;
         Ok(Box::new(wire.steered(steered)))
+    }
+
+    fn net_iovs(&self) -> Option<NetIovCount> {
+        self.shared.pool.as_ref().map(Pool::net_iovs)
     }
 
     fn register(&self, gpu: &GpuMemory) -> Result<(), Failure> {

@@ -6,6 +6,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use devmem_tcp::stats::NetIovCount;
 use rustix::process::Pid;
 
 use crate::address::Address;
@@ -15,6 +16,9 @@ use crate::status::Failure;
 
 /// Number of the listeners of a network. Those of connections are greater.
 pub(crate) const LISTENERS: u64 = 0;
+
+/// Bytes that are read at once to be thrown away.
+pub(crate) const DISCARD_BYTES: usize = 64 << 10;
 
 /// A connection that is ready for something.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +58,12 @@ pub(crate) trait Wire: fmt::Debug + Send {
 
     /// As [`read`](Self::read), straight into registered memory, at most `at_most` bytes.
     fn receive(&mut self, to: &mut Scatter, at_most: usize) -> io::Result<Option<usize>>;
+
+    /// As [`read`](Self::read), of at most `at_most` bytes, which go nowhere.
+    fn discard(&mut self, at_most: usize) -> io::Result<Option<usize>> {
+        let mut bytes = [0; DISCARD_BYTES];
+        self.read(&mut bytes[..at_most.min(DISCARD_BYTES)])
+    }
 
     /// As [`write`](Self::write), straight from registered memory, at most `at_most` bytes.
     fn send(&mut self, from: &mut Scatter, at_most: usize) -> io::Result<Option<usize>>;
@@ -105,6 +115,11 @@ pub(crate) trait Network: fmt::Debug + Send + Sync {
     /// As [`connect`](Self::connect), a connection for payload, to the peer's port for such.
     fn connect_payload(&self, to: Address, number: u64) -> io::Result<Box<dyn Wire>> {
         self.connect(to, number)
+    }
+
+    /// Counts the net_iovs of what payload is received into, if it is memory of a GPU.
+    fn net_iovs(&self) -> Option<NetIovCount> {
+        None
     }
 
     /// Prepares memory of a GPU for transfers.

@@ -47,6 +47,8 @@ Examples:
       this folder, read-write, at /src; more processors, NICs and queues
   devmem-tcp lab run --gdb --gdb-wait --kernel arch/x86/boot/bzImage -- true
       the guest waits for: gdb vmlinux -ex 'target remote 127.0.0.1:1234' -ex 'hbreak start_kernel' -ex continue
+  devmem-tcp lab run --pair -- sh -c 'ping -c 1 10.77.0.$((2 - DEVMEM_TEST_GUEST))'
+      two guests on one wire, each with its own kernel
   devmem-tcp lab exchange --impair loss=1%
       two guests, whose kernels exchange messages through our plugin for NCCL, over a wire that loses packets
   devmem-tcp lab shell
@@ -117,6 +119,12 @@ pub struct Run {
     /// Do not fail on warnings of the guest's kernel
     #[arg(long)]
     pub allow_warnings: bool,
+    /// Run the command in two guests at the same time, with one NIC each, at both ends of one wire
+    ///
+    /// In the guest with DEVMEM_TEST_GUEST=0, eth0 has the addresses of eth0 below; in that with DEVMEM_TEST_GUEST=1, eth0 has those of
+    /// eth1. Each guest has half of the processors. The run ends with the first exit code that is not 0.
+    #[arg(long, conflicts_with_all = ["nics", "wire", "stdin", "get", "json", "share", "disk", "gdb"])]
+    pub pair: bool,
     /// The command, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,

@@ -7,11 +7,15 @@ use crate::args::{Fetch, Lab, LabCommand, Run, Shell, Status};
 use crate::kit::{self, Kit};
 use crate::machine::{self, RunReport};
 use crate::machine_plan::{Debugger, DebuggerStart};
+use crate::pair::Pair;
 use crate::pass_on::{Output, PassOn};
 use crate::plan::{self, LabRunPlan};
 use tool::beside;
 use tool::output::{Failure, note, print_json, say};
 use tool::parse::OutputArgs;
+
+/// The environment variable that tells the guests of a pair apart: 0 or 1.
+const GUEST: &str = "DEVMEM_TEST_GUEST";
 
 /// The program with the acceptance tests.
 const TESTS: &str = "devmem-lab";
@@ -124,6 +128,9 @@ impl Output for ToStderr {
 fn run_command(args: Run) -> Result<(), Failure> {
     let mut plan = LabRunPlan::run(args)?;
     let kit = parts(&mut plan)?;
+    if plan.is_pair {
+        return run_pair(&kit, &plan);
+    }
     tell_about_debugger(&plan);
     let mut output: Box<dyn Output> = if plan.json {
         Box::<ToStderr>::default()
@@ -135,6 +142,22 @@ fn run_command(args: Run) -> Result<(), Failure> {
         print_json(&outcome)?;
     }
     judge(&plan, &outcome)
+}
+
+/// Runs the job in two guests at the same time. Their output is passed on as it comes.
+fn run_pair(kit: &Kit, plan: &LabRunPlan) -> Result<(), Failure> {
+    let pair = Pair::new(&plan.machine)?;
+    let jobs = [0, 1].map(|guest| {
+        let mut job = plan.job.clone();
+        job.nics = plan::nics(&pair.machines[guest]);
+        job.env.push((GUEST.to_owned(), guest.to_string()));
+        job
+    });
+    let [mut first, mut second] = [PassOn::default(), PassOn::default()];
+    for outcome in pair.run(kit, &jobs, [&mut first, &mut second]) {
+        judge(plan, &outcome?)?;
+    }
+    Ok(())
 }
 
 /// Finds or fetches the parts of a guest, with the server of its shared folders if it has any.

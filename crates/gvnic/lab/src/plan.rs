@@ -49,6 +49,8 @@ pub struct LabRunPlan {
     pub json: bool,
     /// Ignore warnings of the kernel.
     pub allow_warnings: bool,
+    /// Run the job in two guests like the machine.
+    pub is_pair: bool,
 }
 
 impl LabRunPlan {
@@ -59,6 +61,9 @@ impl LabRunPlan {
     /// An invalid value, with the name of its option.
     pub fn run(args: Run) -> Result<Self, Failure> {
         let mut machine = machine(args.guest.machine, this_program()?)?;
+        if args.pair {
+            machine.nics.count = 1;
+        }
         add_devices(&mut machine, args.devices)?;
         machine.limit = args.limit.map(Duration::from_secs);
         machine.put = args
@@ -86,6 +91,7 @@ impl LabRunPlan {
             job,
             json: args.json,
             allow_warnings: args.allow_warnings,
+            is_pair: args.pair,
         })
     }
 
@@ -110,6 +116,7 @@ impl LabRunPlan {
             job,
             json: false,
             allow_warnings: true,
+            is_pair: false,
         })
     }
 }
@@ -331,17 +338,21 @@ pub fn plugin(args: PluginArgs) -> Result<Option<PathBuf>, Failure> {
     Ok(places.find(|place| place.is_file()))
 }
 
-/// Returns the job that runs a command on a machine.
-pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
+/// Returns the NICs of a machine, for its guest.
+pub fn nics(machine: &MachinePlan) -> Vec<GuestNic> {
     let count = machine.nics.count;
     // The command line has at most MAX_NICS.
     let numbers = (machine.nics.first..=u8::MAX).take(count);
-    let nics: Vec<GuestNic> = numbers
-        .map(|number| match count {
-            1 => GuestNic::alone(number, machine.nics.mtu),
-            _ => GuestNic::standard(number, count, machine.nics.mtu),
-        })
-        .collect();
+    let nics = numbers.map(|number| match count {
+        1 => GuestNic::alone(number, machine.nics.mtu),
+        _ => GuestNic::standard(number, count, machine.nics.mtu),
+    });
+    nics.collect()
+}
+
+/// Returns the job that runs a command on a machine.
+pub fn job(machine: &MachinePlan, command: Vec<String>) -> Job {
+    let nics = nics(machine);
     let ours = nics.iter().find(|nic| !nic.peer);
     let env = ours.map(|nic| ("DEVMEM_TEST_NIC".to_owned(), nic.name.clone()));
     Job {
@@ -405,7 +416,31 @@ fn parse_get(text: &str) -> Result<(String, PathBuf), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: Run,
+    }
+
+    #[test]
+    fn the_guests_of_a_pair_have_one_nic_each_and_nothing_that_only_one_can_have() {
+        let line = Line::parse_from(["lab", "--pair", "--", "true"]);
+        let plan = LabRunPlan::run(line.run).unwrap();
+        assert!(plan.is_pair);
+        assert_eq!(plan.machine.nics.count, 1);
+        let nic = ("DEVMEM_TEST_NIC".to_owned(), "eth0".to_owned());
+        assert_eq!(plan.job.env, [nic]);
+        for one in [
+            "--json", "--stdin", "--gdb", "--nics=1", "--get=/x", "--disk=x",
+        ] {
+            let refused = Line::try_parse_from(["lab", "--pair", one, "--", "true"]);
+            assert!(refused.is_err(), "{one}");
+        }
+    }
 
     #[test]
     fn a_named_plugin_must_exist_and_is_taken_as_it_is() {

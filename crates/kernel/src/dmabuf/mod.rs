@@ -6,6 +6,7 @@
 
 mod access;
 mod exporters;
+mod large_pages;
 
 use std::fmt;
 use std::io;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 pub use access::{AccessError, CpuAccess, CpuView};
 pub use exporters::{UdmabufLimits, dma_heaps, udmabuf_limits};
+pub use large_pages::memory_files_may_have_large_pages;
 
 use crate::errors::{Cause, CauseKind, Operation};
 

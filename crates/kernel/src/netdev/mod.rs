@@ -7,6 +7,7 @@
 
 mod bind;
 mod lease;
+mod pieces;
 mod queue;
 mod refusal;
 mod stats;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use devmem_linux::doctor::{Check, CheckState};
+use devmem_linux::iommu::Translation;
 
 /// Names of the rows.
 const PCIE: &str = "pcie";
@@ -145,22 +146,21 @@ impl Sysfs {
     /// Examines the translation of the NIC's addresses.
     fn iommu(&self, name: &str, nic: &Place) -> Check {
         let address = nic.address();
-        let group = self.root.join("bus/pci/devices").join(address);
-        let Ok(group) = fs::canonicalize(group.join("iommu_group")) else {
-            let found = format!("addresses of {name} at {address} are not translated");
-            return check(IOMMU, CheckState::Good, found, "");
-        };
-        let kind = fs::read_to_string(group.join("type")).unwrap_or_default();
-        let (state, found, remedy) = match kind.trim() {
-            "identity" => {
+        let translation = Translation::of_pci(&self.root, address);
+        let (state, found, remedy) = match translation.unwrap_or(Translation::None) {
+            Translation::None => {
+                let found = format!("addresses of {name} at {address} are not translated");
+                (CheckState::Good, found, "")
+            }
+            Translation::Identity => {
                 let found = format!("addresses of {name} at {address} pass the IOMMU unchanged");
                 (CheckState::Good, found, "")
             }
-            "" => {
-                let found = format!("{}/type cannot be read", group.display());
+            Translation::Unreadable(file) => {
+                let found = format!("{} cannot be read", file.display());
                 (CheckState::Unknown, found, "run it as root")
             }
-            kind => (
+            Translation::Translated(kind) => (
                 CheckState::Mendable,
                 format!(
                     "the IOMMU translates the addresses of {name} at {address} ({kind}): its packets to a GPU pass through the root complex"

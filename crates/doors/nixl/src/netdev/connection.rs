@@ -14,7 +14,7 @@ use rustix::net::sockopt;
 use super::pool::Pool;
 use super::sends::Sends;
 use crate::raw::scatter::Scatter;
-use crate::wire::{GpuBytes, Ready, Wire};
+use crate::wire::{DISCARD_BYTES, GpuBytes, Ready, Wire};
 
 /// Unanswered probes of a silent connection, after which it is broken.
 const PROBES: u8 = 3;
@@ -287,6 +287,17 @@ impl Wire for NicWire {
             self.read_by(|stream, done| pool.receive(stream, to, at_most - done, &mut received));
         self.received = received;
         read
+    }
+
+    fn discard(&mut self, at_most: usize) -> io::Result<Option<usize>> {
+        let shared = Arc::clone(&self.shared);
+        match &shared.pool {
+            Some(pool) => self.read_by(|stream, done| pool.discard(stream, at_most - done)),
+            None => {
+                let mut bytes = [0; DISCARD_BYTES];
+                self.read(&mut bytes[..at_most.min(DISCARD_BYTES)])
+            }
+        }
     }
 
     fn send(&mut self, from: &mut Scatter, at_most: usize) -> io::Result<Option<usize>> {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use devmem_tcp::memory::SteeredPeer;
+use devmem_tcp::stats::NetIovCount;
 use devmem_tcp::{BoundRx, Dmabuf, Frag, Netdev, Placement, RxBatch, Setup, Stream};
 
 use crate::raw::gpu::{Gpu, GpuMemory, alloc};
@@ -19,7 +20,7 @@ const BATCH_FRAGS: usize = 1024;
 
 /// The memory, bound to queues of the NIC. The fields are dropped in order: unbind first, then restore the settings.
 pub(super) struct Pool {
-    _bound: BoundRx,
+    bound: BoundRx,
     setup: Setup,
     memory: Dmabuf,
     gpu: Gpu,
@@ -70,7 +71,7 @@ impl Pool {
             ))
         })?;
         Ok(Self {
-            _bound: bound,
+            bound,
             setup,
             memory,
             gpu,
@@ -87,6 +88,10 @@ impl Pool {
 
     pub(super) fn gpu(&self) -> Gpu {
         self.gpu
+    }
+
+    pub(super) fn net_iovs(&self) -> NetIovCount {
+        self.bound.net_iovs()
     }
 
     pub(super) fn placement(&self) -> Placement {
@@ -139,6 +144,17 @@ impl Pool {
         let staged = landed? as u64;
         passed.staged += staged;
         passed.by_nic += (bytes as u64).saturating_sub(staged);
+        Ok(bytes)
+    }
+
+    /// Receives at most `at_most` bytes that go nowhere: nobody copies them. 0: the peer has ended its direction, or `at_most` is 0.
+    pub(super) fn discard(&self, stream: &mut Stream, at_most: usize) -> io::Result<usize> {
+        if at_most == 0 {
+            return Ok(0);
+        }
+        let Hands { batch, .. } = &mut *self.hands();
+        let bytes = stream.recv_at_most(batch, at_most)?;
+        batch.release()?;
         Ok(bytes)
     }
 

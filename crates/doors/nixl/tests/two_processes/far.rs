@@ -1,8 +1,10 @@
-//! The other process: an agent that does what it is told by lines on its standard input, and answers each by one.
+//! The other process: an agent that does what it is told by lines, and answers each by one: on its standard input and output, or if it is on
+//! another machine, on a connection.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::gpu::GpuSide;
@@ -12,20 +14,24 @@ use crate::setup::{Setup, setup, use_setup};
 /// Far longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Far longer than another machine takes to boot.
+const BOOT_PATIENCE: Duration = Duration::from_secs(600);
+
 /// Set in the other process: the name of its agent.
 pub const ROLE: &str = "DEVMEM_NIXL_TEST_AGENT";
 
-/// And its parameters, one a line.
-const PARAMETERS: &str = "DEVMEM_NIXL_TEST_PARAMETERS";
-
 /// Repeats `attempt` until it has a result.
-pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
+    until_at_most(PATIENCE, what, attempt)
+}
+
+fn until_at_most<T>(patience: Duration, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(result) = attempt() {
             return result;
         }
-        assert!(started.elapsed() < PATIENCE, "{what}: no outcome");
+        assert!(started.elapsed() < patience, "{what}: no outcome");
         std::thread::yield_now();
     }
 }
@@ -59,9 +65,10 @@ pub fn unhex(text: &str) -> Vec<u8> {
 /// The side of the test: another process, which can be killed.
 pub struct Far {
     pub name: String,
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    /// `None` on another machine.
+    process: Option<Child>,
+    input: Box<dyn Write + Send>,
+    output: BufReader<Box<dyn Read + Send>>,
     /// What it tells of itself when it is open, if that was read.
     info: Option<Vec<u8>>,
 }
@@ -78,26 +85,43 @@ impl Far {
     pub fn start(name: &str, has_thread: bool) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut command = Command::new(program);
-        let parameters = setup().far.into_iter();
-        let parameters: Vec<_> = parameters
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
         command
             .env(ROLE, name)
-            .env(PARAMETERS, parameters.join("\n"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = command.spawn().expect("this program can be started");
         let input = process.stdin.take().expect("a pipe");
-        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        let output = process.stdout.take().expect("a pipe");
+        Self::open(name, Some(process), input, output, has_thread)
+    }
+
+    /// As [`start`](Self::start), in a process on another machine that plays at this address, or will soon.
+    pub fn call(name: &str, at: SocketAddr, has_thread: bool) -> Self {
+        let call = || TcpStream::connect(at).ok();
+        let stream = until_at_most(BOOT_PATIENCE, "the other machine", call);
+        let input = stream.try_clone().expect("a descriptor");
+        Self::open(name, None, input, stream, has_thread)
+    }
+
+    fn open(
+        name: &str,
+        process: Option<Child>,
+        input: impl Write + Send + 'static,
+        output: impl Read + Send + 'static,
+        has_thread: bool,
+    ) -> Self {
         let mut it = Self {
             name: name.to_owned(),
             process,
-            input,
-            output,
+            input: Box::new(input),
+            output: BufReader::new(Box::new(output)),
             info: None,
         };
-        it.write(&format!("open {}", u8::from(has_thread)));
+        let parameters = setup().far.into_iter();
+        let parameters: String = parameters
+            .map(|(key, value)| format!(" {key}={value}"))
+            .collect();
+        it.write(&format!("open {}{parameters}", u8::from(has_thread)));
         it
     }
 
@@ -180,43 +204,57 @@ impl Far {
     }
 
     pub fn kill(&mut self) {
-        self.process.kill().expect("the other process lives");
-        self.process.wait().expect("it was killed");
+        let process = self.process.as_mut().expect("it is on this machine");
+        process.kill().expect("the other process lives");
+        process.wait().expect("it was killed");
     }
 }
 
 impl Drop for Far {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
 /// Agents of this process have the parameters that the test has given.
-fn take_setup() {
-    let parameters = std::env::var(PARAMETERS).expect("parameters");
-    let pair = |line: &str| {
-        let (key, value) = line.split_once('=').expect("a parameter");
+fn take_setup(parameters: &[&str]) {
+    let pair = |word: &&str| {
+        let (key, value) = word.split_once('=').expect("a parameter");
         (key.to_owned(), value.to_owned())
     };
     use_setup(Setup {
-        near: parameters.lines().map(pair).collect(),
+        near: parameters.iter().map(pair).collect(),
         far: Vec::new(),
     });
 }
 
-/// What the other process is.
+/// What the other process is, at the end of a pipe.
 pub fn play(name: &str) {
-    take_setup();
+    play_with(name, std::io::stdin().lock(), std::io::stdout());
+}
+
+/// What it is on another machine: waits for the test there.
+pub fn play_at(name: &str, at: SocketAddr) {
+    let listener = TcpListener::bind(at).expect("the address is of this machine");
+    let (stream, _) = listener.accept().expect("the test calls");
+    let input = BufReader::new(stream.try_clone().expect("a descriptor"));
+    play_with(name, input, stream);
+}
+
+fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
     let mut far: Option<Agent> = None;
     let mut memories = HashMap::new();
     let mut gpus = HashMap::new();
-    for line in std::io::stdin().lines() {
+    for line in input.lines() {
         let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let answer = match (words[0], &far) {
             ("open", _) => {
+                take_setup(&words[2..]);
                 let agent = Agent::open(name, number(1) == 1, &[]).expect("an agent");
                 let info = hex(&agent.info());
                 far = Some(agent);
@@ -255,11 +293,17 @@ pub fn play(name: &str) {
             ("load", Some(agent)) => agent.load_agent(words[1], &unhex(words[2])).to_string(),
             ("notify", Some(agent)) => agent.notify(words[1], &unhex(words[2])).to_string(),
             ("notifications", Some(agent)) => notifications(agent, number(1) as usize),
-            ("fork", Some(agent)) => fork(agent, number(1), &memories[&number(1)]),
-            ("write", Some(agent)) => write(agent, &words, &memories[&number(2)]),
+            ("fork", Some(agent)) => fork(agent, name, number(1), &memories[&number(1)]),
+            ("write", Some(agent)) => {
+                let address = match gpus.get(&number(2)) {
+                    Some(side) => side.address(),
+                    None => memories[&number(2)].address(),
+                };
+                write(agent, &words, address)
+            }
             _ => panic!("{line}: not known"),
         };
-        println!("{answer}");
+        writeln!(output, "{answer}").expect("the test lives");
     }
 }
 
@@ -278,26 +322,26 @@ fn notifications(agent: &Agent, count: usize) -> String {
 
 /// `fork REGION`: posts a transfer to itself in a child of fork(2), and answers with the status there. This process has no other thread that
 /// could hold a lock.
-fn fork(agent: &Agent, region: u64, memory: &Memory) -> String {
-    let (remote, name) = (agent.load_own(region), std::env::var(ROLE).expect("a name"));
+fn fork(agent: &Agent, name: &str, region: u64, memory: &Memory) -> String {
+    let remote = agent.load_own(region);
     let range = |region| Range {
         address: memory.address(),
         len: 8,
         region,
     };
-    let transfer = agent.prepare(true, &name, &[range(region)], &[range(remote)]);
+    let transfer = agent.prepare(true, name, &[range(region)], &[range(remote)]);
     fork_and_check(&transfer.expect("a transfer")).to_string()
 }
 
 /// `write PEER REGION DATA ADDRESS LEN`: writes the first bytes of a memory to a peer, and waits.
-fn write(agent: &Agent, words: &[&str], memory: &Memory) -> String {
+fn write(agent: &Agent, words: &[&str], address: u64) -> String {
     let number = |at: usize| words[at].parse::<u64>().expect("a number");
     let remote = agent
         .load_region(words[1], &unhex(words[3]))
         .expect("a region");
     let len = number(5);
     let local = Range {
-        address: memory.address(),
+        address,
         len,
         region: number(2),
     };

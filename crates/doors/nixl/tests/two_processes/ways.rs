@@ -9,7 +9,7 @@ use crate::setup::{Parameters, Setup, use_setup};
 use crate::{failures, transfers};
 
 /// What works over each of them. In the other tests, agents know addresses of this machine, or have several in one process.
-const TESTS: &[fn()] = &[
+pub const TESTS: &[fn()] = &[
     transfers::reads_and_writes_of_all_sizes_arrive_with_their_notifications,
     transfers::without_threads_calls_make_progress,
     transfers::many_descriptors_are_scattered_and_gathered,
@@ -40,7 +40,7 @@ const MOVES: &[fn()] = &[
 const KILLED: &[fn()] =
     &[failures::a_peer_that_is_killed_in_the_middle_of_transfers_is_a_disconnect];
 
-fn run(setup: &Setup, tests: &[&[fn()]]) {
+pub fn run(setup: &Setup, tests: &[&[fn()]]) {
     use_setup(setup.clone());
     for test in tests.iter().copied().flatten() {
         test();
@@ -110,7 +110,7 @@ pub fn from_the_kernel_to_a_stack_on_a_tap() {
 }
 
 /// Makes a veth pair, and returns the set-up of two stacks on it.
-fn veth() -> Setup {
+pub fn veth() -> Setup {
     let (first, second) = Interface::create_veth_pair("nixl1", "nixl2").expect("a veth pair");
     for mut end in [first, second] {
         end.set_up().expect("an end of it");

@@ -80,7 +80,8 @@ def paths() -> list[dict[str, Any]]:
     `agent` is its name, `way` the parameter, `copies` how often the CPU copies each byte of a connection on this side, `sent_bytes` and
     `received_bytes` what went from and into registered memory by connections, `unix_bytes` what was copied from the memory of another process,
     `inline_bytes` what was short and copied once more on each side, `device_bytes` what the NIC moved from or to memory of a GPU, `staged_bytes` what
-    went through host memory from or to a GPU, and `own_bytes` what was copied within the process. Empty if NIXL has not loaded the backend.
+    went through host memory from or to a GPU, and `own_bytes` what was copied within the process. `pool_net_iovs` is the number of net_iovs of the
+    pool that the NIC receives into, 0 without one, and `pool_home` how many of them are free. Empty if NIXL has not loaded the backend.
     """
     out = bytearray()
 

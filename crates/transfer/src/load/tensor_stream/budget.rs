@@ -16,7 +16,7 @@ pub(super) struct Budget<T> {
 pub(super) struct State<T> {
     /// Bytes that count.
     pub(super) held: u64,
-    /// Bytes that somebody waits for.
+    /// Bytes that somebody waits for, because they do not fit.
     pub(super) wanted: Option<u64>,
     /// Since when the program waits while only it can make room.
     pub(super) starved: Option<Instant>,
@@ -43,7 +43,10 @@ trait GiveBack: Send + Sync {
 impl<T: Send> GiveBack for Budget<T> {
     fn give_back(&self, bytes: u64) {
         let mut state = self.locked();
-        state.held = state.held.saturating_sub(bytes);
+        let held = state.held.saturating_sub(bytes);
+        state.held = held;
+        // Nothing is short any more, however late the thread that waits for it wakes up.
+        state.wanted.take_if(|wanted| self.limit - held >= *wanted);
         state.starved = None;
         drop(state);
         self.changed();
@@ -139,6 +142,21 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn nothing_is_short_from_the_moment_on_in_which_it_fits() {
+        let budget = Budget::new(100, ());
+        let shares = [30, 30].map(|bytes| {
+            budget.want(bytes, &|| {}).unwrap();
+            Budget::share(&budget, bytes)
+        });
+        budget.locked().wanted = Some(80);
+        let [first, second] = shares;
+        drop(first);
+        assert_eq!(budget.locked().wanted, Some(80));
+        drop(second);
+        assert_eq!(budget.locked().wanted, None);
+    }
 
     #[test]
     fn who_wants_more_than_fits_waits_until_shares_are_dropped_or_the_end() {

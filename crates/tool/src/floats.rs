@@ -1,5 +1,5 @@
-//! Vectors of floats (binary32, little-endian) of the ranks of a collective: what touches each float of them. The programs are
-//! not optimised ([profile.release] of the workspace), this crate is.
+//! Vectors of floats (binary32, little-endian) of the ranks of a collective: what touches each float of them. It is here because
+//! the tool itself is not optimised (Cargo.toml of the workspace).
 
 use std::ops::Range;
 

@@ -17,6 +17,7 @@ mod kernel;
 mod kernels_end;
 mod plan;
 mod receiver;
+mod remedies;
 mod report;
 mod unused;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     if let Some(helper) = HelperCli::of_this_process() {
         return exit("devmem-tcp", run_helper(helper.command));
     }
+    tool::output::set_told(remedies::told);
     let (program, ended) = match ncdevmem::flags_by_name(std::env::args_os()) {
         Some(flags) => (ncdevmem::NAME, ncdevmem::run(flags)),
         None => match command_line().command {

@@ -4,6 +4,7 @@ mod exchange;
 mod load;
 mod memory_and_link;
 mod send;
+mod server_sum;
 mod store;
 
 use std::fmt;
@@ -24,9 +25,10 @@ use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
 pub use exchange::{Collective, ExchangeReport, Reduction};
-pub use load::{LoadReport, ServerSum, TensorRow};
+pub use load::{LoadReport, TensorRow};
 pub use memory_and_link::MemoryAndLink;
 pub use send::{SendReport, Sending};
+pub use server_sum::{FileSum, ServerSum};
 pub use store::StoreReport;
 
 /// Returns the name of what has computed a checksum: a device, or else the CPU.

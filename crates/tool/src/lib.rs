@@ -28,6 +28,7 @@ pub mod pty;
 pub mod rate;
 mod read_back;
 pub mod receive;
+pub mod remedy;
 pub mod sender;
 pub mod signals;
 pub mod size;

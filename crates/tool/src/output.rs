@@ -14,6 +14,8 @@ use devmem_tcp::text::{Printable, PrintableLines, is_unprintable};
 use devmem_tcp::{BindError, ErrorKind, RecvError, Remedy};
 use rustix::io::Errno;
 
+use crate::remedy::words;
+
 /// Writes a line to stderr as [`tell`] does, with the arguments of `format!`.
 #[macro_export]
 macro_rules! say {
@@ -184,11 +186,23 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// Returns the reason of an error, and its remedies: of the library by its fields, of others by the lines of their text.
+/// Returns the reason of an error and its remedy in the words of a program, if it is one that the program knows.
+pub type Told = fn(&(dyn std::error::Error + 'static)) -> Option<(String, Option<String>)>;
+
+static TOLD: OnceLock<Told> = OnceLock::new();
+
+/// Sets what words errors of libraries that are above this one, before the first failure.
+pub fn set_told(told: Told) {
+    // A second call would be a mistake without consequences.
+    let _ = TOLD.set(told);
+}
+
+/// Returns the reason of an error, and its remedies: of libraries by their fields, of others by the lines of their text.
 fn told(cause: &(dyn std::error::Error + 'static)) -> (String, Vec<String>) {
-    if let Some((reason, remedy)) = of_library(cause) {
-        let remedy = remedy.map(words).unwrap_or_default();
-        return (reason, lines(&remedy));
+    let known = of_library(cause).map(|(reason, remedy)| (reason, remedy.map(words)));
+    let known = known.or_else(|| TOLD.get().and_then(|told| told(cause)));
+    if let Some((reason, remedy)) = known {
+        return (reason, lines(&remedy.unwrap_or_default()));
     }
     let mut lines = lines(&cause.to_string());
     let rest = lines.split_off(lines.len().min(1));
@@ -211,24 +225,6 @@ fn of_library(cause: &(dyn std::error::Error + 'static)) -> Option<(String, Opti
 fn lines(text: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(str::to_owned).collect()
-}
-
-/// Returns a remedy with the options of this program instead of calls of the library.
-fn words(remedy: Remedy) -> String {
-    let words = match remedy {
-        Remedy::WriteLink => {
-            "write tap:NAME, packet:NAME or macvtap:NAME, the interface's name of at most 15 bytes, unix:PATH or unix-listen:PATH"
-        }
-        Remedy::GiveAddress => "give it one: --addr 10.77.0.2/24",
-        Remedy::NameRouter => {
-            "connect to an address in a network of this NIC, or name a router: --gateway ADDR"
-        }
-        Remedy::CorrectRouter => {
-            "correct the address of the router (--gateway), or check that it is up and on this link"
-        }
-        other => return other.to_string(),
-    };
-    words.to_owned()
 }
 
 /// Returns whether `said` has the words for the errno of `cause`: `EBUSY (device or resource busy)` says what

@@ -11,3 +11,6 @@ pub mod fuzz;
 pub mod load;
 mod parallel;
 pub mod store;
+mod told;
+
+pub use told::told;

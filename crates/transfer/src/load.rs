@@ -72,7 +72,7 @@ pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::checksum::{
     Compared, Crc32c, NoSum, RunningSum, StoredSum, SumKind, SumValue, Xxh3,
 };
-pub use crate::parallel::Progress;
+pub use crate::parallel::{Cause, Progress, Remedy, Setting};
 pub use coming::ArrivalCounter;
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
@@ -85,8 +85,8 @@ pub use origin::Origin;
 pub use part::Part;
 pub use partial::{FileVersion, PartialError, PartialFile};
 pub use safetensors::{
-    Checkpoint, CheckpointError, CheckpointLimit, Destination, HeaderError, Metadata, Selected,
-    SelectionError, Tensor,
+    Checkpoint, CheckpointError, CheckpointLimit, ComparedFile, Destination, HeaderError, Metadata,
+    Selected, SelectionError, Tensor,
 };
 pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;

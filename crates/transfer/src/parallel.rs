@@ -5,17 +5,22 @@
     reason = "a load and a store take a list of ranges"
 )]
 
+mod cause;
 mod idle;
 mod pace;
 mod piece;
 pub(crate) mod ranges;
+mod remedy;
 pub(crate) mod retry;
 mod settings;
 mod slots;
 
+pub use cause::Cause;
+pub(crate) use cause::{displays_remedy, write_error};
 pub(crate) use idle::{Connected, Idle, turn_all};
 pub(crate) use pace::{LEAST_BYTES, Pace};
 pub(crate) use piece::{Piece, Pieces};
+pub use remedy::{Remedy, Setting};
 pub(crate) use settings::{Settings, settable};
 pub(crate) use slots::{Failed, Slots, is_not_ready};
 

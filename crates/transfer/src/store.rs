@@ -31,6 +31,7 @@ mod ledger;
 mod nbd;
 mod nvme;
 mod part;
+mod received;
 mod session;
 mod sink;
 mod storer;

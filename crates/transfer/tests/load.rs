@@ -42,6 +42,8 @@ mod sloppy;
 mod stock;
 #[path = "load/store.rs"]
 mod store;
+#[path = "load/sums.rs"]
+mod sums;
 #[path = "load/tensors.rs"]
 mod tensors;
 #[path = "load/tls_server.rs"]

@@ -62,6 +62,7 @@ pub const ROWS: &[Row] = &[
         lease_rows::counted_at_the_nic,
     ),
     ("lease: two pods", lease_rows::two_pods),
+    ("lease: pod killed", lease_rows::pod_killed),
     ("lease: agent killed", lease_rows::agent_killed),
     ("lease: pod removed", lease_rows::pod_removed),
     (

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use devmem_linux::helper::Helper;
@@ -12,7 +13,7 @@ use lab::job::TOOL_PATH;
 
 use super::devmem::bound::{DmabufKind, bind, memory};
 use super::nic::NIC;
-use super::pods::{Agent, LISTENING, POD_INTERFACE, Pod, READY, Reach, Settings};
+use super::pods::{Agent, LIMIT, LISTENING, POD_INTERFACE, Pod, READY, Reach, Settings};
 use super::row::{Context, Seen, Skip, program};
 use super::traffic::{self, Way};
 use crate::places::PROGRAM_PATH;
@@ -188,6 +189,36 @@ pub fn two_pods(context: &Context) -> anyhow::Result<Seen> {
     agent.end()?;
     before.check_restored()?;
     Ok(format!("queues {queues:?}, {frags:?} frags, all bytes correct").into())
+}
+
+/// The program of a pod is killed in mid-transfer: lease and settings stay as they are, and the next program receives.
+pub fn pod_killed(context: &Context) -> anyhow::Result<Seen> {
+    let before = Settings::read()?;
+    let pod = Pod::new(0)?;
+    let (agent, _) = Agent::start(&[pod.settings()])?;
+    let leased = Settings::read()?;
+    pod.kill_in_mid_transfer(context, context.few())?;
+    leased.check_restored().context("after the kill")?;
+    wait_until_free(&pod)?;
+    let frags = pod.receive(context, context.few())?;
+    agent.0.terminate();
+    agent.end()?;
+    before.check_restored()?;
+    Ok(format!("the next program received {frags} frags, all bytes correct").into())
+}
+
+/// Waits until the pod's queue can be bound again, which it can as soon as the kernel has seen the end of a binding.
+fn wait_until_free(pod: &Pod) -> anyhow::Result<()> {
+    let memory = memory(DmabufKind::Udmabuf)?;
+    let started = Instant::now();
+    loop {
+        match pod.bind(&[1], &memory) {
+            Err(taken) if started.elapsed() < LIMIT && taken.to_string().contains("EEXIST") => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            bound => return bound.map(drop).context("the queue is not free again"),
+        }
+    }
 }
 
 /// The agent is killed: the pod still receives, and `restore` takes everything back.

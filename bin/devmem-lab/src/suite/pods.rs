@@ -2,11 +2,11 @@
 //! our NIC to it.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Lines, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -167,22 +167,14 @@ impl Pod {
         command
     }
 
-    /// Starts a command on this thread, which is in the pod, and sends it a stream.
-    fn receive_by(
-        &self,
-        mut command: Command,
-        context: &Context,
-        bytes: u64,
-    ) -> anyhow::Result<()> {
-        let mut tool = Helper::start(&mut command)?;
-        let mut stdout = tool.take_stdout().context("it was piped")?;
-        let stderr = tool.take_stderr().context("it was piped")?;
-        let mut lines = BufReader::new(stderr).lines();
-        let mut said = String::new();
-        while !said.contains("listening on") {
-            let line = lines.next().with_context(|| said.clone())??;
-            said = format!("{said}{line}\n");
-        }
+    /// Starts a receiver on this thread, which is in the pod, and sends it a stream.
+    fn receive_by(&self, command: Command, context: &Context, bytes: u64) -> anyhow::Result<()> {
+        let Receiver {
+            mut process,
+            mut stdout,
+            lines,
+            mut said,
+        } = Receiver::start(command)?;
         let sender = context.network()?.connect(Way::In, self.reach.local)?;
         thread::scope(|scope| {
             let sending = scope.spawn(move || traffic::send(sender, bytes));
@@ -194,9 +186,60 @@ impl Pod {
         for line in lines {
             said = format!("{said}{}\n", line?);
         }
-        ensure!(tool.wait()?.success(), "{said}");
+        ensure!(process.wait()?.success(), "{said}");
         ensure!(said.contains(", 0 bytes in host memory"), "{said}");
         Ok(())
+    }
+
+    /// Kills the tool in the middle of a stream: when it has received so many bytes, of many more.
+    pub fn kill_in_mid_transfer(&self, context: &Context, bytes: u64) -> anyhow::Result<()> {
+        let command = self.tool(&["--configured"]);
+        self.namespace.run(|| {
+            let mut receiver = Receiver::start(command)?;
+            let sender = context.network()?.connect(Way::In, self.reach.local)?;
+            thread::scope(|scope| {
+                let sending = scope.spawn(move || traffic::send(sender, 64 * bytes));
+                let mut part = Vec::new();
+                let read = (&mut receiver.stdout).take(bytes).read_to_end(&mut part);
+                receiver.process.kill();
+                // Its receiver was closed.
+                let _ = sending.join();
+                ensure!(read? as u64 == bytes, "it ended after {} bytes", part.len());
+                Ok(())
+            })?;
+            receiver.process.wait()?;
+            Ok(())
+        })?
+    }
+}
+
+/// The tool, listening in a pod. Dropping it ends it.
+struct Receiver {
+    process: Helper,
+    stdout: ChildStdout,
+    /// What it has said on stderr, and what comes next.
+    said: String,
+    lines: Lines<BufReader<ChildStderr>>,
+}
+
+impl Receiver {
+    /// Starts it and waits until it listens.
+    fn start(mut command: Command) -> anyhow::Result<Self> {
+        let mut process = Helper::start(&mut command)?;
+        let stdout = process.take_stdout().context("it was piped")?;
+        let stderr = process.take_stderr().context("it was piped")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let mut said = String::new();
+        while !said.contains("listening on") {
+            let line = lines.next().with_context(|| said.clone())??;
+            said = format!("{said}{line}\n");
+        }
+        Ok(Self {
+            process,
+            stdout,
+            said,
+            lines,
+        })
     }
 }
 

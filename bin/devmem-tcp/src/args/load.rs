@@ -76,7 +76,7 @@ pub struct Load {
     #[arg(long)]
     pub strict: bool,
     /// Compute a checksum of the loaded bytes at their place, CRC-32C unless --verify=xxh3. Without =xxh3, the checksum that the server sends, or that an
-    /// S3-compatible store has, is compared: CRC-32C, CRC-64/NVME, CRC-32, SHA-256 or SHA-1, also one of the checksums of parts. An NVIDIA GPU computes
+    /// S3-compatible store has, is compared: CRC-32C, CRC-64/NVME, CRC-32, SHA-256 or SHA-1, also one of the checksums of parts; of a checkpoint, those of all its files. An NVIDIA GPU computes
     /// the CRC-32C of its memory; for all others, and for other memory and files, the CPU reads all bytes back
     #[arg(
         long,

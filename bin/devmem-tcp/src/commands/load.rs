@@ -16,13 +16,13 @@ use crate::client::Client;
 use crate::plan::{LoadJob, LoadPlan, NicPlan, strict_https};
 use crate::receiver::BoundNic;
 use crate::report::{LoadReport, verdict};
-use contents::Contents;
+use contents::{Contents, ServerSums};
 pub use target::Target;
 use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use transfer::load::{LoadError, Loader, NoSum, Origin, StoredSum, Url};
+use transfer::load::{LoadError, Loader, NoSum, Origin, Url};
 
 /// Loads by `plan`.
 ///
@@ -48,8 +48,8 @@ pub struct LoadedTarget {
     pub target: Target,
     /// Bytes of the target.
     size: u64,
-    /// The server's checksum of these bytes.
-    stored: Result<StoredSum, NoSum>,
+    /// The servers' checksums of these bytes.
+    server: ServerSums,
 }
 
 impl LoadedTarget {
@@ -134,15 +134,15 @@ pub fn transfer(
         Some(unused) => report.set_unused(&unused, local.ip(), nic.impairment),
         None => report.set_unbound(&client.nic, local.ip()),
     }
-    let stored = match job.compares && !report.interrupted {
-        true => contents.stored_sum(&loader, stop)?,
-        false => Err(NoSum::None),
+    let server = match job.compares && !report.interrupted {
+        true => contents.server_sums(&loader, &target, stop)?,
+        false => ServerSums::File(Err(NoSum::None)),
     };
     Ok(LoadedTarget {
         report,
         target,
         size,
-        stored,
+        server,
     })
 }
 
@@ -164,6 +164,7 @@ fn loader(client: &Client<'_>, job: &LoadJob) -> Loader {
 pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::interrupted(),
+        LoadError::NoFamily { .. } => (error.reason(), "give it one: --addr ADDR/LEN".to_owned()),
         LoadError::Connect { address, source } => match source.kind() {
             ErrorKind::NetworkUnreachable => (
                 format!("there is no route to {}", address.ip()),

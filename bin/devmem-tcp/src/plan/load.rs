@@ -14,7 +14,7 @@ use super::link::users_alone;
 use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
 use crate::args::{self, BackendChoice, ChecksumKind, TlsArgs};
 use tool::memory::MemoryKind;
-use tool::output::{Failure, note};
+use tool::output::{Exit, Failure, note};
 use tool::parse::OutputArgs;
 use tool::size::Size;
 
@@ -437,9 +437,12 @@ fn tls_client(args: &TlsArgs) -> Result<TlsClient, Failure> {
         );
         options = options.without_verification();
     }
-    options.client().map_err(|error| match error {
-        TlsError::Read { .. } | TlsError::NoAuthorities { .. } => Failure::failed(error),
-        error => Failure::usage(error),
+    options.client().map_err(|error| {
+        let exit = match error {
+            TlsError::Read { .. } | TlsError::NoAuthorities { .. } => Exit::Failed,
+            _ => Exit::Usage,
+        };
+        Failure::from(error).ending_with(exit)
     })
 }
 
@@ -460,9 +463,12 @@ fn with_header(request: HttpRequest, header: &str) -> Result<HttpRequest, Failur
 
 /// Returns the failure of an option that names a secret.
 fn of_option(option: &str) -> impl FnOnce(SecretError) -> Failure {
-    move |error| match error {
-        SecretError::Read { .. } => Failure::failed(format!("{option}: {error}")),
-        error => Failure::usage(format!("{option}: {error}")),
+    move |error| {
+        let exit = match error {
+            SecretError::Read { .. } => Exit::Failed,
+            _ => Exit::Usage,
+        };
+        Failure::from(anyhow::Error::new(error).context(option.to_owned())).ending_with(exit)
     }
 }
 

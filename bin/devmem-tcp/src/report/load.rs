@@ -7,13 +7,14 @@ use std::time::Duration;
 use devmem_tcp::{Impairment, Netdev, stats::QueueStats};
 use serde::Serialize;
 
+use super::server_sum::{FileSum, ServerSum};
 use super::{MemoryAndLink, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
 use crate::backend::SOCKETS;
 use crate::unused::Unused;
 use tool::pattern::Verifier;
 use tool::rate::Rate;
 use tool::size::Size;
-use transfer::load::{Compared, Loaded, NoSum, SumKind, Tensor};
+use transfer::load::{Loaded, NoSum, Tensor};
 
 /// The report of `load`. The field names are those of the JSON and must not change.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -82,6 +83,9 @@ pub struct LoadReport {
     /// Why the checksum that the server has cannot be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_compared: Option<String>,
+    /// The checksums that the servers have of the files of a checkpoint, compared, with `--verify`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<FileSum>>,
     /// XXH3 of 64 bits of the loaded bytes in hexadecimal, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xxh3: Option<String>,
@@ -94,63 +98,6 @@ pub struct LoadReport {
     /// The bound memory and the link.
     #[serde(flatten)]
     pub memory_and_link: MemoryAndLink,
-}
-
-/// The checksum that a server has of a file, compared.
-#[derive(Clone, Debug, Serialize)]
-pub struct ServerSum {
-    /// The kind of checksum: CRC-32C, CRC-64/NVME, CRC-32, SHA-256 or SHA-1.
-    pub kind: &'static str,
-    /// The number of parts of whose checksums it is one; 0: it is of the bytes.
-    pub parts: usize,
-    /// The server's, in hexadecimal.
-    pub stored: String,
-    /// That of the loaded bytes.
-    pub loaded: String,
-    /// Whether they are equal.
-    pub matches: bool,
-    /// The first part whose bytes have another checksum than the server has of it, counted from 1, its first byte, and the first one behind it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wrong_part: Option<(usize, u64, u64)>,
-}
-
-impl ServerSum {
-    pub fn of(kind: SumKind, parts: usize, compared: &Compared) -> Self {
-        let wrong = compared.wrong_part.as_ref();
-        Self {
-            kind: kind.name(),
-            parts,
-            stored: compared.stored.to_string(),
-            loaded: compared.loaded.to_string(),
-            matches: compared.is_equal(),
-            wrong_part: wrong.map(|(number, range)| (*number, range.start, range.end)),
-        }
-    }
-
-    /// Returns the error of wrong bytes, with what helps on a line below.
-    fn complaint(&self) -> Option<String> {
-        let Self {
-            kind,
-            parts,
-            stored,
-            loaded,
-            ..
-        } = self;
-        if self.matches {
-            return None;
-        }
-        let of_parts = match self.wrong_part {
-            _ if *parts == 0 => String::new(),
-            None => format!(" of the checksums of {parts} parts"),
-            Some((number, start, end)) => format!(
-                " of the checksums of {parts} parts (bytes {start} to {end}, part {number}, are the first wrong ones)"
-            ),
-        };
-        Some(format!(
-            "the loaded bytes have another checksum than the server's file: the {kind}{of_parts} is {loaded}, and the server has {stored}\n  \
-             load it again; if the server's file is damaged, the same checksum comes again: upload it again from a good copy"
-        ))
-    }
 }
 
 /// A tensor, and its place in device memory.
@@ -248,7 +195,9 @@ impl LoadReport {
     /// Returns the error of a run with a wrong result; `None` if the result is correct.
     pub fn complaint(&self) -> Option<String> {
         let server_sum = self.server_checksum.as_ref();
-        if let Some(complaint) = server_sum.and_then(ServerSum::complaint) {
+        let of_file = |sum: &ServerSum| sum.complaint("the server's file");
+        let of_files = || self.files.iter().flatten().find_map(FileSum::complaint);
+        if let Some(complaint) = server_sum.and_then(of_file).or_else(of_files) {
             return Some(complaint);
         }
         if let Some(bad) = self.bad_bytes.filter(|bad| *bad > 0) {
@@ -315,6 +264,8 @@ impl LoadReport {
                 (Some(true), _) => ", as the server says".to_owned(),
                 (Some(false), _) => ", NOT as the server says".to_owned(),
                 (None, Some(_)) => String::new(),
+                // The memory has gaps between tensors: no file has this checksum.
+                (None, None) if self.files.is_some() => " of the memory".to_owned(),
                 (None, None) => match &self.not_compared {
                     Some(why) => format!("; {why}"),
                     None => format!("; {}", NoSum::None),
@@ -332,6 +283,9 @@ impl LoadReport {
             };
             let text = format_args!("{}{of_parts}, {judged} the server says", sum.loaded);
             row(f, sum.kind, text)?;
+        }
+        if let Some(files) = &self.files {
+            FileSum::rows(files, f)?;
         }
         match &self.xxh3 {
             Some(sum) => row(f, "XXH3", format_args!("{sum}; computed on {on}{why}")),

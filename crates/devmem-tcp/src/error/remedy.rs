@@ -50,6 +50,31 @@ pub enum Remedy {
     PollerOfItsShard,
 }
 
+impl Remedy {
+    /// All that an interface may have its own words for, for its tests.
+    #[doc(hidden)]
+    pub const NAMED: [Self; 18] = [
+        Self::WriteLink,
+        Self::GiveAddress,
+        Self::OtherWire,
+        Self::SameShards,
+        Self::OneShard,
+        Self::ExportableMemory,
+        Self::BindToStreamsNic,
+        Self::BindTargetToStreamsNic,
+        Self::GatherInstead,
+        Self::NameRouter,
+        Self::CorrectRouter,
+        Self::CloseNic,
+        Self::ReleaseFrags,
+        Self::ReleaseOrBindMore,
+        Self::AcceptHostMemory,
+        Self::RealTime,
+        Self::PollerForEachShard,
+        Self::PollerOfItsShard,
+    ];
+}
+
 impl From<&'static str> for Remedy {
     fn from(text: &'static str) -> Self {
         Self::Text(text.into())
@@ -100,7 +125,7 @@ impl fmt::Display for Remedy {
                 "connect to an address in a network of this NIC, or name a router with `NetdevBuilder::gateway`"
             }
             Self::CorrectRouter => {
-                "correct the address of the router (`NetdevBuilder::gateway`, --gateway), or check that it is up and on this link"
+                "correct the address of the router (`NetdevBuilder::gateway`), or check that it is up and on this link"
             }
             Self::CloseNic => {
                 "call `Netdev::close` at the end, which waits for all streams, or set a linger time of 0 or none"
@@ -120,5 +145,43 @@ impl fmt::Display for Remedy {
                 "watch it with a poller of its shard, which `Stream::shard` returns"
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the number of a remedy in [`Remedy::NAMED`]. Another variant has its arm here, and its place there.
+    fn number(remedy: &Remedy) -> Option<usize> {
+        Some(match remedy {
+            Remedy::Text(_) => return None,
+            Remedy::WriteLink => 0,
+            Remedy::GiveAddress => 1,
+            Remedy::OtherWire => 2,
+            Remedy::SameShards => 3,
+            Remedy::OneShard => 4,
+            Remedy::ExportableMemory => 5,
+            Remedy::BindToStreamsNic => 6,
+            Remedy::BindTargetToStreamsNic => 7,
+            Remedy::GatherInstead => 8,
+            Remedy::NameRouter => 9,
+            Remedy::CorrectRouter => 10,
+            Remedy::CloseNic => 11,
+            Remedy::ReleaseFrags => 12,
+            Remedy::ReleaseOrBindMore => 13,
+            Remedy::AcceptHostMemory => 14,
+            Remedy::RealTime => 15,
+            Remedy::PollerForEachShard => 16,
+            Remedy::PollerOfItsShard => 17,
+        })
+    }
+
+    #[test]
+    fn remedies_name_no_option_of_the_tool() {
+        for (index, remedy) in Remedy::NAMED.iter().enumerate() {
+            assert_eq!(number(remedy), Some(index), "{remedy:?}");
+            assert!(!remedy.to_string().contains("--"), "{remedy}");
+        }
     }
 }

@@ -3,12 +3,16 @@
     unshare -n sh -c 'ip link set lo up; python bench/race.py [--gib 2] [--rounds 3] [--only NAME ...]'      # as root, for our own stack
 
 Each loader runs as a process of its own, in turn, and holds all tensors at its end. Wall time and processor time are from after its imports to the last tensor; memory
-is the most that was resident, less what was resident after the imports. A loader whose package is missing is named, with what is missing. Prints a table for people, and
+is the most that was resident, less what was resident after the imports. The bytes of all tensors are compared afterwards.
+A loader whose package is missing is named, with what is missing. Prints a table for people, and
 with --json one JSON object on a line for each run.
 
-Needs nginx; for S3 the packages moto[server] and boto3. nginx stands for a fast store, too: objects are files, and it looks at no signature; loaders that list a
-bucket cannot use it. moto is a store with all of S3's requests, and in Python: it is what its clients wait for. Loaders: those of the table LOADERS, by the names
-of their packages.
+Needs nginx; for S3 the packages moto[server] and boto3. nginx stands for a fast store, too: objects are files, and it looks at no signature. moto is a store with all of S3's requests, and in Python: it is what its clients wait for. Loaders: those of the table LOADERS, by the names
+of their packages; any torch will do, such as Debian's:
+
+    apt install python3-torch
+    pip install numpy==1.26.4 safetensors huggingface_hub boto3 'moto[server]' safetensors-streaming humanize
+    pip install --no-deps runai-model-streamer runai-model-streamer-s3 fastsafetensors s3torchconnector s3torchconnectorclient
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,9 +39,9 @@ SHARDS = 8
 TENSORS = 24
 BUCKET = "models"
 
-#: What each process does: `load` returns the number of bytes of the tensors, which it holds.
+#: What each process does: `load` returns the tensors by name, and what must live as long as they do.
 FRAME = """
-import json, os, resource, sys, time
+import json, os, resource, sys, time, zlib
 given = json.loads(sys.argv[1])
 {imports}
 def status(name):
@@ -50,9 +55,14 @@ def used():
 with open("/proc/self/clear_refs", "w") as clear:
     clear.write("5")
 before, processor, start = status("VmRSS"), used(), time.monotonic()
-nbytes, kept = load()
+tensors, kept = load()
 seconds, processor = time.monotonic() - start, used() - processor
-print(json.dumps({{"seconds": seconds, "cpu": processor, "memory": status("VmHWM") - before, "nbytes": nbytes}}))
+memory = status("VmHWM") - before
+# Neither is the look at the bytes.
+def sum_of(tensor):
+    return zlib.crc32(memoryview(tensor.numpy() if hasattr(tensor, "numpy") else tensor).cast("B"))
+sums = {{name: sum_of(tensor) for name, tensor in tensors.items()}}
+print(json.dumps({{"seconds": seconds, "cpu": processor, "memory": memory, "sums": sums}}))
 # Teardown is not part of it.
 sys.stdout.flush()
 os._exit(0)
@@ -67,7 +77,7 @@ LOADERS: dict[str, tuple[list[str], set[str], str, str]] = {
         """
 def load():
     kept = dict(devmem_tcp.iter_safetensors(given["index"]))
-    return sum(tensor.nbytes for tensor in kept.values()), kept
+    return kept, None
 """,
     ),
     "devmem-tcp, own stack": (
@@ -78,7 +88,7 @@ def load():
 def load():
     nic = devmem_tcp.Netdev.user("tap:race0,10.77.9.1/24", "10.77.9.2/24")
     kept = dict(devmem_tcp.iter_safetensors(given["tap_index"], nic))
-    return sum(tensor.nbytes for tensor in kept.values()), (kept, nic)
+    return kept, nic
 """,
     ),
     "runai-model-streamer, its library": (
@@ -90,7 +100,7 @@ def load():
     with SafetensorsStreamer() as streamer:
         streamer.stream_files(given["files"])
         kept = dict(streamer.get_tensors())
-    return sum(tensor.nbytes for tensor in kept.values()), kept
+    return kept, None
 """,
     ),
     "runai-model-streamer, our library": (
@@ -102,7 +112,7 @@ def load():
     with SafetensorsStreamer() as streamer:
         streamer.stream_files(given["files"])
         kept = dict(streamer.get_tensors())
-    return sum(tensor.nbytes for tensor in kept.values()), kept
+    return kept, None
 """,
     ),
     "safetensors-streaming": (
@@ -114,7 +124,7 @@ def load():
     kept = {}
     for url in given["files"]:
         kept.update(safetensors_streaming.load_file(url))
-    return sum(tensor.nbytes for tensor in kept.values()), kept
+    return kept, None
 """,
     ),
     "curl to a file system in memory, then fastsafetensors": (
@@ -130,7 +140,7 @@ def load():
     loader.add_filenames({0: names})
     buffer = loader.copy_files_to_device()
     kept = {name: buffer.get_tensor(name) for name in buffer.key_to_rank_lidx}
-    return sum(tensor.nbytes for tensor in kept.values()), (kept, buffer)
+    return kept, buffer
 """,
     ),
     "huggingface_hub, then safetensors": (
@@ -143,7 +153,7 @@ def load():
     for url in given["files"]:
         path = hf_hub_download("race/model", os.path.basename(url), cache_dir=given["scratch"], endpoint=given["origin"])
         kept.update(load_file(path))
-    return sum(tensor.nbytes for tensor in kept.values()), kept
+    return kept, None
 """,
     ),
     "boto3, then safetensors": (
@@ -158,7 +168,7 @@ def load():
         body = io.BytesIO()
         client.download_fileobj(given["bucket"], os.path.basename(url), body)
         kept.update(safetensors.numpy.load(body.getvalue()))
-    return sum(tensor.nbytes for tensor in kept.values()), kept
+    return kept, None
 """,
     ),
     "s3torchconnector, then safetensors": (
@@ -168,21 +178,19 @@ def load():
         """
 def load():
     kept = {}
-    files = S3MapDataset.from_prefix("s3://models/", region="us-east-1", endpoint=given["origin"])
-    for file in files:
-        if file.key.endswith(".safetensors"):
-            kept.update(safetensors.torch.load(file.read()))
-    return sum(tensor.nbytes for tensor in kept.values()), kept
+    for file in S3MapDataset.from_objects(given["files"], region="us-east-1", endpoint=given["origin"]):
+        kept.update(safetensors.torch.load(file.read()))
+    return kept, None
 """,
     ),
 }
 
 
-def make(folder: pathlib.Path, nbytes: int) -> int:
-    """Writes the shards and their index, and returns the bytes of the tensors."""
+def make(folder: pathlib.Path, nbytes: int) -> tuple[int, dict[str, int]]:
+    """Writes the shards and their index, and returns the bytes of the tensors, and the checksum of each: no two are the same."""
     rows = max(1, nbytes // (SHARDS * TENSORS * 8192))
-    block = os.urandom(rows * 8192)
-    where = {}
+    block = bytearray(os.urandom(rows * 8192))
+    where, sums = {}, {}
     for shard in range(SHARDS):
         file = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
         names = [f"layers.{shard}.{number}.weight" for number in range(TENSORS)]
@@ -195,10 +203,14 @@ def make(folder: pathlib.Path, nbytes: int) -> int:
         text += b" " * (-len(text) % 8)
         with open(folder / file, "wb") as out:
             out.write(len(text).to_bytes(8, "little") + text)
-            for _ in range(TENSORS):
+            for name in names:
+                block[:4] = len(sums).to_bytes(4, "little")
+                sums[name] = zlib.crc32(block)
                 out.write(block)
+        # nginx makes the ETag of time and size, and huggingface_hub loads files with one ETag once.
+        os.utime(folder / file, (shard, shard))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
-    return len(block) * TENSORS * SHARDS
+    return len(block) * TENSORS * SHARDS, sums
 
 
 def free_port() -> int:
@@ -303,11 +315,12 @@ def library() -> str | None:
 class Race:
     """Runs loaders against one kind of server."""
 
-    def __init__(self, kind: str, server: str, port: int, folder: pathlib.Path, expected: int, rounds: int) -> None:
+    def __init__(self, kind: str, server: str, port: int, folder: pathlib.Path, expected: int, sums: dict[str, int], rounds: int) -> None:
         self.kind = kind
         self.server = server
         self.port = port
         self.expected = expected
+        self.sums = sums
         self.rounds = rounds
         self.files = sorted(file.name for file in folder.glob("*.safetensors"))
 
@@ -348,9 +361,11 @@ class Race:
         if run.returncode != 0:
             lines = [line.strip() for line in run.stderr.splitlines() if line.strip()]
             return f"failed: {lines[-1][:160] if lines else run.returncode}"
-        found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
-        if found["nbytes"] != self.expected:
-            return f"wrong: {found['nbytes']} bytes of {self.expected}"
+        found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+        sums = found.pop("sums")
+        wrong = sorted(name for name in self.sums if sums.get(name) != self.sums[name])
+        if wrong or len(sums) != len(self.sums):
+            return f"wrong: {len(wrong)} of {len(self.sums)} tensors, {len(sums)} were loaded"
         return found
 
     def run(self, names: list[str], as_json: bool) -> None:
@@ -389,16 +404,16 @@ def main() -> int:
         folder = pathlib.Path(scratch) / "model"
         folder.mkdir()
         os.chmod(scratch, 0o755)
-        expected = make(folder, int(options.gib * (1 << 30)))
+        expected, sums = make(folder, int(options.gib * (1 << 30)))
         with nginx(folder, pathlib.Path(scratch)) as port:
             for kind in ["http", "s3"]:
-                Race(kind, "nginx", port, folder, expected, options.rounds).run(names, options.json)
+                Race(kind, "nginx", port, folder, expected, sums, options.rounds).run(names, options.json)
         lacking = missing(["moto", "boto3"])
         if lacking:
             print(f"\nover s3 from moto: not run: not installed: {', '.join(lacking)}", file=sys.stderr)
             return 0
         with store(folder) as port:
-            Race("s3", "moto", port, folder, expected, options.rounds).run(names, options.json)
+            Race("s3", "moto", port, folder, expected, sums, options.rounds).run(names, options.json)
     return 0
 
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use devmem_tcp::{
-    BindError, Errno, ErrorKind, RecvError, Remedy,
+    BindError, Errno, ErrorKind, RecvError,
     cuda::GpuError,
     memory::{CopyError, DmabufError, GeometryError},
     text::PrintableLines,
@@ -13,6 +13,8 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
+
+use crate::remedy::{self, words};
 
 /// Why a call failed. It can be made without Python's lock.
 #[derive(Debug)]
@@ -86,16 +88,15 @@ impl Error {
         )
     }
 
-    /// An error of a load, with its remedy on further lines. It may have text from outside, and tracebacks go to terminals: what a
-    /// terminal would obey is escaped.
-    pub(crate) fn of_load(kind: ErrorKind, errno: i32, text: String) -> Self {
-        let text = PrintableLines(text).to_string();
-        let (reason, remedy) = match text.split_once('\n') {
-            None => (text.as_str(), None),
-            Some((reason, remedy)) => (reason, Some(remedy.lines().map(str::trim).collect())),
-        };
-        let remedy = remedy.map(|lines: Vec<_>| lines.join("\n"));
-        Self::new(kind, errno, reason.to_owned(), remedy)
+    /// An error of a load. It may have text from outside, and tracebacks go to terminals: what a terminal would obey is escaped.
+    pub(crate) fn of_load(
+        kind: ErrorKind,
+        errno: i32,
+        reason: String,
+        remedy: Option<devmem_transfer::load::Remedy>,
+    ) -> Self {
+        let reason = PrintableLines(reason).to_string();
+        Self::new(kind, errno, reason, remedy.as_ref().map(remedy::of_load))
     }
 
     /// A text cannot be resolved to an address.
@@ -124,44 +125,6 @@ impl Error {
             remedy,
         }
     }
-}
-
-/// Returns a remedy in the words of Python, where it names calls.
-fn words(remedy: Remedy) -> String {
-    let words = match remedy {
-        Remedy::GiveAddress => "give it one, as in Netdev.user(LINK, \"10.77.0.2/24\")",
-        Remedy::OtherWire => "choose another name, or close one of its NICs",
-        Remedy::SameShards => {
-            "open both with the same number of shards: Netdev.user(..., shards=2)"
-        }
-        Remedy::OneShard => {
-            "leave out shards=, or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME"
-        }
-        Remedy::ExportableMemory => "make it with Dmabuf.udmabuf, Dmabuf.dma_heap or Dmabuf.memfd",
-        Remedy::BindToStreamsNic => {
-            "bind the memory to the stream's NIC, too, with its bind_tx, and send from that binding"
-        }
-        Remedy::NameRouter => {
-            "connect to an address in a network of this NIC, or name a router: Netdev.user(..., gateway=\"10.77.0.1\")"
-        }
-        Remedy::CorrectRouter => {
-            "correct the address of the router (gateway= of Netdev.user), or check that it is up and on this link"
-        }
-        Remedy::CloseNic => "call Netdev.close at the end, which waits for all streams",
-        Remedy::ReleaseFrags => {
-            "release the batches, or delete the frags and tensors, that the program holds"
-        }
-        Remedy::ReleaseOrBindMore => {
-            "release the batches, or drop the frags and tensors, that the program holds, or bind more memory: until then the peer \
-             may not send more"
-        }
-        Remedy::AcceptHostMemory => {
-            "the flow is not steered to a bound queue, or the NIC left payload with the headers; set_strict(False) delivers them"
-        }
-        Remedy::RealTime => "use a wire in real time: Netdev.user(\"mem:NAME\", ...)",
-        other => return other.to_string(),
-    };
-    words.to_owned()
 }
 
 /// The name by which `_errors.py` finds the class; a kind that it does not list becomes a `DevmemError`.

@@ -25,6 +25,7 @@ mod netdev;
 mod opened;
 mod raw;
 mod released;
+mod remedy;
 mod repr;
 mod sent;
 mod shared;
@@ -32,6 +33,7 @@ mod source;
 mod stored;
 mod stream;
 mod subsystems;
+mod sums;
 mod target;
 mod tensor;
 mod view;
@@ -64,6 +66,8 @@ mod _native {
     use crate::raw::Exported;
     #[pymodule_export]
     use crate::released::{_end, _forked};
+    #[pymodule_export]
+    use crate::remedy::_remedies;
     #[pymodule_export]
     use crate::sent::{Sent, Signal};
     #[pymodule_export]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, Netdev as Nic};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, GoOn, HttpRequest, LoadError, Loader, Metadata, Origin,
+    Checkpoint, CheckpointError, GoOn, HttpRequest, LoadError, Loader, Metadata, Origin, Remedy,
     SecretError, Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
 };
 use pyo3::exceptions::PyUserWarning;
@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::interrupt::interruptible;
 use crate::netdev::Netdev;
 use crate::source::Source;
+use crate::sums;
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -44,10 +45,13 @@ const BIND_BYTES: usize = 64 << 20;
 /// that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
 /// also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
 /// in the file.
+///
+/// With `checksums=True` the bytes of each file are compared with the checksum that its server has (the fields x-goog-hash and x-amz-checksum-*): DataLostError, if they
+/// differ, and NotSupportedError, if there is none to compare, or an index names only some tensors of a file.
 #[pyfunction]
 #[pyo3(signature = (
     url, nic=None, *, device="cpu", bind=None, connections=None, idle_limit=30.0, headers=None, headers_file=None, user=None,
-    password=None, password_file=None, cacert=None, cert=None, key=None, verify=true
+    password=None, password_file=None, cacert=None, cert=None, key=None, verify=true, checksums=false
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub(crate) fn load_safetensors<'py>(
@@ -67,6 +71,7 @@ pub(crate) fn load_safetensors<'py>(
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
     verify: bool,
+    checksums: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let idle_limit = checked_limit(connections, idle_limit)?;
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
@@ -94,6 +99,9 @@ pub(crate) fn load_safetensors<'py>(
         let checkpoint = Checkpoint::open_while(&loader, request, go_on)?;
         let memory = device.alloc(checkpoint.memory_bytes())?;
         checkpoint.load(&loader, &memory, &mut |_| go_on())?;
+        if checksums {
+            sums::check(&checkpoint, &loader, &memory, go_on)?;
+        }
         let tensors = checkpoint.tensors().to_vec();
         Ok((memory, tensors, checkpoint.metadata().to_vec()))
     })?;
@@ -298,8 +306,8 @@ impl Tls {
 impl From<TlsError> for Error {
     fn from(error: TlsError) -> Self {
         match &error {
-            TlsError::Read { source, .. } => of_read(source, error.to_string()),
-            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+            TlsError::Read { source, .. } => of_read(source, error.reason()),
+            _ => invalid(error.reason(), error.remedy()),
         }
     }
 }
@@ -312,14 +320,19 @@ fn of_read(source: &std::io::Error, text: String) -> Error {
         _ => ErrorKind::InvalidInput,
     };
     let errno = source.raw_os_error().unwrap_or(Errno::EINVAL.0);
-    Error::of_load(kind, errno, text)
+    Error::of_load(kind, errno, text, None)
+}
+
+/// Returns the error of an argument of a load.
+fn invalid(reason: String, remedy: Option<Remedy>) -> Error {
+    Error::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, reason, remedy)
 }
 
 impl From<SecretError> for Error {
     fn from(error: SecretError) -> Self {
         match &error {
-            SecretError::Read { source, .. } => of_read(source, error.to_string()),
-            _ => Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string()),
+            SecretError::Read { source, .. } => of_read(source, error.reason()),
+            _ => invalid(error.reason(), error.remedy()),
         }
     }
 }
@@ -384,7 +397,7 @@ pub(crate) fn view_of(
 }
 
 fn of_url(error: UrlError) -> Error {
-    Error::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
+    invalid(error.reason(), error.remedy())
 }
 
 impl From<CheckpointError> for Error {
@@ -399,14 +412,14 @@ impl From<CheckpointError> for Error {
             }
             _ => (ErrorKind::Other, Errno::EIO),
         };
-        Self::of_load(kind, errno.0, error.to_string())
+        Self::of_load(kind, errno.0, error.reason(), error.remedy())
     }
 }
 
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
         let (kind, errno) = verdict(&error);
-        Self::of_load(kind, errno.0, error.to_string())
+        Self::of_load(kind, errno.0, error.reason(), error.remedy())
     }
 }
 

@@ -242,7 +242,8 @@ impl Netdev {
         })
     }
 
-    /// Binds memory to RX queues, with net_iovs of `niov_size` bytes.
+    /// Binds memory to RX queues, with net_iovs of `niov_size` bytes. For more than a page, a NIC of the kernel needs Linux 7.3, a driver that
+    /// has them, and memory in pieces of that size, as of huge pages.
     #[pyo3(signature = (memory, queues, niov_size=None))]
     pub(crate) fn bind_rx(
         &self,

@@ -123,7 +123,8 @@ impl Asked {
 
 impl From<SelectionError> for Error {
     fn from(error: SelectionError) -> Self {
-        Self::of_load(ErrorKind::InvalidInput, Errno::EINVAL.0, error.to_string())
+        let (kind, errno) = (ErrorKind::InvalidInput, Errno::EINVAL.0);
+        Self::of_load(kind, errno, error.reason(), error.remedy())
     }
 }
 
@@ -135,7 +136,8 @@ impl From<StreamFailure<Error>> for Error {
             other => Self::of_load(
                 ErrorKind::OutOfResources,
                 Errno::ENOMEM.0,
-                other.to_string(),
+                other.reason(),
+                other.remedy(),
             ),
         }
     }

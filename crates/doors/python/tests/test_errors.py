@@ -52,6 +52,13 @@ def test_remedies_name_calls_of_python_and_are_the_last_lines_of_the_text():
     assert error.strerror == f"the NIC has no address\n  {error.remedy}"
 
 
+def test_no_remedy_names_an_option_of_the_command_or_a_path_of_rust():
+    remedies = devmem_tcp._native._remedies()
+    assert len(remedies) >= 25 and all(remedies)
+    for remedy in remedies:
+        assert not any(word in remedy for word in ("--", "::", "`")), remedy
+
+
 def test_an_error_of_a_setting_has_its_errno(wire):
     sender, receiver = wire.connect()
     receiver.close()

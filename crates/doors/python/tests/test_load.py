@@ -1,6 +1,7 @@
 """Checkpoints from servers that know nothing of device memory."""
 
 import contextlib
+import base64
 import functools
 import http.server
 import json
@@ -95,6 +96,47 @@ def test_without_a_nic_the_interface_of_the_route_is_used(server):
         load_safetensors("http://no_such_host.invalid/model.safetensors")
     with pytest.raises(devmem_tcp.DevmemError, match="is no safetensors file"):
         load_safetensors(f"{server}/wrong.safetensors")
+
+
+def crc32c(data):
+    """The checksum as a store writes it (RFC 3720 B.4, in base64)."""
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    sum = 0xFFFFFFFF
+    for byte in data:
+        sum = sum >> 8 ^ table[(sum ^ byte) & 0xFF]
+    return base64.b64encode((sum ^ 0xFFFFFFFF).to_bytes(4, "big")).decode()
+
+
+def test_the_checksums_of_the_server_are_compared(tmp_path):
+    data = checkpoint()
+    right, wrong = crc32c(data), crc32c(data[1:])
+    fields = {"/right.safetensors": f"md5=x, crc32c={right}", "/wrong.safetensors": f"crc32c={wrong}", "/none.safetensors": None}
+
+    class Handler(Quiet):
+        def end_headers(self):
+            if fields[self.path] is not None:
+                self.send_header("x-goog-hash", fields[self.path])
+            super().end_headers()
+
+    for path in fields:
+        (tmp_path / path[1:]).write_bytes(data)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        check(load_safetensors(f"{url}/right.safetensors", checksums=True))
+        check(load_safetensors(f"{url}/wrong.safetensors"))
+        with pytest.raises(devmem_tcp.DataLostError, match="the CRC-32C of what was loaded of .*/wrong.safetensors is"):
+            load_safetensors(f"{url}/wrong.safetensors", checksums=True)
+        with pytest.raises(devmem_tcp.NotSupportedError, match="none to compare") as raised:
+            load_safetensors(f"{url}/none.safetensors", checksums=True)
+        assert "checksums=" in raised.value.remedy
+        with pytest.raises(devmem_tcp.InvalidInputError, match="before all bytes of their files have come"):
+            devmem_tcp.iter_safetensors(f"{url}/right.safetensors", checksums=True)
+        server.shutdown()
 
 
 def test_the_proxy_and_the_object_store_of_the_environment_are_used(server, monkeypatch):
@@ -264,7 +306,7 @@ def test_https_is_verified_and_decrypted(https_server, monkeypatch):
     check(load_safetensors(url, cacert=folder / "ca.pem"))
     with pytest.raises(PermissionError, match="no authority") as raised:
         load_safetensors(url)
-    assert "--cacert" in raised.value.remedy
+    assert 'name the file of its authority: cacert="FILE"' in raised.value.remedy
     with pytest.warns(UserWarning, match="not verified"):
         check(load_safetensors(url, verify=False))
     monkeypatch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))

@@ -361,3 +361,23 @@ fn bind_request(socket: &GenericSocket, command: u8, index: u32, dmabuf: RawFd) 
         .u32(uapi::A_DMABUF_IFINDEX, index)
         .attribute(uapi::A_DMABUF_FD, &dmabuf.to_ne_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_net_iovs_is_sent_only_if_it_is_asked_for() {
+        let socket = GenericSocket::open(uapi::FAMILY_NAME).expect("Linux 6.3 and later have it");
+        for size in [None, Some(16 << 10), Some(64 << 10)] {
+            let request = rx_request(&socket, 8, 5, &[KernelRxQueueId(15)], size);
+            let attributes = request.reply();
+            assert_eq!(attributes.u32(uapi::A_DMABUF_IFINDEX), Some(8));
+            assert_eq!(attributes.u32(uapi::A_DMABUF_FD), Some(5));
+            assert_eq!(attributes.u32(uapi::A_DMABUF_RX_PAGE_SIZE), size);
+            let queue = attributes.nested(uapi::A_DMABUF_QUEUES).expect("a queue");
+            assert_eq!(queue.u32(uapi::A_QUEUE_ID), Some(15));
+            assert_eq!(queue.u32(uapi::A_QUEUE_TYPE), Some(uapi::QUEUE_TYPE_RX));
+        }
+    }
+}

@@ -1,11 +1,16 @@
 //! The kinds of checksums that object stores keep, and their computation.
 
 use std::fmt;
+use std::ops::Range;
 
 use crc_fast::{CrcAlgorithm, Digest};
+use devmem_tcp::{Dmabuf, memory::CopyError};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
 use super::Crc32c;
+
+/// Bytes of memory that are read at a time.
+const BLOCK_BYTES: usize = 1 << 20;
 
 /// A kind of checksum that S3-compatible stores and Google's keep of an object. Of several, the first in this order is compared: the one that a GPU
 /// computes, then the faster ones.
@@ -118,6 +123,23 @@ impl RunningSum {
             Running::Crc(_, sum) => sum.update(bytes),
             Running::Sha(sum) => sum.update(bytes),
         }
+    }
+
+    /// Adds the bytes of a range of device memory: a CRC-32C without a copy to the host if the device can compute.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the range is not inside the memory, or the device fails.
+    pub fn add_memory(&mut self, memory: &Dmabuf, range: Range<usize>) -> Result<(), CopyError> {
+        if let Running::Crc32c(sum) = &mut self.0 {
+            return sum.add_memory(memory, range).map(drop);
+        }
+        let mut block = vec![0; range.len().min(BLOCK_BYTES)];
+        for start in range.clone().step_by(BLOCK_BYTES) {
+            let bytes = &mut block[..(range.end - start).min(BLOCK_BYTES)];
+            memory.copy_out(start, bytes)?;
+            self.add(bytes);
+        }
+        Ok(())
     }
 
     /// Returns the checksum of all bytes.

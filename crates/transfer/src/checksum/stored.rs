@@ -42,7 +42,7 @@ impl fmt::Display for NoSum {
             Self::None => write!(f, "the server has none to compare"),
             Self::NotAll => write!(
                 f,
-                "not compared: a server's checksum is of the whole file as it is there, as --to FILE loads it"
+                "not compared: a server's checksum is of the whole file, of which only a part is loaded"
             ),
             Self::Parts(kind, parts) => write!(
                 f,
@@ -59,6 +59,10 @@ impl fmt::Display for NoSum {
 /// What a comparison has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compared {
+    /// The kind of the checksums.
+    pub kind: SumKind,
+    /// The number of parts of whose checksums they are; 0: they are of the bytes.
+    pub parts: usize,
     /// The server's checksum.
     pub stored: SumValue,
     /// That of the loaded bytes.
@@ -96,6 +100,8 @@ impl StoredSum {
         mut sum_of: impl FnMut(Range<u64>) -> Result<SumValue, E>,
     ) -> Result<Compared, E> {
         let mut compared = Compared {
+            kind: self.kind,
+            parts: self.parts.len(),
             stored: self.value.clone(),
             loaded: self.value.clone(),
             wrong_part: None,

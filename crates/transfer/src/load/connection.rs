@@ -15,7 +15,7 @@ use super::landing::Landing;
 use super::pool::Pool;
 use super::session::{Fault, Next, Session};
 use super::transport::Transport;
-use crate::parallel::{Connected, Pace, Piece};
+use crate::parallel::{Cause, Connected, Pace, Piece, Remedy, Setting};
 
 /// Most headers that one turn reads after each other: the end of one response, and the head of the next.
 const HEADERS_AT_ONCE: usize = 4;
@@ -207,8 +207,11 @@ impl Connection {
         }
         let checked = self.pace.check(now, limit);
         let slow = |slow| {
-            let remedy = "of a server that needs longer for its first byte: --idle-limit SECONDS";
-            Fault::Broken(format!("the server sent {slow}\n  {remedy}"))
+            let remedy = Remedy::Set(
+                "of a server that needs longer for its first byte: {}",
+                Setting::IdleLimit,
+            );
+            Fault::Broken(Cause::from(format!("the server sent {slow}")).with_remedy(remedy))
         };
         checked.map_err(slow)
     }

@@ -1,4 +1,4 @@
-//! Errors of a load.
+//! Errors of a load. `Display` writes the reason, then the remedy on lines below.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,16 +9,13 @@ use devmem_tcp::{Error, RecvError, memory::NoRoom};
 use super::tls::TlsError;
 use super::url::UrlError;
 use crate::parallel::ranges::Overlap;
+use crate::parallel::{Cause, Remedy, displays_remedy};
 
 /// Why parts cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartError {
     /// A part is longer than the rest of its memory.
-    #[error(
-        "bytes {} to {} of the source do not fit at offset {offset} of a memory of {size} bytes",
-        .range.start, .range.end
-    )]
     DoesNotFit {
         /// The range of the source.
         range: Range<u64>,
@@ -28,10 +25,6 @@ pub enum PartError {
         size: usize,
     },
     /// Two parts contain the same byte of the source.
-    #[error(
-        "the parts {} to {} and {} to {} of the source overlap: load the bytes once, and copy them",
-        .first.start, .first.end, .second.start, .second.end
-    )]
     Overlap {
         /// One range of the source.
         first: Range<u64>,
@@ -39,6 +32,36 @@ pub enum PartError {
         second: Range<u64>,
     },
 }
+
+impl PartError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::DoesNotFit {
+                range,
+                offset,
+                size,
+            } => format!(
+                "bytes {} to {} of the source do not fit at offset {offset} of a memory of {size} bytes",
+                range.start, range.end
+            ),
+            Self::Overlap { first, second } => format!(
+                "the parts {} to {} and {} to {} of the source overlap",
+                first.start, first.end, second.start, second.end
+            ),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::DoesNotFit { .. } => None,
+            Self::Overlap { .. } => Some("load the bytes once, and copy them".into()),
+        }
+    }
+}
+
+displays_remedy!(PartError);
 
 impl From<Overlap> for PartError {
     fn from(Overlap { first, second }: Overlap) -> Self {
@@ -51,13 +74,10 @@ impl From<Overlap> for PartError {
 #[non_exhaustive]
 pub enum LoadError {
     /// The URL is not one that can be loaded.
-    #[error(transparent)]
     Url(#[from] UrlError),
     /// The parts are impossible.
-    #[error(transparent)]
     Part(#[from] PartError),
     /// The host has no address that the NIC can reach.
-    #[error("{host} has no address: {source}\n  `getent ahosts {host}` asks the same resolver")]
     Resolve {
         /// Name of the host.
         host: String,
@@ -65,7 +85,6 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The NIC has no address of the IP version of the host's address.
-    #[error("{host} has an address of {}, and the NIC has none\n  give it one: --addr, or NetdevBuilder::address", version(.address))]
     NoFamily {
         /// Name of the host.
         host: String,
@@ -73,10 +92,8 @@ pub enum LoadError {
         address: IpAddr,
     },
     /// The kernel has no interface for connections to the host.
-    #[error(transparent)]
     Route(Error),
     /// No connection could be made.
-    #[error("connect to {address}: {source}")]
     Connect {
         /// The last address that was tried.
         address: SocketAddr,
@@ -84,22 +101,17 @@ pub enum LoadError {
         source: Error,
     },
     /// TLS cannot be set up.
-    #[error(transparent)]
     TlsSetUp(#[from] TlsError),
     /// The server of an https URL does not prove who it is, or does not speak TLS as this client does.
-    #[error("{host}: {problem}\n  {remedy}")]
     Tls {
         /// The server.
         host: String,
         /// The refusal.
         problem: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: Remedy,
     },
     /// A proxy refuses to connect to the server of an https URL.
-    #[error(
-        "the proxy {proxy} does not connect to {host}: it answers {status} {reason}{said}\n  {remedy}"
-    )]
     Tunnel {
         /// The URL of the proxy.
         proxy: String,
@@ -115,7 +127,6 @@ pub enum LoadError {
         remedy: &'static str,
     },
     /// The server answered with an error.
-    #[error("{url} answers {status} {reason}{said}{remedy}")]
     Status {
         /// The URL, without secrets, and how it was reached: by a redirect, through a proxy.
         url: String,
@@ -125,11 +136,10 @@ pub enum LoadError {
         reason: String,
         /// What the server says about it, with a colon before; may be empty.
         said: String,
-        /// What helps, on a line below; may be empty.
-        remedy: String,
+        /// What helps, if anything is known to.
+        remedy: Option<Remedy>,
     },
     /// The server redirects to a place that cannot be asked.
-    #[error("{from} redirects to {to}: {source}")]
     Redirect {
         /// The URL, without secrets.
         from: String,
@@ -139,37 +149,27 @@ pub enum LoadError {
         source: UrlError,
     },
     /// The server's response makes no sense.
-    #[error(
-        "{host} sent an invalid response: {problem}{}",
-        unless_told(.problem, "check that the URL is that of a server of this kind; then the server, or a proxy before it, is faulty")
-    )]
     Invalid {
         /// The URL or the host.
         host: String,
         /// The mismatch.
-        problem: String,
+        problem: Cause,
     },
     /// The connection broke before its first request.
-    #[error("{host}: {problem}{}", unless_told(.problem, "check that a server of this kind listens there; its log may say more"))]
     Broken {
         /// The host.
         host: String,
         /// The failure.
-        problem: String,
+        problem: Cause,
     },
     /// An NBD server refuses the export.
-    #[error("{host} refuses: {problem}{}", unless_told(.problem, &format!("`nbdinfo --list nbd://{host}` lists the exports")))]
     NbdRefused {
         /// The host.
         host: String,
         /// The refusal.
-        problem: String,
+        problem: Cause,
     },
     /// An NBD server could not read.
-    #[error(
-        "{host} cannot read its export at byte {at}: {}\n  the server's log says why; --range avoids the place: 0-{at} ends before it",
-        io::Error::from_raw_os_error((*.errno).cast_signed())
-    )]
     NbdRead {
         /// The host.
         host: String,
@@ -179,17 +179,15 @@ pub enum LoadError {
         errno: u32,
     },
     /// An NVMe controller refuses this host or its commands, or this host cannot use its namespace.
-    #[error("{host} refuses: {problem}\n  {remedy}")]
     NvmeRefused {
         /// The host.
         host: String,
         /// The refusal.
         problem: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: Remedy,
     },
     /// An NVMe controller could not read.
-    #[error("{host} cannot read its namespace at byte {at}: {status}\n  {remedy}")]
     NvmeRead {
         /// The host.
         host: String,
@@ -198,13 +196,9 @@ pub enum LoadError {
         /// The status of the command, as text.
         status: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: Remedy,
     },
     /// A range does not start and end at multiples of the source's block, or end with the source.
-    #[error(
-        "bytes {} to {} do not start and end at multiples of {block}, the block of the source\n  widen the range to {} to {}",
-        .range.start, .range.end, .blocks.start, .blocks.end
-    )]
     Unaligned {
         /// The range.
         range: Range<u64>,
@@ -214,10 +208,6 @@ pub enum LoadError {
         blocks: Range<u64>,
     },
     /// The file is not the one that was opened.
-    #[error(
-        "{url} has changed since it was opened: {problem}\n  load it again; if it says so every time, several servers with \
-         different copies answer: name one of them by its address"
-    )]
     Changed {
         /// The URL, without secrets.
         url: String,
@@ -225,7 +215,6 @@ pub enum LoadError {
         problem: String,
     },
     /// The source has too few bytes.
-    #[error("bytes up to {end} were requested, and the source has {size}\n  shorten the range")]
     PastEnd {
         /// End of the requested range.
         end: u64,
@@ -233,49 +222,183 @@ pub enum LoadError {
         size: u64,
     },
     /// The server sent payload that was not requested.
-    #[error("byte {at} of the source was received and not requested")]
     Unasked {
         /// Offset in the source.
         at: u64,
     },
     /// The connections broke too often in a row.
-    #[error("gave up after {attempts} attempts: {cause}{}", unless_told(.cause, "load again when the server works; its log may say what is wrong"))]
     GaveUp {
         /// Failures in a row without a whole piece.
         attempts: u32,
         /// The last failure.
-        cause: String,
+        cause: Cause,
     },
     /// This process may not use as much host memory as a description has.
-    #[error("read the description of the checkpoint: {0}")]
     NoRoom(#[from] NoRoom),
     /// The caller ended the load.
-    #[error("the load was cancelled")]
     Cancelled,
     /// The payload could not be copied to its place.
-    #[error("copy to the place of the payload: {0}")]
     Gather(Error),
+    /// The checksum of bytes in memory could not be computed.
+    Digest(Error),
     /// The receiver of the payload failed.
-    #[error(transparent)]
     Caller(io::Error),
     /// The NIC refused to receive.
-    #[error("receive: {0}")]
     Recv(#[from] RecvError),
     /// The NIC refused to send.
-    #[error("send a request: {0}")]
     Send(Error),
     /// The connections cannot be waited for.
-    #[error("wait for the connections: {0}")]
     Wait(io::Error),
 }
 
-/// Returns a remedy on a line below, unless `cause` has one.
-fn unless_told(cause: &str, remedy: &str) -> String {
-    match cause.contains('\n') {
-        true => String::new(),
-        false => format!("\n  {remedy}"),
+impl LoadError {
+    /// Returns the reason, in one line.
+    #[expect(clippy::too_many_lines, reason = "an arm for each variant")]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Url(error) => error.reason(),
+            Self::Part(error) => error.reason(),
+            Self::Resolve { host, source } => format!("{host} has no address: {source}"),
+            Self::NoFamily { host, address } => {
+                let version = version(address);
+                format!("{host} has an address of {version}, and the NIC has none")
+            }
+            Self::Route(error) => error.reason().to_owned(),
+            Self::Connect { address, source } => {
+                format!("connect to {address}: {}", source.reason())
+            }
+            Self::TlsSetUp(error) => error.reason(),
+            Self::Broken { host, problem } => format!("{host}: {problem}"),
+            Self::Tls { host, problem, .. } => format!("{host}: {problem}"),
+            Self::NbdRefused { host, problem } => format!("{host} refuses: {problem}"),
+            Self::NvmeRefused { host, problem, .. } => format!("{host} refuses: {problem}"),
+            Self::GaveUp { attempts, cause } => {
+                format!("gave up after {attempts} attempts: {cause}")
+            }
+            Self::NoRoom(error) => format!("read the description of the checkpoint: {error}"),
+            Self::Cancelled => "the load was cancelled".to_owned(),
+            Self::Gather(error) => format!("copy to the place of the payload: {}", error.reason()),
+            Self::Digest(error) => {
+                format!("compute the checksum of the memory: {}", error.reason())
+            }
+            Self::Caller(error) => error.to_string(),
+            Self::Recv(error) => format!("receive: {}", error.reason()),
+            Self::Send(error) => format!("send a request: {}", error.reason()),
+            Self::Wait(error) => format!("wait for the connections: {error}"),
+            Self::Tunnel {
+                proxy,
+                host,
+                status,
+                reason,
+                said,
+                ..
+            } => format!(
+                "the proxy {proxy} does not connect to {host}: it answers {status} {reason}{said}"
+            ),
+            Self::Status {
+                url,
+                status,
+                reason,
+                said,
+                ..
+            } => format!("{url} answers {status} {reason}{said}"),
+            Self::Redirect { from, to, source } => {
+                format!("{from} redirects to {to}: {}", source.reason())
+            }
+            Self::Invalid { host, problem } => {
+                format!("{host} sent an invalid response: {problem}")
+            }
+            Self::NbdRead { host, at, errno } => {
+                let error = io::Error::from_raw_os_error(errno.cast_signed());
+                format!("{host} cannot read its export at byte {at}: {error}")
+            }
+            Self::NvmeRead {
+                host, at, status, ..
+            } => format!("{host} cannot read its namespace at byte {at}: {status}"),
+            Self::Unaligned { range, block, .. } => format!(
+                "bytes {} to {} do not start and end at multiples of {block}, the block of the source",
+                range.start, range.end
+            ),
+            Self::Changed { url, problem } => {
+                format!("{url} has changed since it was opened: {problem}")
+            }
+            Self::PastEnd { end, size } => {
+                format!("bytes up to {end} were requested, and the source has {size}")
+            }
+            Self::Unasked { at } => {
+                format!("byte {at} of the source was received and not requested")
+            }
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        Some(match self {
+            Self::Url(error) => return error.remedy(),
+            Self::Part(error) => return error.remedy(),
+            Self::TlsSetUp(error) => return error.remedy(),
+            Self::Redirect { source, .. } => return source.remedy(),
+            Self::Status { remedy, .. } => return remedy.clone(),
+            Self::Route(error)
+            | Self::Gather(error)
+            | Self::Digest(error)
+            | Self::Send(error)
+            | Self::Connect { source: error, .. } => return error.remedy().map(Remedy::Library),
+            Self::Recv(error) => return error.remedy().map(Remedy::Library),
+            Self::Resolve { host, .. } => {
+                format!("`getent ahosts {host}` asks the same resolver").into()
+            }
+            Self::NoFamily { .. } => Remedy::Library(devmem_tcp::Remedy::GiveAddress),
+            Self::Tunnel { remedy, .. } => (*remedy).into(),
+            Self::Tls { remedy, .. }
+            | Self::NvmeRefused { remedy, .. }
+            | Self::NvmeRead { remedy, .. } => remedy.clone(),
+            Self::Invalid { problem, .. } => problem.remedy_or(
+                "check that the URL is that of a server of this kind; then the server, or a proxy before it, is faulty",
+            ),
+            Self::Broken { problem, .. } => problem
+                .remedy_or("check that a server of this kind listens there; its log may say more"),
+            Self::NbdRefused { host, problem } => {
+                problem.remedy_or(format!("`nbdinfo --list nbd://{host}` lists the exports"))
+            }
+            Self::NbdRead { at, .. } => {
+                format!("the server's log says why; bytes 0 to {at} can be read without the place")
+                    .into()
+            }
+            Self::Unaligned { blocks, .. } => {
+                format!("widen the range to {} to {}", blocks.start, blocks.end).into()
+            }
+            Self::Changed { .. } => "load it again; if it says so every time, several servers with different copies answer: name one of \
+                                     them by its address"
+                .into(),
+            Self::PastEnd { .. } => "shorten the range".into(),
+            Self::GaveUp { cause, .. } => {
+                cause.remedy_or("load again when the server works; its log may say what is wrong")
+            }
+            Self::NoRoom(_)
+            | Self::Unasked { .. }
+            | Self::Cancelled
+            | Self::Caller(_)
+            | Self::Wait(_) => return None,
+        })
+    }
+
+    /// Returns why there is no connection, if another attempt may make one.
+    ///
+    /// # Errors
+    /// Any other error.
+    pub(crate) fn into_breakage(self) -> Result<Cause, Self> {
+        match self {
+            Self::Connect { address, source } => {
+                Ok(Cause::of(&source).during(format_args!("connect to {address}")))
+            }
+            Self::Broken { host, problem } => Ok(problem.during(host)),
+            error => Err(error),
+        }
     }
 }
+
+displays_remedy!(LoadError);
 
 fn version(address: &IpAddr) -> &'static str {
     match address {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::parallel::Cause;
+
 /// Shortest wait that is said aloud.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 
@@ -27,11 +29,10 @@ impl Notice {
     }
 
     /// Says that nothing happens for `wait` because of `cause`, if that is long.
-    pub(crate) fn waits(&self, cause: &str, wait: Duration) {
+    pub(crate) fn waits(&self, cause: &Cause, wait: Duration) {
         if let Some(hear) = &self.hear
             && wait >= LONG_WAIT
         {
-            let cause = cause.lines().next().unwrap_or_default();
             hear(&format!(
                 "{cause}: the next attempt is in {:.0} s",
                 wait.as_secs_f64()

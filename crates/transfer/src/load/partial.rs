@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use self::done::Done;
 use self::part::Part;
 pub use self::state::FileVersion;
+use crate::parallel::{Remedy, displays_remedy};
 
 /// Time between two records of what has come: what a killed program loads again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,7 +24,6 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum PartialError {
     /// The system refuses an operation on a file.
-    #[error("{operation} {path}: {source}")]
     Io {
         /// The operation.
         operation: &'static str,
@@ -33,15 +33,11 @@ pub enum PartialError {
         source: io::Error,
     },
     /// Another load has the file open.
-    #[error("{part} is being written by another load\n  wait for its end, or name another file")]
     Busy {
         /// The file with the bytes.
         part: PathBuf,
     },
     /// The bytes that are there are of another file.
-    #[error(
-        "{part} is of another file or version than the server has now: {difference}\n  without resuming, it is loaded from the start"
-    )]
     Other {
         /// The file with the bytes.
         part: PathBuf,
@@ -49,6 +45,37 @@ pub enum PartialError {
         difference: String,
     },
 }
+
+impl PartialError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Io {
+                operation,
+                path,
+                source,
+            } => format!("{operation} {}: {source}", path.display()),
+            Self::Busy { part } => format!("{} is being written by another load", part.display()),
+            Self::Other { part, difference } => {
+                let part = part.display();
+                format!(
+                    "{part} is of another file or version than the server has now: {difference}"
+                )
+            }
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Io { .. } => None,
+            Self::Busy { .. } => Some("wait for its end, or name another file".into()),
+            Self::Other { .. } => Some("without resuming, it is loaded from the start".into()),
+        }
+    }
+}
+
+displays_remedy!(PartialError);
 
 /// A file that is being loaded.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ mod openings;
 mod selected;
 mod selection;
 mod shards;
+mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ use super::loader::Loader;
 use super::part::Part;
 use super::source::Source;
 use super::url::UrlError;
-use crate::parallel::Progress;
+use crate::checksum::Crc32c;
+use crate::parallel::{Cause, Progress, Remedy, displays_remedy};
 pub use header::HeaderError;
 use header::{Described, Header, Unparsed};
 pub use limits::CheckpointLimit;
@@ -31,6 +33,7 @@ use limits::{Budget, MAX_EARLY_BYTES};
 use openings::open_each;
 pub use selected::Destination;
 pub use selection::{Selected, SelectionError};
+pub use sums::ComparedFile;
 
 /// Alignment of every tensor in device memory: that of CUDA's allocations, enough for all loads and stores of GPUs.
 const ALIGNMENT: u64 = 256;
@@ -58,10 +61,8 @@ pub struct Tensor {
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The file or a part of it could not be loaded.
-    #[error(transparent)]
     Load(#[from] LoadError),
     /// A header is invalid.
-    #[error("{file} is no safetensors file: {source}")]
     Header {
         /// URL of the file.
         file: String,
@@ -69,17 +70,13 @@ pub enum CheckpointError {
         source: HeaderError,
     },
     /// The index of the shards is invalid.
-    #[error("{file} is no index of safetensors files: {problem}")]
     Index {
         /// URL of the index.
         file: String,
         /// The mistake.
-        problem: String,
+        problem: Cause,
     },
     /// A file lacks a tensor that the index places in it.
-    #[error(
-        "{file} has no tensor {name:?}, which the index says it has\n  index and shards are not those of one checkpoint"
-    )]
     Missing {
         /// Name of the tensor.
         name: String,
@@ -87,17 +84,11 @@ pub enum CheckpointError {
         file: String,
     },
     /// The server does not tell the size of a file.
-    #[error(
-        "the server does not tell the size of {file}\n  use a server that does: nginx, or an object store"
-    )]
     NoSize {
         /// URL of the file.
         file: String,
     },
     /// The description of the checkpoint is too large to be read into host memory.
-    #[error(
-        "the checkpoint with {file} is too large to be described: {source}\n  load its files one by one"
-    )]
     Limit {
         /// URL of the file with which it is too large.
         file: String,
@@ -105,11 +96,45 @@ pub enum CheckpointError {
         source: CheckpointLimit,
     },
     /// The tensors need more memory than there is in this address space.
-    #[error(
-        "the tensors do not fit into memory\n  load the file to a file: its tensors need not fit then"
-    )]
     TooLarge,
 }
+
+impl CheckpointError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Load(error) => error.reason(),
+            Self::Header { file, source } => format!("{file} is no safetensors file: {source}"),
+            Self::Index { file, problem } => {
+                format!("{file} is no index of safetensors files: {problem}")
+            }
+            Self::Missing { name, file } => {
+                format!("{file} has no tensor {name:?}, which the index says it has")
+            }
+            Self::NoSize { file } => format!("the server does not tell the size of {file}"),
+            Self::Limit { file, source } => {
+                format!("the checkpoint with {file} is too large to be described: {source}")
+            }
+            Self::TooLarge => "the tensors do not fit into memory".to_owned(),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let remedy = match self {
+            Self::Load(error) => return error.remedy(),
+            Self::Header { source, .. } => return source.remedy().map(Remedy::from),
+            Self::Index { problem, .. } => return problem.remedy().cloned(),
+            Self::Missing { .. } => "index and shards are not those of one checkpoint",
+            Self::NoSize { .. } => "use a server that does: nginx, or an object store",
+            Self::Limit { .. } => "load its files one by one",
+            Self::TooLarge => "load the file to a file: its tensors need not fit then",
+        };
+        Some(remedy.into())
+    }
+}
+
+displays_remedy!(CheckpointError);
 
 impl From<UrlError> for CheckpointError {
     fn from(error: UrlError) -> Self {
@@ -149,6 +174,10 @@ struct CheckpointFile {
     /// Bytes of the tensors that came with the header, and the first one's offset in the file.
     early: Vec<u8>,
     early_start: u64,
+    /// The checksum of the bytes before them.
+    header_sum: Crc32c,
+    /// All tensors of the file are tensors of the checkpoint.
+    is_whole: bool,
 }
 
 /// A checkpoint whose files are added one after the other.
@@ -164,6 +193,17 @@ struct Opening<'a> {
     budget: Budget,
     /// Bytes that may still be kept in host memory until the load.
     early_bytes: usize,
+}
+
+/// What is before the tensors of a file.
+struct Beginning {
+    header: Header,
+    /// Offset of the first tensor.
+    data_start: u64,
+    /// The checksum of the bytes before it.
+    sum: Crc32c,
+    /// Bytes of the tensors that have come with it.
+    early: Vec<u8>,
 }
 
 impl Checkpoint {
@@ -323,10 +363,52 @@ impl Opening<'_> {
     /// Adds a file, whose first tensor is placed after those of the files before: of the tensors that are `wanted`, or of all.
     fn add(
         &mut self,
-        (file, mut bytes): (HttpFile, Vec<u8>),
+        (file, bytes): (HttpFile, Vec<u8>),
         wanted: Option<&BTreeSet<String>>,
         go_on: &mut GoOn<'_>,
     ) -> Result<(), CheckpointError> {
+        let name = file.name();
+        let Beginning {
+            header,
+            data_start,
+            sum,
+            mut early,
+        } = self.begin(&file, bytes, go_on)?;
+        self.budget.take_tensors(header.tensors.len());
+        let mut tensors = header.tensors;
+        let count = tensors.len();
+        if let Some(wanted) = wanted {
+            check_has(&tensors, wanted, &name)?;
+            tensors.retain(|tensor| wanted.contains(&tensor.name));
+        }
+        let is_whole = tensors.len() == count;
+        early.truncate(self.early_bytes);
+        self.early_bytes -= early.len();
+        early.shrink_to_fit();
+        let (first, places) = (self.tensors.len(), self.place(tensors, data_start)?);
+        self.files.push(CheckpointFile {
+            first,
+            places,
+            early,
+            early_start: data_start,
+            header_sum: sum,
+            is_whole,
+        });
+        self.metadata.push(Metadata {
+            file: name,
+            texts: header.metadata,
+        });
+        self.opened.push(file);
+        Ok(())
+    }
+
+    /// Reads what is before the tensors of a file, of which the first `bytes` have come.
+    fn begin(
+        &mut self,
+        file: &HttpFile,
+        mut bytes: Vec<u8>,
+        go_on: &mut GoOn<'_>,
+    ) -> Result<Beginning, CheckpointError> {
         let name = file.name();
         let Some(size) = file.size() else {
             return Err(CheckpointError::NoSize { file: name });
@@ -336,7 +418,7 @@ impl Opening<'_> {
             source,
         };
         header::check_size(size).map_err(wrong)?;
-        let source = Source::from(&file);
+        let source = Source::from(file);
         if bytes.len() < header::LENGTH_BYTES as usize {
             self.loader
                 .read_on(&source, &mut bytes, header::LENGTH_BYTES, go_on)?;
@@ -349,44 +431,29 @@ impl Opening<'_> {
         self.budget.take_header(text_len).map_err(beyond)?;
         // Fits: a header has at most 100 MB.
         let data_start = header::LENGTH_BYTES + text_len;
-        let mut early = match bytes.len() > data_start as usize {
+        let early = match bytes.len() > data_start as usize {
             true => bytes.split_off(data_start as usize),
             false => Vec::new(),
         };
         self.loader
             .read_on(&source, &mut bytes, data_start, go_on)?;
         let data_start = u64::from(data_start);
+        let mut sum = Crc32c::default();
+        sum.add(&bytes);
         let text = bytes.get(header::LENGTH_BYTES as usize..);
         let text = text.unwrap_or_default();
         let header = Header::parse(text, size - data_start, self.budget.tensors(), go_on);
-        drop(bytes);
         let header = header.map_err(|unparsed| match unparsed {
             Unparsed::Wrong(source) => wrong(source),
             Unparsed::TooMany => beyond(CheckpointLimit::Tensors),
             Unparsed::Cancelled => CheckpointError::Load(LoadError::Cancelled),
         })?;
-        self.budget.take_tensors(header.tensors.len());
-        let mut tensors = header.tensors;
-        if let Some(wanted) = wanted {
-            check_has(&tensors, wanted, &name)?;
-            tensors.retain(|tensor| wanted.contains(&tensor.name));
-        }
-        early.truncate(self.early_bytes);
-        self.early_bytes -= early.len();
-        early.shrink_to_fit();
-        let (first, places) = (self.tensors.len(), self.place(tensors, data_start)?);
-        self.files.push(CheckpointFile {
-            first,
-            places,
+        Ok(Beginning {
+            header,
+            data_start,
+            sum,
             early,
-            early_start: data_start,
-        });
-        self.metadata.push(Metadata {
-            file: name,
-            texts: header.metadata,
-        });
-        self.opened.push(file);
-        Ok(())
+        })
     }
 
     /// Gives tensors of a file their places. Returns the bytes of each in the file, and its place.

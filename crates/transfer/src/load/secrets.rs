@@ -9,6 +9,7 @@ use devmem_tcp::text::Printable;
 
 use super::http::HttpRequest;
 use super::url::UrlError;
+use crate::parallel::{Remedy, displays_remedy};
 
 /// Longest file of secrets.
 const MAX_BYTES: u64 = 64 << 10;
@@ -25,7 +26,6 @@ const PASSWORD_VARIABLE: &str = "DEVMEM_PASSWORD";
 #[non_exhaustive]
 pub enum SecretError {
     /// The file cannot be read.
-    #[error("read secrets from {place}: {source}")]
     Read {
         /// The file, or standard input.
         place: String,
@@ -33,7 +33,6 @@ pub enum SecretError {
         source: io::Error,
     },
     /// A line is no field.
-    #[error("line {line} of {place} is not a field\n  write NAME: VALUE")]
     Field {
         /// The file or the variable.
         place: String,
@@ -41,7 +40,6 @@ pub enum SecretError {
         line: usize,
     },
     /// A field is not one that a request may have.
-    #[error("line {line} of {place}: {source}")]
     Refused {
         /// The file or the variable.
         place: String,
@@ -51,11 +49,39 @@ pub enum SecretError {
         source: UrlError,
     },
     /// There is a password, and no user.
-    #[error(
-        "there is a password and no user\n  write USER@ before the host of the URL, or name the user beside the password"
-    )]
     NoUser,
 }
+
+impl SecretError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Read { place, source } => format!("read secrets from {place}: {source}"),
+            Self::Field { place, line } => format!("line {line} of {place} is not a field"),
+            Self::Refused {
+                place,
+                line,
+                source,
+            } => format!("line {line} of {place}: {}", source.reason()),
+            Self::NoUser => "there is a password and no user".to_owned(),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let remedy = match self {
+            Self::Field { .. } => "write NAME: VALUE",
+            Self::NoUser => {
+                "write USER@ before the host of the URL, or name the user beside the password"
+            }
+            Self::Refused { source, .. } => return source.remedy(),
+            Self::Read { .. } => return None,
+        };
+        Some(remedy.into())
+    }
+}
+
+displays_remedy!(SecretError);
 
 /// Returns the text of a file of secrets; `-` is standard input. A FIFO will do, as `<(pass show hub)` of a shell.
 ///

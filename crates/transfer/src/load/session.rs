@@ -7,7 +7,7 @@ use super::error::LoadError;
 use super::hop::Hop;
 use super::http::Moved;
 use crate::checksum::Crc32c;
-use crate::parallel::Piece;
+use crate::parallel::{Cause, Piece};
 
 /// What the next bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,10 +123,10 @@ pub(crate) enum Fault {
     /// The server closed it between responses, as servers may.
     Closed,
     /// It broke, or stopped: another one may do better.
-    Broken(String),
+    Broken(Cause),
     /// The server asks to come back later.
     Busy {
-        cause: String,
+        cause: Cause,
         wait: Option<Duration>,
     },
     /// The file is not there any more: the user's URL is asked again.

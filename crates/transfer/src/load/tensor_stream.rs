@@ -21,6 +21,7 @@ use self::windows::{Window, windows};
 use super::error::LoadError;
 use super::loader::Loader;
 use super::safetensors::{Checkpoint, Destination, Selected};
+use crate::parallel::{Remedy, Setting, write_error};
 
 /// What a stream may use, and how.
 #[derive(Clone, Copy, Debug)]
@@ -89,15 +90,10 @@ pub enum Next {
 #[non_exhaustive]
 pub enum StreamFailure<E: fmt::Debug> {
     /// The load failed.
-    #[error(transparent)]
     Load(#[from] LoadError),
     /// There is no memory for the tensors.
-    #[error("there is no memory for the tensors: {0:?}")]
     Memory(E),
     /// One tensor needs more than all memory that the stream may use.
-    #[error(
-        "{name} needs {needed} bytes of memory, and memory_limit is {limit}\n  raise memory_limit, or load a part of the tensor"
-    )]
     TooLarge {
         /// Name of the tensor.
         name: String,
@@ -107,10 +103,6 @@ pub enum StreamFailure<E: fmt::Debug> {
         limit: u64,
     },
     /// The program holds so many tensors that the next ones do not fit. Once it has dropped some, the stream goes on.
-    #[error(
-        "tensors that the program holds have {held} bytes, the next ones need {needed}, and memory_limit is {limit}\n  drop tensors, or raise \
-         memory_limit"
-    )]
     Held {
         /// Bytes of the tensors that are held.
         held: u64,
@@ -119,6 +111,50 @@ pub enum StreamFailure<E: fmt::Debug> {
         /// The bound.
         limit: u64,
     },
+}
+
+impl<E: fmt::Debug> StreamFailure<E> {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Load(error) => error.reason(),
+            Self::Memory(error) => format!("there is no memory for the tensors: {error:?}"),
+            Self::TooLarge {
+                name,
+                needed,
+                limit,
+            } => format!("{name} needs {needed} bytes of memory, and the limit is {limit}"),
+            Self::Held {
+                held,
+                needed,
+                limit,
+            } => format!(
+                "tensors that the program holds have {held} bytes, the next ones need {needed}, and the limit is {limit}"
+            ),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Load(error) => error.remedy(),
+            Self::Memory(_) => None,
+            Self::TooLarge { .. } => {
+                let remedy = "raise {}, or load a part of the tensor";
+                Some(Remedy::Set(remedy, Setting::MemoryLimit))
+            }
+            Self::Held { .. } => Some(Remedy::Set(
+                "drop tensors, or raise {}",
+                Setting::MemoryLimit,
+            )),
+        }
+    }
+}
+
+impl<E: fmt::Debug> fmt::Display for StreamFailure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_error(f, &self.reason(), self.remedy())
+    }
 }
 
 /// Tensors in the order in which they come. Dropping it ends the load; tensors that were taken stay.

@@ -6,6 +6,7 @@ use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use super::error::LoadError;
 use super::tls::{self, TlsStream};
+use crate::parallel::Cause;
 
 /// Most bytes of one receive into host memory.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -28,7 +29,7 @@ pub(crate) enum ReadOutcome {
     /// The server has ended the connection.
     End,
     /// It broke, or ended without the announcement that TLS has for that.
-    Broken(String),
+    Broken(Cause),
 }
 
 impl Transport {
@@ -75,7 +76,7 @@ impl Transport {
                 Ok(tls::TlsRead::Bytes) => Ok(ReadOutcome::Bytes),
                 Ok(tls::TlsRead::Nothing) => Ok(ReadOutcome::Nothing),
                 Ok(tls::TlsRead::End) => Ok(ReadOutcome::End),
-                Ok(tls::TlsRead::Cut) => Ok(ReadOutcome::Broken(CUT.to_owned())),
+                Ok(tls::TlsRead::Cut) => Ok(ReadOutcome::Broken(CUT.into())),
                 Err(LoadError::Broken { problem, .. }) => Ok(ReadOutcome::Broken(problem)),
                 Err(error) => Err(error),
             },
@@ -108,7 +109,7 @@ fn receive(
         Ok(0) => return Ok(ReadOutcome::End),
         Ok(received) => received,
         Err(RecvError::TimedOut { .. } | RecvError::WouldBlock) => return Ok(ReadOutcome::Nothing),
-        Err(RecvError::Failed(error)) => return Ok(ReadOutcome::Broken(error.to_string())),
+        Err(RecvError::Failed(error)) => return Ok(ReadOutcome::Broken(Cause::of(&error))),
         Err(error) => return Err(error.into()),
     };
     let before = text.len();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::shown::{shown, shown_target};
+use crate::parallel::{Remedy, displays_remedy};
 
 /// Longest URL: servers refuse longer request lines.
 const MAX_URL_BYTES: usize = 8 << 10;
@@ -61,22 +62,13 @@ pub struct Url {
 #[non_exhaustive]
 pub enum UrlError {
     /// NBD over TLS.
-    #[error(
-        "nbds: NBD over TLS is not supported\n  write nbd://HOST/EXPORT for a server inside your network, or the end of a tunnel \
-         on this machine (stunnel, ssh -L)"
-    )]
     Encrypted,
     /// Another scheme, or none.
-    #[error(
-        "{text:?} is not an http URL\n  write http://HOST/PATH or https://HOST/PATH, s3://BUCKET/KEY for an object of an S3-compatible store, or \
-         nbd://HOST/EXPORT"
-    )]
     Scheme {
         /// The text.
         text: String,
     },
     /// The text has a character that no URL has, or is too long.
-    #[error("{text:?} is not a URL: {problem}")]
     Malformed {
         /// The beginning of the text.
         text: String,
@@ -84,7 +76,6 @@ pub enum UrlError {
         problem: &'static str,
     },
     /// A field that a request cannot have.
-    #[error("the field {name:?}: {problem}")]
     Field {
         /// Its name, as far as it is one.
         name: String,
@@ -92,15 +83,43 @@ pub enum UrlError {
         problem: &'static str,
     },
     /// The proxy of the environment cannot be asked.
-    #[error(
-        "{text:?} is not an http proxy\n  set http_proxy, and https_proxy for https, to http://HOST:PORT, or name the host in no_proxy if it needs \
-         no proxy"
-    )]
     Proxy {
         /// The URL of the proxy.
         text: String,
     },
 }
+
+impl UrlError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Encrypted => "nbds: NBD over TLS is not supported".to_owned(),
+            Self::Scheme { text } => format!("{text:?} is not an http URL"),
+            Self::Malformed { text, problem } => format!("{text:?} is not a URL: {problem}"),
+            Self::Field { name, problem } => format!("the field {name:?}: {problem}"),
+            Self::Proxy { text } => format!("{text:?} is not an http proxy"),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let remedy = match self {
+            Self::Encrypted => {
+                "write nbd://HOST/EXPORT for a server inside your network, or the end of a tunnel on this machine (stunnel, ssh -L)"
+            }
+            Self::Scheme { .. } => {
+                "write http://HOST/PATH or https://HOST/PATH, s3://BUCKET/KEY for an object of an S3-compatible store, or nbd://HOST/EXPORT"
+            }
+            Self::Proxy { .. } => {
+                "set http_proxy, and https_proxy for https, to http://HOST:PORT, or name the host in no_proxy if it needs no proxy"
+            }
+            Self::Malformed { .. } | Self::Field { .. } => return None,
+        };
+        Some(remedy.into())
+    }
+}
+
+displays_remedy!(UrlError);
 
 impl Url {
     /// Returns the host: a name or an address.

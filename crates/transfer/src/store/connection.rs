@@ -11,11 +11,12 @@ use devmem_tcp::{
 
 use super::error::StoreError;
 use super::ledger::Moment;
+use super::received::Received;
 use super::session::{Fault, Outgoing, Session, Write};
 use super::supply::Supplied;
 use crate::checksum::Crc32c;
 use crate::load::LoadError;
-use crate::parallel::{Connected, Pace, is_not_ready, retry};
+use crate::parallel::{Cause, Connected, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
@@ -37,9 +38,7 @@ pub(crate) struct Connection {
     /// When it was made.
     pub(crate) since: Moment,
     batch: RxBatch,
-    /// Received bytes, of which the session has the first ones.
-    text: Vec<u8>,
-    given: usize,
+    received: Received,
     /// What is being sent.
     sending: Sending,
     /// Requests without a reply, by their name.
@@ -110,8 +109,7 @@ impl Connection {
             session,
             since,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
-            text: Vec::new(),
-            given: 0,
+            received: Received::default(),
             sending: Sending::default(),
             flights: BTreeMap::new(),
             leaving: VecDeque::new(),
@@ -158,7 +156,7 @@ impl Connection {
         self.session.check()?;
         // Also ends the readiness of the stream.
         let completed = self.completions.try_next();
-        completed.map_err(|error| Fault::Broken(error.to_string()))?;
+        completed.map_err(|error| Fault::Broken(Cause::of(&error)))?;
         let mut moved = self.send(tx)?;
         for _ in 0..TURN_RECEIVES {
             if !self.receive()? {
@@ -179,7 +177,7 @@ impl Connection {
         }
         let checked = self.pace.check(Instant::now(), limit);
         checked.map_err(|slow| {
-            Fault::Broken(format!("the server answered no request and took {slow}"))
+            Fault::Broken(format!("the server answered no request and took {slow}").into())
         })
     }
 
@@ -243,7 +241,7 @@ impl Connection {
                 Ok(sent)
             }
             Err(error) if is_not_ready(&error) => Ok(0),
-            Err(error) => Err(Fault::Broken(format!("send a request: {error}"))),
+            Err(error) => Err(Fault::Broken(Cause::of_io(error).during("send a request"))),
         }
     }
 
@@ -268,7 +266,7 @@ impl Connection {
 
     /// Receives what has come of replies. Returns whether that was anything.
     fn receive(&mut self) -> Result<bool, Fault> {
-        let given = self.give()?;
+        let given = self.received.give(&mut *self.session)?;
         if self.session.missing() == 0 {
             return Ok(given);
         }
@@ -278,28 +276,12 @@ impl Connection {
             Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(given),
             Err(error) => return Err(of_receive(error)),
         };
-        self.text.resize(received, 0);
-        self.given = 0;
-        let copied = self.batch.copy_to(&mut self.text);
+        let copied = self.batch.copy_to(self.received.room(received));
         copied.map_err(|error| of_receive(error.into()))?;
         let released = self.batch.release();
-        released.map_err(|error| Fault::Broken(error.to_string()))?;
-        self.give()?;
+        released.map_err(|error| Fault::Broken(Cause::of(&error)))?;
+        self.received.give(&mut *self.session)?;
         Ok(true)
-    }
-
-    /// Gives the session received bytes, as far as it awaits replies. Returns whether that was any.
-    fn give(&mut self) -> Result<bool, Fault> {
-        let before = self.given;
-        while let rest @ [_, ..] = &self.text[self.given..] {
-            let now = &rest[..rest.len().min(self.session.missing())];
-            if now.is_empty() {
-                break;
-            }
-            self.given += now.len();
-            self.session.on_text(now)?;
-        }
-        Ok(self.given > before)
     }
 
     /// Returns a request that was acknowledged, once.
@@ -398,14 +380,14 @@ fn advance(places: &mut VecDeque<Range<usize>>, mut sent: usize) {
 
 fn of_receive(error: RecvError) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(error.to_string()),
+        true => Fault::Broken(error.into()),
         false => LoadError::from(error).into(),
     }
 }
 
 fn of_send(error: devmem_tcp::Error) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(format!("send a payload: {error}")),
+        true => Fault::Broken(Cause::of(&error).during("send a payload")),
         false => Fault::Fatal(StoreError::Send(error)),
     }
 }

@@ -8,6 +8,7 @@ use devmem_tcp::Error;
 
 use crate::load::LoadError;
 use crate::parallel::ranges::Overlap;
+use crate::parallel::{Cause, Remedy, displays_remedy};
 
 /// What a request asks a server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,39 +55,27 @@ impl fmt::Display for Operation {
 #[non_exhaustive]
 pub enum StoreError {
     /// No connection to the export could be made.
-    #[error(transparent)]
     Export(#[from] LoadError),
     /// The URL names nothing that takes bytes.
-    #[error(
-        "{url}: an HTTP server takes no bytes\n  write nbd://HOST/EXPORT or nvme://HOST/SUBNQN"
-    )]
     NoSink {
         /// The URL.
         url: String,
     },
     /// The server does not allow writes.
-    #[error(
-        "{export} is read-only\n  start its server without the option that makes it so: qemu-nbd and nbdkit have --read-only and -r; or end the write \
-         protection of the namespace"
-    )]
     ReadOnly {
         /// The URL.
         export: String,
     },
     /// The server does not have this operation.
-    #[error("the server of {export} has no {lacking}\n  {remedy}")]
     Lacks {
         /// The URL.
         export: String,
         /// The operation.
         lacking: &'static str,
         /// What to do.
-        remedy: &'static str,
+        remedy: Remedy,
     },
     /// The bytes do not fit into the export.
-    #[error(
-        "bytes up to {end} of {export} were to be written, and it has {size}\n  make the export larger"
-    )]
     PastEnd {
         /// The URL.
         export: String,
@@ -96,9 +85,6 @@ pub enum StoreError {
         size: u64,
     },
     /// A range does not start and end at multiples of the export's block.
-    #[error(
-        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the export\n  move or pad them: the server writes whole blocks only"
-    )]
     Unaligned {
         /// First byte.
         start: u64,
@@ -108,7 +94,6 @@ pub enum StoreError {
         block: u64,
     },
     /// Two parts contain the same byte of the export.
-    #[error("the parts {} to {} and {} to {} of the export overlap", .first.start, .first.end, .second.start, .second.end)]
     Overlap {
         /// One range of the export.
         first: Range<u64>,
@@ -116,7 +101,6 @@ pub enum StoreError {
         second: Range<u64>,
     },
     /// A part is outside of the memory.
-    #[error("{len} bytes from {offset} on are not in a memory of {size} bytes")]
     OutsideMemory {
         /// Offset of the part in memory.
         offset: usize,
@@ -126,9 +110,6 @@ pub enum StoreError {
         size: usize,
     },
     /// The memory for chunks has no room for one piece.
-    #[error(
-        "a memory of {size} bytes has no room for a piece of {piece} bytes\n  give more memory, or shorter pieces"
-    )]
     NoRoom {
         /// Size of the memory.
         size: usize,
@@ -136,16 +117,12 @@ pub enum StoreError {
         piece: u64,
     },
     /// The memory cannot be bound for sending.
-    #[error("bind the memory for sending: {0}")]
     Bind(Error),
     /// The checksum of bytes in the memory could not be computed.
-    #[error("compute the digest of data in the memory: {0}")]
     Digest(Error),
     /// The NIC refused to send.
-    #[error("send from the memory: {0}")]
     Send(Error),
     /// The server could not do what was requested.
-    #[error("{host} cannot {operation}{}: {}{}", at(*.start, *.end), io::Error::from_raw_os_error((*.errno).cast_signed()), hint(*.operation, *.errno))]
     Server {
         /// The host.
         host: String,
@@ -159,7 +136,6 @@ pub enum StoreError {
         errno: u32,
     },
     /// An NVMe controller could not do what was requested.
-    #[error("{host} cannot {operation}{}: {status}\n  {remedy}", at(*.start, *.end))]
     Nvme {
         /// The host.
         host: String,
@@ -172,24 +148,20 @@ pub enum StoreError {
         /// The status of the command, as text.
         status: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: Remedy,
     },
     /// The connections broke too often in a row.
-    #[error(
-        "gave up after {attempts} attempts: {cause}\n  {acknowledged} of {total} bytes were acknowledged; store all of them again when the server is back"
-    )]
     GaveUp {
         /// Failures in a row without progress.
         attempts: u32,
         /// The last failure.
-        cause: String,
+        cause: Cause,
         /// Bytes that the server has acknowledged, and not lost.
         acknowledged: u64,
         /// Bytes to store.
         total: u64,
     },
     /// The caller ended the store.
-    #[error("the store was cancelled; {acknowledged} of {total} bytes were acknowledged")]
     Cancelled {
         /// Bytes that the server has acknowledged.
         acknowledged: u64,
@@ -197,18 +169,131 @@ pub enum StoreError {
         total: u64,
     },
     /// The NIC has not finished with its sends: the bytes must not be changed yet.
-    #[error("the NIC does not complete its sends ({outcome})")]
     Incomplete {
         /// How the store ended.
         outcome: String,
     },
     /// The source of the bytes failed.
-    #[error(transparent)]
     Caller(io::Error),
     /// The connections cannot be waited for.
-    #[error("wait for the connections: {0}")]
     Wait(io::Error),
 }
+
+impl StoreError {
+    /// Returns the reason, in one line.
+    #[expect(clippy::too_many_lines, reason = "an arm for each variant")]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Export(error) => error.reason(),
+            Self::NoSink { url } => format!("{url}: an HTTP server takes no bytes"),
+            Self::ReadOnly { export } => format!("{export} is read-only"),
+            Self::Lacks {
+                export, lacking, ..
+            } => format!("the server of {export} has no {lacking}"),
+            Self::PastEnd { export, end, size } => {
+                format!("bytes up to {end} of {export} were to be written, and it has {size}")
+            }
+            Self::Unaligned { start, end, block } => format!(
+                "bytes {start} to {end} do not start and end at multiples of {block}, the block of the export"
+            ),
+            Self::Overlap { first, second } => format!(
+                "the parts {} to {} and {} to {} of the export overlap",
+                first.start, first.end, second.start, second.end
+            ),
+            Self::OutsideMemory { offset, len, size } => {
+                format!("{len} bytes from {offset} on are not in a memory of {size} bytes")
+            }
+            Self::NoRoom { size, piece } => {
+                format!("a memory of {size} bytes has no room for a piece of {piece} bytes")
+            }
+            Self::Bind(error) => format!("bind the memory for sending: {}", error.reason()),
+            Self::Digest(error) => {
+                format!(
+                    "compute the digest of data in the memory: {}",
+                    error.reason()
+                )
+            }
+            Self::Send(error) => format!("send from the memory: {}", error.reason()),
+            Self::Server {
+                host,
+                operation,
+                start,
+                end,
+                errno,
+            } => {
+                let (at, errno) = (
+                    at(*start, *end),
+                    io::Error::from_raw_os_error(errno.cast_signed()),
+                );
+                format!("{host} cannot {operation}{at}: {errno}")
+            }
+            Self::Nvme {
+                host,
+                operation,
+                start,
+                end,
+                status,
+                ..
+            } => format!("{host} cannot {operation}{}: {status}", at(*start, *end)),
+            Self::GaveUp {
+                attempts, cause, ..
+            } => format!("gave up after {attempts} attempts: {cause}"),
+            Self::Cancelled {
+                acknowledged,
+                total,
+            } => {
+                format!(
+                    "the store was cancelled; {acknowledged} of {total} bytes were acknowledged"
+                )
+            }
+            Self::Incomplete { outcome } => {
+                format!("the NIC does not complete its sends ({outcome})")
+            }
+            Self::Caller(error) => error.to_string(),
+            Self::Wait(error) => format!("wait for the connections: {error}"),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let remedy = match self {
+            Self::Export(error) => return error.remedy(),
+            Self::NoSink { .. } => "write nbd://HOST/EXPORT or nvme://HOST/SUBNQN",
+            Self::ReadOnly { .. } => {
+                "start its server without the option that makes it so: qemu-nbd and nbdkit have --read-only and -r; or end the write \
+                 protection of the namespace"
+            }
+            Self::Lacks { remedy, .. } | Self::Nvme { remedy, .. } => return Some(remedy.clone()),
+            Self::PastEnd { .. } => "make the export larger",
+            Self::Unaligned { .. } => "move or pad them: the server writes whole blocks only",
+            Self::NoRoom { .. } => "give more memory, or shorter pieces",
+            Self::Bind(error) | Self::Digest(error) | Self::Send(error) => {
+                return error.remedy().map(Remedy::Library);
+            }
+            Self::Server {
+                operation, errno, ..
+            } => of_errno(*operation, *errno)?,
+            Self::GaveUp {
+                acknowledged,
+                total,
+                ..
+            } => {
+                let done = format!("{acknowledged} of {total} bytes were acknowledged");
+                let remedy = format!("{done}; store all of them again when the server is back");
+                return Some(remedy.into());
+            }
+            Self::Overlap { .. }
+            | Self::OutsideMemory { .. }
+            | Self::Cancelled { .. }
+            | Self::Incomplete { .. }
+            | Self::Caller(_)
+            | Self::Wait(_) => return None,
+        };
+        Some(remedy.into())
+    }
+}
+
+displays_remedy!(StoreError);
 
 impl From<Overlap> for StoreError {
     fn from(Overlap { first, second }: Overlap) -> Self {
@@ -224,25 +309,25 @@ fn at(start: u64, end: u64) -> String {
     }
 }
 
-/// Returns the remedy for an error of the server (the section "Error values"), on a line below.
-fn hint(operation: Operation, errno: u32) -> &'static str {
-    match errno {
+/// Returns the remedy for an error of the server (the section "Error values").
+fn of_errno(operation: Operation, errno: u32) -> Option<&'static str> {
+    Some(match errno {
         // EINVAL, ENOTSUP
         22 | 95 if operation == Operation::Flush => {
-            "\n  all bytes are written, but perhaps not on storage: the server offers to flush, and refuses it; run `sync` there"
+            "all bytes are written, but perhaps not on storage: the server offers to flush, and refuses it; run `sync` there"
         }
         // EPERM
-        1 => "\n  the server forbids it: look for a read-only option or filter there",
+        1 => "the server forbids it: look for a read-only option or filter there",
         // EIO
-        5 => "\n  look at the server's log and at its disk (`dmesg` there)",
+        5 => "look at the server's log and at its disk (`dmesg` there)",
         // ENOMEM
-        12 => "\n  use fewer connections or shorter pieces, or give the server more memory",
+        12 => "use fewer connections or shorter pieces, or give the server more memory",
         // EINVAL, EOVERFLOW
         22 | 75 => {
-            "\n  use shorter pieces, of whole blocks; of an export that ends with a part of a block, the server may refuse that part"
+            "use shorter pieces, of whole blocks; of an export that ends with a part of a block, the server may refuse that part"
         }
         // ENOSPC
-        28 => "\n  make room where the server keeps the export, and store all bytes again",
-        _ => "",
-    }
+        28 => "make room where the server keeps the export, and store all bytes again",
+        _ => return None,
+    })
 }

@@ -76,9 +76,7 @@ impl NbdSession {
             return Err(self.invalid("a reply without a request"));
         };
         match content {
-            Content::Error(SHUTDOWN) => {
-                return Err(Fault::Broken("the server shuts down".to_owned()));
-            }
+            Content::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".into())),
             Content::Error(errno) => return Err(self.refused(write, errno)),
             // A server may answer any request but a read with a simple reply.
             Content::All => {}
@@ -154,12 +152,16 @@ impl Session for NbdSession {
     }
 
     fn on_end(&self) -> Fault {
-        Fault::Broken("the server closed the connection".to_owned())
+        Fault::Broken("the server closed the connection".into())
     }
 
     fn invalid(&mut self, problem: &'static str) -> Fault {
         let (host, problem) = (self.host.clone(), problem.to_owned());
-        LoadError::Invalid { host, problem }.into()
+        LoadError::Invalid {
+            host,
+            problem: problem.into(),
+        }
+        .into()
     }
 
     fn completed(&mut self) -> Option<(u64, Write)> {

@@ -151,7 +151,7 @@ impl NvmeSession {
             FromController::Terminated(end) => {
                 let why = FatalStatus::meaning(end.status);
                 let cause = format!("the controller ended the connection: {why}");
-                Err(Fault::Broken(cause))
+                Err(Fault::Broken(cause.into()))
             }
             FromController::Handshake(_) | FromController::Data(_) => Err(self.wrong(
                 FatalStatus::Sequence,
@@ -260,14 +260,14 @@ impl NvmeSession {
 
     fn refused(&self, write: Write, status: Status) -> Fault {
         match status.is_of_the_path() {
-            true => Fault::Broken(format!("a write: {status}")),
+            true => Fault::Broken(format!("a write: {status}").into()),
             false => Fault::Fatal(StoreError::Nvme {
                 host: self.host.clone(),
                 operation: write.operation,
                 start: write.piece.start,
                 end: write.piece.end,
                 status: status.to_string(),
-                remedy: remedy_of(status),
+                remedy: remedy_of(status).into(),
             }),
         }
     }
@@ -287,7 +287,11 @@ impl NvmeSession {
         terminate(Side::Host, error, header, &mut word);
         self.last_word = Some(word);
         let (host, problem) = (self.host.clone(), error.problem.to_owned());
-        LoadError::Invalid { host, problem }.into()
+        LoadError::Invalid {
+            host,
+            problem: problem.into(),
+        }
+        .into()
     }
 }
 
@@ -340,7 +344,7 @@ impl Session for NvmeSession {
                 let fault = self.told(&error, &header);
                 match error.status {
                     // Another connection may carry the bytes unchanged.
-                    FatalStatus::HeaderDigest => Err(Fault::Broken(error.problem.to_owned())),
+                    FatalStatus::HeaderDigest => Err(Fault::Broken(error.problem.into())),
                     _ => Err(fault),
                 }
             }
@@ -348,7 +352,7 @@ impl Session for NvmeSession {
     }
 
     fn on_end(&self) -> Fault {
-        Fault::Broken("the controller closed the connection".to_owned())
+        Fault::Broken("the controller closed the connection".into())
     }
 
     fn invalid(&mut self, problem: &'static str) -> Fault {
@@ -375,7 +379,7 @@ impl Session for NvmeSession {
         match self.seat.has_ended() {
             // A flush of another association need not cover what this one has acknowledged.
             true => Err(Fault::Broken(
-                "another queue of the association was lost".to_owned(),
+                "another queue of the association was lost".into(),
             )),
             false => Ok(()),
         }

@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use super::error::{Operation, StoreError};
 use crate::load::LoadError;
-use crate::parallel::Piece;
+use crate::parallel::{Cause, Piece};
 
 /// Why a connection cannot be used any more.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// It broke, or stopped: another one may do better.
-    Broken(String),
+    Broken(Cause),
     /// No other connection would do better.
     Fatal(StoreError),
 }

@@ -265,6 +265,6 @@ fn lacks(sink: &Sink, lacking: &'static str, remedy: &'static str) -> StoreError
     StoreError::Lacks {
         export: sink.to_string(),
         lacking,
-        remedy,
+        remedy: remedy.into(),
     }
 }

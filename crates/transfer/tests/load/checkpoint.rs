@@ -12,7 +12,7 @@ use crate::server::{After, Server, good};
 use crate::world::{V4, World, pattern};
 
 /// Returns a file of tensors of these lengths, and the bytes of each.
-fn safetensors(prefix: &str, lengths: &[usize]) -> (Vec<u8>, Vec<Vec<u8>>) {
+pub fn safetensors(prefix: &str, lengths: &[usize]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let data = pattern(lengths.iter().sum());
     let (mut entries, mut tensors, mut at) = (Vec::new(), Vec::new(), 0);
     for (index, len) in lengths.iter().enumerate() {

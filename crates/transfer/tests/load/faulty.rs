@@ -307,7 +307,7 @@ fn a_wrong_answer_is_an_error_with_its_cause() {
             ),
             (
                 "HTTP/1.1 206 X\r\nContent-Range: bytes 5000-9999/10000\r\nContent-Length: 5000\r\n\r\n",
-                "bytes 0 to 10000 were requested, and 5000 to 10000 sent\n  a request for fewer bytes may help: --piece SIZE",
+                "bytes 0 to 10000 were requested, and 5000 to 10000 sent\n  requests for fewer bytes may help: `piece_bytes` of the loader",
             ),
             (
                 "HTTP/1.1 206 X\r\nContent-Length: 10000\r\n\r\n",

@@ -205,7 +205,7 @@ fn a_server_must_prove_who_it_is() {
     let unknown = refused(request(&url, &other));
     assert!(unknown.starts_with("localhost: "), "{unknown}");
     assert!(unknown.contains("signed by no authority"), "{unknown}");
-    assert!(unknown.contains("--cacert"), "{unknown}");
+    assert!(unknown.contains("`TlsOptions::authorities`"), "{unknown}");
     let namesake = refused(request(&url, &Authority::new()));
     assert!(namesake.contains("same name and another key"), "{namesake}");
     assert_eq!(server.requests(), 0, "nothing is asked before");
@@ -247,7 +247,7 @@ fn a_client_shows_its_certificate_to_the_origin_alone() {
     let url = server.url("localhost", "/file");
     let without = refused(request(&url, &authority));
     assert!(without.contains("certificate of this client"), "{without}");
-    assert!(without.contains("--cert FILE --key FILE"), "{without}");
+    assert!(without.contains("`TlsOptions::identity`"), "{without}");
 
     let own = clients.sign("client", &["a client"]);
     let options = TlsOptions::new().authorities(authority.file());

@@ -276,7 +276,10 @@ fn a_slow_first_byte_is_waited_for_up_to_the_limit() {
             let part = whole(&memory, FILE_BYTES);
             let given_up = impatient.load(&opened, &[part], &mut |_| ControlFlow::Continue(()));
             let error = given_up.expect_err("it is too slow").to_string();
-            assert!(error.ends_with("--idle-limit SECONDS"), "{error}");
+            assert!(
+                error.ends_with("first byte: `idle_limit` of the loader"),
+                "{error}"
+            );
             world.end();
         },
     );

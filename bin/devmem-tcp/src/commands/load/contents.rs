@@ -10,8 +10,8 @@ use crate::report::TensorRow;
 use tool::output::Failure;
 use tool::signals::StopFlag;
 use transfer::load::{
-    Checkpoint, CheckpointError, FileVersion, HttpRequest, LoadError, Loaded, Loader, NoSum,
-    Origin, Part, Progress, Source, StoredSum,
+    Checkpoint, CheckpointError, ComparedFile, FileVersion, HttpRequest, LoadError, Loaded, Loader,
+    NoSum, Origin, Part, Progress, Source, StoredSum,
 };
 
 /// What is loaded.
@@ -20,6 +20,14 @@ pub enum Contents {
     Range(Source, Range<u64>),
     /// All tensors of a checkpoint.
     Checkpoint(Checkpoint, String),
+}
+
+/// The checksums that servers have of what was loaded.
+pub enum ServerSums {
+    /// Of one file, as it is.
+    File(Result<StoredSum, NoSum>),
+    /// Of the files of a checkpoint, compared.
+    Files(Vec<ComparedFile>),
 }
 
 impl Contents {
@@ -47,7 +55,7 @@ impl Contents {
             Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
             Err(CheckpointError::Load(error)) => Err(failure(error, &Origin::Http(request), stop)),
             // One that has its own remedy keeps it.
-            Err(error @ CheckpointError::Header { .. }) if !error.to_string().contains('\n') => {
+            Err(error @ CheckpointError::Header { .. }) if error.remedy().is_none() => {
                 let failure = Failure::from(error);
                 Err(failure.with_remedy("--to FILE loads a file of any format"))
             }
@@ -118,18 +126,26 @@ impl Contents {
         }
     }
 
-    /// Returns the server's checksum of the loaded bytes.
-    pub fn stored_sum(
+    /// Returns the checksums that the servers have of the loaded files. Those of a checkpoint in `target` are compared at once.
+    pub fn server_sums(
         &self,
         loader: &Loader,
+        target: &Target,
         stop: &StopFlag,
-    ) -> Result<Result<StoredSum, NoSum>, Failure> {
+    ) -> Result<ServerSums, Failure> {
+        let go_on = &mut || stop.go_on();
         match self {
             // It is of the whole file.
             Self::Range(source, range) if source.size() == Some(range.end - range.start) => {
-                Ok(loader.stored_sum(source, &mut || stop.go_on())?)
+                Ok(ServerSums::File(loader.stored_sum(source, go_on)?))
             }
-            Self::Range(..) | Self::Checkpoint(..) => Ok(Err(NoSum::NotAll)),
+            Self::Range(..) => Ok(ServerSums::File(Err(NoSum::NotAll))),
+            Self::Checkpoint(checkpoint, _) => {
+                let memory = target.memory().expect("files are loaded as they are");
+                Ok(ServerSums::Files(
+                    checkpoint.compare(loader, memory, go_on)?,
+                ))
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! Checksums of what was loaded, and whether they are those that the server has.
 
 use super::LoadedTarget;
+use super::contents::ServerSums;
 use crate::args::ChecksumKind;
-use crate::report::{ServerSum, checksum_on};
+use crate::report::{FileSum, ServerSum, checksum_on};
 use tool::output::Failure;
 use transfer::load::{NoSum, SumKind, SumValue, Xxh3};
 
@@ -33,22 +34,26 @@ impl LoadedTarget {
 
     /// Compares with the server's checksum; `crc32c` is that of all bytes.
     fn add_server_sum(&mut self, crc32c: &SumValue) -> Result<(), Failure> {
-        let stored = match &self.stored {
-            Ok(stored) => stored,
-            Err(NoSum::None) => return Ok(()),
-            Err(why) => {
+        let stored = match &self.server {
+            ServerSums::Files(compared) => {
+                self.report.files = Some(compared.iter().map(FileSum::from).collect());
+                return Ok(());
+            }
+            ServerSums::File(Ok(stored)) => stored,
+            ServerSums::File(Err(NoSum::None)) => return Ok(()),
+            ServerSums::File(Err(why)) => {
                 self.report.not_compared = Some(why.to_string());
                 return Ok(());
             }
         };
-        let (kind, parts) = (stored.kind(), stored.parts());
-        let is_known = kind == SumKind::Crc32c && parts == 0;
+        let kind = stored.kind();
+        let is_known = kind == SumKind::Crc32c && stored.parts() == 0;
         let compared = stored.compare(self.size, |range| match is_known {
             true => Ok(crc32c.clone()),
             false => self.target.sum(kind, range).map(|(sum, _)| sum),
         })?;
         self.report.crc32c_matches = is_known.then(|| compared.is_equal());
-        self.report.server_checksum = Some(ServerSum::of(kind, parts, &compared));
+        self.report.server_checksum = Some(ServerSum::from(&compared));
         Ok(())
     }
 

@@ -69,6 +69,7 @@ def iter_safetensors(
     cert: str | PathLike[str] | None = None,
     key: str | PathLike[str] | None = None,
     verify: bool = True,
+    checksums: bool = False,
 ) -> TensorIterator:
     """Loads tensors as `load_safetensors` does, and returns an iterator over them: pairs of name and tensor, in the order in which they come.
 
@@ -90,6 +91,8 @@ def iter_safetensors(
     of the process that loads, and all tensors that are loaded together share one memory. Do not write to these tensors. The calls wait
     `shared_timeout` seconds for each other.
 
+    `checksums=True` is refused: tensors are given out before all bytes of their files have come. `load_safetensors` compares them.
+
     The other arguments are those of `load_safetensors`.
     """
     options = {
@@ -108,6 +111,11 @@ def iter_safetensors(
         "key": key,
         "verify": verify,
     }
+    if checksums:
+        raise _invalid(
+            "checksums=True: tensors are given out before all bytes of their files have come, and of slices or names only some come",
+            "load_safetensors(URL, checksums=True) compares the checksums of whole files",
+        )
     if memory_limit is not None and memory_limit <= 0:
         raise ValueError(f"memory_limit={memory_limit}: a positive number of bytes is needed")
     if merge_gap < 0:

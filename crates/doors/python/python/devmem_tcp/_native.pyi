@@ -175,7 +175,9 @@ class Netdev(_Closing):
     def plan_receive(self, address: Address, queues: int = 1) -> ReceivePlan:
         """The plan to receive TCP at `address` into device memory, with `queues` queues."""
     def bind_rx(self, memory: Dmabuf, queues: Sequence[int], niov_size: int | None = None) -> BoundRx:
-        """Binds memory to RX queues, with net_iovs of `niov_size` bytes."""
+        """Binds memory to RX queues, with net_iovs of `niov_size` bytes. For more than a page, a NIC of the kernel needs Linux 7.3, a driver that
+        has them, and memory in pieces of that size, as of huge pages.
+        """
     def bind_tx(self, memory: Dmabuf) -> BoundTx:
         """Binds memory for sending."""
     def listen(self, address: Address, congestion: str | None = None) -> Listener:
@@ -529,6 +531,7 @@ def load_safetensors(
     cert: str | PathLike[str] | None = None,
     key: str | PathLike[str] | None = None,
     verify: bool = True,
+    checksums: bool = False,
 ) -> Tensors:
     """Loads the tensors of the safetensors file, or of the shards of the `*.index.json`, at `url` (http, https or s3) over `nic`, with range
     requests over several connections. Returns them by name; they share one memory on `device`: "cpu", "cuda:N", "hip:N" or
@@ -548,6 +551,9 @@ def load_safetensors(
     that brings less than 4 KiB in `idle_limit` seconds is asked again, on another connection. A type that this package has no name for becomes bytes. The result
     also has `metadata`, the texts that the writers of the files have added (`__metadata__`), and `entries`: for each tensor the names of its type and its shape, as
     in the file.
+
+    With `checksums=True` the bytes of each file are compared with the checksum that its server has (the fields x-goog-hash and x-amz-checksum-*): DataLostError, if they
+    differ, and NotSupportedError, if there is none to compare, or an index names only some tensors of a file.
     """
 def load(
     url: str,
@@ -631,6 +637,9 @@ class Stored:
     @property
     def seconds(self) -> float:
         """The time, in seconds."""
+
+def _remedies() -> list[str]:
+    """Returns all remedies that have words of Python, for the tests."""
 
 def list_subsystems(url: str, nic: Netdev | None = None) -> list[Subsystem]:
     """Lists the NVMe subsystems that the host of `url` ("nvme://HOST") names, or the one that `url` names, with their namespaces and the

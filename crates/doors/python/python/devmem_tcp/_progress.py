@@ -95,16 +95,22 @@ class _Bar:
 
 
 class _Lines:
-    """A line for each tenth: for logs and notebooks."""
+    """A line for each tenth: for logs and notebooks. The last one is written when the tensors are taken, too."""
 
     def __init__(self) -> None:
         self._next = 1
+        self._last: Progress | None = None
 
     def show(self, progress: Progress) -> None:
         tenths = 10 * progress.nbytes // progress.total_nbytes if progress.total_nbytes else 10
-        if tenths >= self._next:
+        self._last = progress if tenths == 10 else None
+        if self._next <= tenths < 10:
             self._next = tenths + 1
-            print(f"{tenths * 10:3} %: {_text(progress)}", file=sys.stderr, flush=True)
+            self._write(tenths, progress)
 
     def finish(self) -> None:
-        pass
+        if self._last is not None:
+            self._write(10, self._last)
+
+    def _write(self, tenths: int, progress: Progress) -> None:
+        print(f"{tenths * 10:3} %: {_text(progress)}", file=sys.stderr, flush=True)

@@ -124,6 +124,6 @@ fn broken_or_fatal(error: LoadError) -> Fault {
 fn cut(end: Fault) -> Fault {
     match end {
         Fault::Closed => Fault::Closed,
-        _ => Fault::Broken(CUT.to_owned()),
+        _ => Fault::Broken(CUT.into()),
     }
 }

@@ -15,7 +15,7 @@ use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};
 use crate::load::transport::Transport;
-use crate::parallel::{is_not_ready, retry};
+use crate::parallel::{Cause, is_not_ready, retry};
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -47,7 +47,9 @@ impl Wire for Direct {
             match self.stream.write(bytes) {
                 Ok(sent) => drop(bytes.drain(..sent)),
                 Err(error) if is_not_ready(&error) => break,
-                Err(error) => return Err(Fault::Broken(format!("send a request: {error}"))),
+                Err(error) => {
+                    return Err(Fault::Broken(Cause::of_io(error).during("send a request")));
+                }
             }
         }
         Ok(())
@@ -223,7 +225,7 @@ fn none_yet<T>(error: RecvError) -> Result<Option<T>, Fault> {
 
 fn broken(error: RecvError) -> Fault {
     match retry::may_help(error.kind()) {
-        true => Fault::Broken(error.to_string()),
+        true => Fault::Broken(error.into()),
         false => Fault::Fatal(error.into()),
     }
 }

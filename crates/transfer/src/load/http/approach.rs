@@ -125,7 +125,10 @@ impl<'a> Approach<'a> {
             }
             Stage::Tcp(_) | Stage::Over => return None,
         };
-        Some(LoadError::Broken { host, problem })
+        Some(LoadError::Broken {
+            host,
+            problem: problem.into(),
+        })
     }
 
     /// Waits until [`poll`](Self::poll) may have something to do, for `longest` at most.

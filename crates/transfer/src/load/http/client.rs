@@ -104,7 +104,7 @@ impl Client<'_> {
         }
         Err(LoadError::Invalid {
             host: origin.url().to_string(),
-            problem: format!("more than {MAX_REDIRECTS} redirects in a row"),
+            problem: format!("more than {MAX_REDIRECTS} redirects in a row").into(),
         })
     }
 
@@ -147,7 +147,7 @@ impl Client<'_> {
                 Ok(transport) => self.exchange(way, transport, ask, wanted, go_on)?,
                 // A server that breaks off the handshake of TLS, or a proxy that does not reach it.
                 Err(LoadError::Broken { host, problem }) => Err(Broken {
-                    cause: format!("{host}: {problem}"),
+                    cause: problem.during(host),
                     is_silent: false,
                 }),
                 Err(error) => return Err(error),
@@ -160,7 +160,10 @@ impl Client<'_> {
                         return Ok(response);
                     }
                     let Head { status, reason, .. } = response.head;
-                    (format!("the server answers {status} {reason}"), asked)
+                    (
+                        format!("the server answers {status} {reason}").into(),
+                        asked,
+                    )
                 }
                 // The server has ended a connection that waited for long.
                 Err(Broken {
@@ -243,7 +246,7 @@ fn step(
         206 => {
             return Err(LoadError::Invalid {
                 host: way.shown(),
-                problem: "a part without the field Content-Range".to_owned(),
+                problem: "a part without the field Content-Range".into(),
             });
         }
         _ => {}

@@ -10,6 +10,7 @@ use devmem_tcp::text::printable;
 use super::date;
 use super::fields::{self, ContentRange, FileSum, SumOf, Validators, beginning, decimal};
 use crate::checksum::SumKind;
+use crate::parallel::Cause;
 
 /// Most bytes of a head. Servers send a few hundred.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -55,19 +56,29 @@ pub(crate) enum HeadError {
         error: httparse::Error,
         line: String,
     },
-    #[error(
-        "its answer is one of TLS\n  write https:// for this port, or the port of plain HTTP: 80 on most servers"
-    )]
+    #[error("its answer is one of TLS")]
     Tls,
     #[error("its head has more than {MAX_HEAD_BYTES} bytes")]
     TooLong,
     #[error("its field {0} is {1:?}")]
     Field(&'static str, String),
-    #[error(
-        "its body has the coding {0:?}, which was not asked for\n  store the file without this coding, or ask a server that sends it \
-         as it is stored"
-    )]
+    #[error("its body has the coding {0:?}, which was not asked for")]
     Coding(String),
+}
+
+impl From<HeadError> for Cause {
+    fn from(error: HeadError) -> Self {
+        let remedy = match &error {
+            HeadError::Tls => {
+                "write https:// for this port, or the port of plain HTTP: 80 on most servers"
+            }
+            HeadError::Coding(_) => {
+                "store the file without this coding, or ask a server that sends it as it is stored"
+            }
+            _ => return error.to_string().into(),
+        };
+        Self::from(error.to_string()).with_remedy(remedy)
+    }
 }
 
 /// First bytes of records of TLS: an alert, or a handshake (RFC 8446 5.1).
@@ -458,10 +469,7 @@ mod tests {
             "compress",
         ] {
             let refused = head(&format!("Content-Encoding: {coding}")).unwrap_err();
-            assert!(
-                refused.to_string().contains("without this coding"),
-                "{refused}"
-            );
+            assert!(Cause::from(refused.clone()).remedy().is_some(), "{refused}");
         }
         assert!(!head("Transfer-Encoding: identity").unwrap().is_chunked);
         assert!(

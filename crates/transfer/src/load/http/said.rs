@@ -1,9 +1,12 @@
 //! What a server says about its refusal: the XML of S3-compatible stores, the JSON of Google's, or a field of the response.
 
+use std::borrow::Cow;
+
 use devmem_tcp::text::printable;
 
 use super::head::Head;
 use crate::load::error::LoadError;
+use crate::parallel::{Remedy, Setting};
 
 /// Most bytes of the body of an error that are read.
 pub(crate) const MOST_BYTES: usize = 4 << 10;
@@ -19,12 +22,12 @@ pub(crate) struct Said {
     /// The region that an S3-compatible store expects.
     pub(crate) region: Option<String>,
     /// What helps against a refusal that nginx, Apache or Go's server explain in the page that they send.
-    of_page: Option<&'static str>,
+    of_page: Option<Remedy>,
 }
 
 /// Words of pages, in small letters, and what helps. The answers to plain HTTP on a port of TLS have no status for it, nor have those to a client
 /// without a certificate.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, Remedy); 5] = [
     ("plain http request was sent to https port", WRITE_HTTPS),
     ("speaking plain http to an ssl-enabled", WRITE_HTTPS),
     (
@@ -33,14 +36,20 @@ const PAGES: [(&str, &str); 5] = [
     ),
     (
         "no required ssl certificate was sent",
-        "name a certificate of this client and its key: --cert FILE --key FILE",
+        Remedy::Set(
+            "name a certificate of this client and its key: {}",
+            Setting::Certificate,
+        ),
     ),
     (
         "the ssl certificate error",
-        "the server refuses the certificate of this client: name another one (--cert FILE --key FILE); its log may say why",
+        Remedy::Set(
+            "the server refuses the certificate of this client: name another one ({}); its log may say why",
+            Setting::Certificate,
+        ),
     ),
 ];
-const WRITE_HTTPS: &str = "write https:// for this port";
+const WRITE_HTTPS: Remedy = Remedy::Text(Cow::Borrowed("write https:// for this port"));
 
 impl Said {
     /// Reads them from a response, of whose body the beginning is known.
@@ -51,7 +60,7 @@ impl Said {
         let page = text.to_ascii_lowercase();
         let mut pages = PAGES.iter().filter(|(words, _)| page.contains(words));
         Self {
-            of_page: pages.next().map(|(_, remedy)| *remedy),
+            of_page: pages.next().map(|(_, remedy)| remedy.clone()),
             code: element(&text, "Code"),
             message: head.said.as_deref().map(shortened).or(message),
             region: region.filter(|name| is_region(name)),
@@ -81,16 +90,16 @@ impl Said {
         }
     }
 
-    /// Returns the remedy for a refusal on a line below; empty if there is none.
-    fn remedy(&self, status: u16) -> String {
+    /// Returns the remedy for a refusal, if there is one.
+    fn remedy(&self, status: u16) -> Option<Remedy> {
         let remedy = match (status, self.code.as_deref().unwrap_or_default()) {
             (301 | 307 | 400 | 403, _) if self.region.is_some() => {
                 let region = self.region.as_deref().unwrap_or_default();
-                return format!(
-                    "\n  the bucket is in the region {region}: set AWS_REGION={region}"
-                );
+                let remedy =
+                    format!("the bucket is in the region {region}: set AWS_REGION={region}");
+                return Some(remedy.into());
             }
-            (400, _) if self.of_page.is_some() => self.of_page.unwrap_or_default(),
+            (400, _) if self.of_page.is_some() => return self.of_page.clone(),
             (_, "RequestTimeTooSkewed") => "set the clock of this machine: signatures have a time",
             (_, "SignatureDoesNotMatch") => {
                 "the key is known, and its secret is another one: check AWS_SECRET_ACCESS_KEY"
@@ -105,14 +114,19 @@ impl Said {
             (407, _) => "put user:password@ into the URL of the proxy",
             (404 | 410, _) => "check the path of the URL",
             (416, _) => "the file is shorter than the requested range",
-            (429, _) => "ask it less often: --connections N, or later",
+            (429, _) => {
+                return Some(Remedy::Set(
+                    "ask it less often: {}, or later",
+                    Setting::Connections,
+                ));
+            }
             (408 | 500..=599, _) => {
                 "the server is busy or broken: load again later; its log may say why"
             }
             (300..=399, _) => "the server names no other place; check the path of the URL",
-            _ => return String::new(),
+            _ => return None,
         };
-        format!("\n  {remedy}")
+        Some(remedy.into())
     }
 }
 
@@ -224,9 +238,9 @@ mod tests {
             (
                 400,
                 "<center>No required SSL certificate was sent</center>",
-                "--cert FILE",
+                "`TlsOptions::identity`",
             ),
-            (429, "", "--connections"),
+            (429, "", "`connections` of the loader"),
         ] {
             let text = refused(status, body);
             assert!(

@@ -17,7 +17,7 @@ use super::way::Way;
 use crate::load::error::LoadError;
 use crate::load::hop::Hop;
 use crate::load::session::{Fault, Next, Session};
-use crate::parallel::Piece;
+use crate::parallel::{Cause, Piece, Remedy, Setting};
 
 /// Bytes to look at for a head.
 const HEAD_PEEK_BYTES: usize = 2048;
@@ -76,7 +76,7 @@ impl HttpSession {
         }
     }
 
-    fn invalid(&self, problem: impl Into<String>) -> Fault {
+    fn invalid(&self, problem: impl Into<Cause>) -> Fault {
         let host = match self.asked.front() {
             Some(asked) => asked.way.shown(),
             None => self.hop.host.clone(),
@@ -147,10 +147,15 @@ impl HttpSession {
         let Piece { start, end } = placed.local(piece);
         match range.and_then(|range| range.bytes.clone()) {
             Some(sent) if sent.contains(&start) => Ok((sent.start, sent.end)),
-            Some(sent) => Err(self.invalid(format!(
-                "bytes {start} to {end} were requested, and {} to {} sent\n  a request for fewer bytes may help: --piece SIZE",
-                sent.start, sent.end
-            ))),
+            Some(sent) => {
+                let problem = Cause::from(format!(
+                    "bytes {start} to {end} were requested, and {} to {} sent",
+                    sent.start, sent.end
+                ));
+                let remedy =
+                    Remedy::Set("requests for fewer bytes may help: {}", Setting::PieceBytes);
+                Err(self.invalid(problem.with_remedy(remedy)))
+            }
             None => Err(self.invalid("a part without the field Content-Range")),
         }
     }
@@ -203,9 +208,8 @@ impl HttpSession {
             let at = body.at;
             let is_missing = |asked: &Asked| asked.piece.end > at;
             if self.asked.front().is_some_and(is_missing) {
-                return Err(Fault::Broken(format!(
-                    "the body ends at byte {at} of the file"
-                )));
+                let cause = format!("the body ends at byte {at} of the file");
+                return Err(Fault::Broken(cause.into()));
             }
             return self.end_body();
         }
@@ -231,7 +235,7 @@ impl HttpSession {
 fn refused(placed: &Placed, way: Arc<Way>, head: &Head, rest: &[u8]) -> Fault {
     if head.is_busy() {
         return Fault::Busy {
-            cause: format!("the server answers {} {}", head.status, head.reason),
+            cause: format!("the server answers {} {}", head.status, head.reason).into(),
             wait: head.retry_after,
         };
     }
@@ -326,7 +330,7 @@ impl Session for HttpSession {
                 self.on_head(head, &text[len..])?;
                 Ok(len.saturating_sub(before))
             }
-            Err(error) => Err(self.invalid(error.to_string())),
+            Err(error) => Err(self.invalid(error)),
         }
     }
 
@@ -346,7 +350,9 @@ impl Session for HttpSession {
             State::Body(body) if matches!(body.framing, Framing::Close) && body.end.is_none() => {
                 self.invalid(format!("the file ends at byte {}", body.at))
             }
-            State::Body(body) => Fault::Broken(format!("the body ended at byte {}", body.at)),
+            State::Body(body) => {
+                Fault::Broken(format!("the body ended at byte {}", body.at).into())
+            }
         }
     }
 

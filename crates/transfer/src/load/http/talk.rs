@@ -11,6 +11,7 @@ use super::said;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::transport::{self, Transport};
+use crate::parallel::Cause;
 
 /// Most bytes of a body that is read for its end alone: so that its length is known, or that the connection can be used again.
 const TAIL_BYTES: usize = 64 << 10;
@@ -31,7 +32,7 @@ pub(crate) struct Response {
 /// Why there is no response.
 #[derive(Debug)]
 pub(crate) struct Broken {
-    pub(crate) cause: String,
+    pub(crate) cause: Cause,
     /// No byte of a response has come.
     pub(crate) is_silent: bool,
 }
@@ -51,7 +52,7 @@ enum Arrival {
     End,
     /// Nothing in time.
     Late,
-    Broken(String),
+    Broken(Cause),
 }
 
 /// Sends a request on a connection and reads the response: its head, and up to `wanted` bytes of the body of a success, as many as come in time.
@@ -70,7 +71,7 @@ pub(crate) fn exchange(
     let mut text = Vec::new();
     request.write(ask, &mut text);
     if let Err(error) = transport.write_all(&text) {
-        let cause = format!("send a request: {error}");
+        let cause = Cause::of_io(error).during("send a request");
         let is_silent = true;
         return Ok(Err(Broken { cause, is_silent }));
     }
@@ -82,20 +83,19 @@ pub(crate) fn exchange(
         end: Instant::now() + limit,
         go_on,
     };
-    let invalid = |problem: String| LoadError::Invalid {
+    let invalid = |problem: Cause| LoadError::Invalid {
         host: request.url().authority(),
         problem,
     };
     let head = loop {
-        if let Some(head) =
-            final_head(&mut talk.text).map_err(|error| invalid(error.to_string()))?
-        {
+        let head = final_head(&mut talk.text);
+        if let Some(head) = head.map_err(|error| invalid(error.into()))? {
             break head;
         }
         let cause = match talk.receive()? {
             Arrival::Bytes => continue,
-            Arrival::End => "the server closed the connection".to_owned(),
-            Arrival::Late => format!("no answer within {limit:?}"),
+            Arrival::End => "the server closed the connection".into(),
+            Arrival::Late => format!("no answer within {limit:?}").into(),
             Arrival::Broken(cause) => cause,
         };
         let is_silent = talk.text.is_empty();
@@ -108,13 +108,13 @@ pub(crate) fn exchange(
             cause,
             is_silent: false,
         })),
-        Err(BodyError::Invalid(problem)) => Err(invalid(problem.to_owned())),
+        Err(BodyError::Invalid(problem)) => Err(invalid(problem.into())),
     }
 }
 
 /// Why there is too little of a body.
 enum BodyError {
-    Broken(String),
+    Broken(Cause),
     Invalid(&'static str),
 }
 
@@ -192,8 +192,8 @@ impl Talk<'_, '_> {
                     is_whole = true;
                     break;
                 }
-                Arrival::End => format!("the body ended at byte {}", body.len()),
-                Arrival::Late => format!("{} bytes of the body came in time", body.len()),
+                Arrival::End => format!("the body ended at byte {}", body.len()).into(),
+                Arrival::Late => format!("{} bytes of the body came in time", body.len()).into(),
                 Arrival::Broken(cause) => cause,
             };
             match least > 0 && body.is_empty() {

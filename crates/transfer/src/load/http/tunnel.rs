@@ -8,7 +8,7 @@ use super::head::{self, Head};
 use super::request::HttpRequest;
 use super::said::Said;
 use crate::load::error::LoadError;
-use crate::parallel::is_not_ready;
+use crate::parallel::{Cause, is_not_ready};
 
 /// Bytes of one receive.
 const RECEIVE_BYTES: usize = 4 << 10;
@@ -49,16 +49,18 @@ impl Tunnel {
             match stream.write(&self.outgoing) {
                 Ok(sent) => drop(self.outgoing.drain(..sent)),
                 Err(error) if is_not_ready(&error) => return Ok(false),
-                Err(error) => return Err(self.broken(format!("send to the proxy: {error}"))),
+                Err(error) => {
+                    return Err(self.broken(Cause::of_io(error).during("send to the proxy")));
+                }
             }
         }
         let mut bytes = [0; RECEIVE_BYTES];
         loop {
             let count = match stream.read(&mut bytes) {
-                Ok(0) => return Err(self.broken("the proxy closed the connection".to_owned())),
+                Ok(0) => return Err(self.broken("the proxy closed the connection".into())),
                 Ok(count) => count,
                 Err(error) if is_not_ready(&error) => return Ok(false),
-                Err(error) => return Err(self.broken(error.to_string())),
+                Err(error) => return Err(self.broken(Cause::of_io(error))),
             };
             self.text.extend_from_slice(&bytes[..count]);
             if self.is_open()? {
@@ -69,12 +71,12 @@ impl Tunnel {
 
     /// Judges what has come of the answer. Returns whether the tunnel is open.
     fn is_open(&mut self) -> Result<bool, LoadError> {
-        let invalid = |problem: String| LoadError::Invalid {
+        let invalid = |problem: Cause| LoadError::Invalid {
             host: format!("the proxy {}", self.proxy),
             problem,
         };
         while let Some((head, len)) =
-            head::parse(&self.text).map_err(|error| invalid(error.to_string()))?
+            head::parse(&self.text).map_err(|error| invalid(error.into()))?
         {
             self.text.drain(..len);
             match head.status {
@@ -82,7 +84,7 @@ impl Tunnel {
                 // The server speaks after the client.
                 200..=299 if self.text.is_empty() => return Ok(true),
                 200..=299 => {
-                    return Err(invalid("bytes behind the head of its answer".to_owned()));
+                    return Err(invalid("bytes behind the head of its answer".into()));
                 }
                 _ => return Err(self.refused(head)),
             }
@@ -100,10 +102,9 @@ impl Tunnel {
             }
             // The proxy may reach the server later.
             408 | 429 | 500..=599 => {
-                return self.broken(format!(
-                    "the proxy answers {status} {reason}{said}\n  it may not reach {}; its log may say why",
-                    self.host
-                ));
+                let cause = Cause::from(format!("the proxy answers {status} {reason}{said}"));
+                let remedy = format!("it may not reach {}; its log may say why", self.host);
+                return self.broken(cause.with_remedy(remedy));
             }
             _ => "check https_proxy: it needs the URL of a proxy that knows CONNECT",
         };
@@ -117,7 +118,7 @@ impl Tunnel {
         }
     }
 
-    fn broken(&self, problem: String) -> LoadError {
+    fn broken(&self, problem: Cause) -> LoadError {
         LoadError::Broken {
             host: self.proxy.clone(),
             problem,

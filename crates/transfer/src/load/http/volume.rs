@@ -59,6 +59,11 @@ impl Volume {
         }
     }
 
+    /// Returns the files, in the order of their offsets.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &HttpFile> {
+        self.files.iter().map(|placed| &placed.file)
+    }
+
     /// Returns the offset of each file.
     pub(crate) fn starts(&self) -> impl Iterator<Item = u64> {
         self.files.iter().map(|placed| placed.start)

@@ -13,7 +13,7 @@ use crate::load::landing::Landing;
 use crate::load::loaded::Loaded;
 use crate::load::session::Fault;
 use crate::load::source::{Begun, Connecting, Opened, Rules, Source};
-use crate::parallel::{Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Slots, turn_all};
+use crate::parallel::{Cause, Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Slots, turn_all};
 
 /// Told of the progress of a run; may end it.
 type Report<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
@@ -248,10 +248,7 @@ impl<'a> Run<'a> {
                 self.slots.put(index, Connection::new(transport, session));
                 Ok(())
             }
-            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
-                self.failed(index, error.to_string(), None)
-            }
-            Err(error) => Err(error),
+            Err(error) => self.failed(index, error.into_breakage()?, None),
         }
     }
 
@@ -281,7 +278,7 @@ impl<'a> Run<'a> {
                 // Learned once, for all connections.
                 self.window = 1;
                 let cause = "the server does not go on with several requests at a time";
-                self.fault(index, Fault::Broken(cause.to_owned()), progress)?;
+                self.fault(index, Fault::Broken(cause.into()), progress)?;
                 Ok(true)
             }
             Ok(heard) => Ok(heard),
@@ -303,7 +300,7 @@ impl<'a> Run<'a> {
             Fault::Moved(moved) => return self.find_again(*moved, progress),
             // Servers close after a number of requests.
             Fault::Closed if has_progress => return Ok(()),
-            Fault::Closed => ("the server closed the connection".to_owned(), None),
+            Fault::Closed => ("the server closed the connection".into(), None),
             // Many servers do so with requests that they have not read: the bytes so far show that it works.
             Fault::Broken(_) if has_progress => {
                 self.loaded.broken += 1;
@@ -366,7 +363,7 @@ impl<'a> Run<'a> {
     fn failed(
         &mut self,
         index: usize,
-        cause: String,
+        cause: Cause,
         wait: Option<Duration>,
     ) -> Result<(), LoadError> {
         let attempts = self.loader.settings.attempts();
@@ -380,7 +377,7 @@ impl<'a> Run<'a> {
     }
 
     /// Says why nothing happens, if no connection is left and the next one is made later.
-    fn say_wait(&self, cause: &str) {
+    fn say_wait(&self, cause: &Cause) {
         let is_idle = self.slots.open().next().is_none() && self.connecting.is_empty();
         if is_idle && let Some(due) = self.slots.next_due() {
             let wait = due.saturating_duration_since(Instant::now());

@@ -192,7 +192,7 @@ fn negotiate(
     if url.export.len() > MAX_NAME_BYTES {
         return Err(LoadError::NbdRefused {
             host: url.host.clone(),
-            problem: "the name of an export has at most 4096 bytes".to_owned(),
+            problem: "the name of an export has at most 4096 bytes".into(),
         });
     }
     let mut stream = dial::connect(nic, addresses, go_on)?;

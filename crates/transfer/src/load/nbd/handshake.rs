@@ -10,6 +10,7 @@ use devmem_tcp::{RecvError, RxBatch, Stream};
 use super::{FIXED_NEWSTYLE, NO_ZEROES};
 use crate::load::dial::{self, GoOn, SLICE};
 use crate::load::error::LoadError;
+use crate::parallel::Cause;
 
 const NBD_MAGIC: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 const OPTION_MAGIC: u64 = u64::from_be_bytes(*b"IHAVEOPT");
@@ -140,10 +141,10 @@ impl<'a> Talk<'a> {
         if !export.is_empty() {
             return Err(LoadError::NbdRefused {
                 host: self.host.to_owned(),
-                problem: format!(
-                    "it has the old negotiation: one export, without a name, and not {export:?}\n  write nbd://{}/",
-                    self.host
-                ),
+                problem: Cause::from(format!(
+                    "it has the old negotiation: one export, without a name, and not {export:?}"
+                ))
+                .with_remedy(format!("write nbd://{}/", self.host)),
             });
         }
         agreed.size = self.u64()?;
@@ -292,7 +293,7 @@ impl<'a> Talk<'a> {
     fn invalid(&self, problem: &str) -> LoadError {
         LoadError::Invalid {
             host: self.host.to_owned(),
-            problem: problem.to_owned(),
+            problem: problem.into(),
         }
     }
 
@@ -308,7 +309,8 @@ impl<'a> Talk<'a> {
             problem: match said.is_empty() {
                 true => problem,
                 false => format!("{problem} ({said})"),
-            },
+            }
+            .into(),
         }
     }
 
@@ -344,7 +346,7 @@ impl<'a> Talk<'a> {
                     filled += copied.map_err(LoadError::Gather)?;
                 }
                 Err(RecvError::TimedOut { .. }) => {}
-                Err(RecvError::Failed(error)) => return Err(self.broken(&error.to_string())),
+                Err(RecvError::Failed(error)) => return Err(self.broken(Cause::of(&error))),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -353,13 +355,13 @@ impl<'a> Talk<'a> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
         let written = self.stream.write_all(bytes);
-        written.map_err(|error| self.broken(&error.to_string()))
+        written.map_err(|error| self.broken(Cause::of_io(error)))
     }
 
-    fn broken(&self, problem: &str) -> LoadError {
+    fn broken(&self, problem: impl Into<Cause>) -> LoadError {
         LoadError::Broken {
             host: self.host.to_owned(),
-            problem: problem.to_owned(),
+            problem: problem.into(),
         }
     }
 }

@@ -101,7 +101,7 @@ impl NbdSession {
     fn invalid(&self, problem: &str) -> Fault {
         Fault::Fatal(LoadError::Invalid {
             host: self.host.clone(),
-            problem: problem.to_owned(),
+            problem: problem.into(),
         })
     }
 
@@ -117,9 +117,7 @@ impl NbdSession {
         };
         let piece = asked.piece;
         let (at, left, is_hole) = match content {
-            Content::Error(SHUTDOWN) => {
-                return Err(Fault::Broken("the server shuts down".to_owned()));
-            }
+            Content::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".into())),
             Content::Error(errno) => {
                 let host = self.host.clone();
                 let at = piece.start;
@@ -230,7 +228,7 @@ impl Session for NbdSession {
     }
 
     fn on_end(&mut self) -> Fault {
-        Fault::Broken("the server closed the connection".to_owned())
+        Fault::Broken("the server closed the connection".into())
     }
 
     fn completed(&mut self) -> Option<Piece> {

@@ -17,6 +17,7 @@ use super::refusal::refused;
 use super::url::{Identity, NvmeUrl};
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
+use crate::parallel::{Remedy, Setting};
 
 /// Entries of an admin queue; fewer are not allowed (Base, "Connect").
 const ADMIN_ENTRIES: u32 = 32;
@@ -287,7 +288,7 @@ impl Association {
                 Err(status) => {
                     // Another association may be accepted.
                     self.end();
-                    return Err(queue.broken(&format!("Connect of an I/O queue: {status}")));
+                    return Err(queue.broken(format!("Connect of an I/O queue: {status}")));
                 }
             }
         }
@@ -481,6 +482,7 @@ fn connect_data(identity: &Identity, controller_id: u16, subsystem: &str) -> Vec
 
 /// Returns the error of a Connect that was refused.
 fn of_connect(url: &NvmeUrl, status: Status) -> LoadError {
+    let problem = format!("Connect to {}: {status}", url.subsystem);
     let remedy = match status {
         it if it.is(Status::AUTHENTICATION_REQUIRED) => {
             "in-band authentication is not supported: allow this host by its name, without a key"
@@ -489,15 +491,18 @@ fn of_connect(url: &NvmeUrl, status: Status) -> LoadError {
             "allow this host there (attr_allow_any_host, or allowed_hosts), or name another one with hostnqn="
         }
         it if it.is(Status::CONNECT_INVALID) => {
-            "check the name of the subsystem: `devmem-tcp load nvme://HOST` lists those of a host"
+            return refused(
+                &url.host,
+                problem,
+                Remedy::Set(
+                    "check the name of the subsystem: {} lists those of a host",
+                    Setting::Subsystems,
+                ),
+            );
         }
         _ => "the log of the controller may say more",
     };
-    refused(
-        &url.host,
-        format!("Connect to {}: {status}", url.subsystem),
-        remedy,
-    )
+    refused(&url.host, problem, remedy)
 }
 
 fn of_command(url: &NvmeUrl, what: &str, status: Status) -> LoadError {
@@ -515,7 +520,7 @@ fn ended(url: &NvmeUrl) -> LoadError {
 fn broken(url: &NvmeUrl, problem: &str) -> LoadError {
     LoadError::Broken {
         host: url.host.clone(),
-        problem: problem.to_owned(),
+        problem: problem.into(),
     }
 }
 

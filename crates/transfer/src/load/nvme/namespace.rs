@@ -16,6 +16,7 @@ use super::url::NvmeUrl;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::session::Session;
+use crate::parallel::{Remedy, Setting};
 
 /// Most blocks of one command (NVM Command Set, "Read", NLB).
 const MAX_BLOCKS: u64 = 1 << 16;
@@ -65,7 +66,7 @@ impl NvmeNamespace {
     pub fn open_while(nic: &Netdev, url: NvmeUrl, go_on: &mut GoOn<'_>) -> Result<Self, LoadError> {
         if url.subsystem.is_empty() {
             let problem = "the URL names no subsystem".to_owned();
-            let remedy = "`devmem-tcp load nvme://HOST` lists those of a host";
+            let remedy = Remedy::Set("{} lists those of a host", Setting::Subsystems);
             return Err(refused(&url.host, problem, remedy));
         }
         let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
@@ -273,7 +274,7 @@ fn judge(
     association: &Association,
     namespace: &Namespace,
 ) -> Result<(Limits, u64), LoadError> {
-    let refuse = |problem: String, remedy| Err(refused(&url.host, problem, remedy));
+    let refuse = |problem: String, remedy: &'static str| Err(refused(&url.host, problem, remedy));
     if namespace.metadata_bytes > 0 || namespace.is_protected {
         return refuse(
             format!(

@@ -15,6 +15,7 @@ use nvme::pdu::{
 use super::refusal::refused;
 use crate::load::dial::{self, GoOn, SLICE};
 use crate::load::error::LoadError;
+use crate::parallel::Cause;
 
 /// How long to wait for each answer.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -141,7 +142,7 @@ impl Queue {
                 }
                 FromController::Terminated(end) => {
                     let why = FatalStatus::meaning(end.status);
-                    return Err(self.broken(&format!("the controller ended the connection: {why}")));
+                    return Err(self.broken(format!("the controller ended the connection: {why}")));
                 }
                 FromController::Handshake(_) | FromController::ReadyToTransfer(_) => {
                     return Err(self.invalid("a PDU that may not come now"));
@@ -225,31 +226,31 @@ impl Queue {
                 let copied = self.batch.copy_to(out).map_err(LoadError::Gather)?;
                 // Their memory is needed for the next bytes.
                 let released = self.batch.release();
-                released.map_err(|error| self.broken(&error.to_string()))?;
+                released.map_err(|error| self.broken(Cause::of(&error)))?;
                 Ok(copied)
             }
             Err(RecvError::TimedOut { .. } | RecvError::WouldBlock) => Ok(0),
-            Err(RecvError::Failed(error)) => Err(self.broken(&error.to_string())),
+            Err(RecvError::Failed(error)) => Err(self.broken(Cause::of(&error))),
             Err(error) => Err(error.into()),
         }
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
         let written = self.stream.write_all(bytes);
-        written.map_err(|error| self.broken(&error.to_string()))
+        written.map_err(|error| self.broken(Cause::of_io(error)))
     }
 
     pub(super) fn invalid(&self, problem: &str) -> LoadError {
         LoadError::Invalid {
             host: self.host.clone(),
-            problem: problem.to_owned(),
+            problem: problem.into(),
         }
     }
 
-    pub(super) fn broken(&self, problem: &str) -> LoadError {
+    pub(super) fn broken(&self, problem: impl Into<Cause>) -> LoadError {
         LoadError::Broken {
             host: self.host.clone(),
-            problem: problem.to_owned(),
+            problem: problem.into(),
         }
     }
 }

@@ -121,7 +121,7 @@ impl NvmeSession {
         self.last_word = Some(word);
         Fault::Fatal(LoadError::Invalid {
             host: self.host.clone(),
-            problem: error.problem.to_owned(),
+            problem: error.problem.into(),
         })
     }
 
@@ -132,7 +132,7 @@ impl NvmeSession {
             FromController::Terminated(end) => {
                 let why = FatalStatus::meaning(end.status);
                 let cause = format!("the controller ended the connection: {why}");
-                Err(Fault::Broken(cause))
+                Err(Fault::Broken(cause.into()))
             }
             FromController::Handshake(_) | FromController::ReadyToTransfer(_) => Err(self.invalid(
                 out_of_sequence("a PDU that no read is answered with"),
@@ -206,12 +206,12 @@ impl NvmeSession {
 
     fn failed(&self, piece: Piece, status: Status) -> Fault {
         match status.is_of_the_path() {
-            true => Fault::Broken(format!("a read: {status}")),
+            true => Fault::Broken(format!("a read: {status}").into()),
             false => Fault::Fatal(LoadError::NvmeRead {
                 host: self.host.clone(),
                 at: piece.start,
                 status: status.to_string(),
-                remedy: remedy_of(status),
+                remedy: remedy_of(status).into(),
             }),
         }
     }
@@ -282,7 +282,7 @@ impl NvmeSession {
                     // Another connection may carry the bytes unchanged.
                     FatalStatus::HeaderDigest => {
                         let _ = self.invalid(error, &header);
-                        Err(Fault::Broken(error.problem.to_owned()))
+                        Err(Fault::Broken(error.problem.into()))
                     }
                     _ => Err(self.invalid(error, &header)),
                 }
@@ -300,7 +300,7 @@ impl NvmeSession {
             true => self.end_data(data),
             // It is an error of the transfer, not of the connection (TCP Transport, "Data Digest"), but the bytes
             // must be requested again, and here that is the work of another connection.
-            false => Err(Fault::Broken("the digest of data is wrong".to_owned())),
+            false => Err(Fault::Broken("the digest of data is wrong".into())),
         }
     }
 }
@@ -410,7 +410,7 @@ impl Session for NvmeSession {
     }
 
     fn on_end(&mut self) -> Fault {
-        Fault::Broken("the controller closed the connection".to_owned())
+        Fault::Broken("the controller closed the connection".into())
     }
 
     fn completed(&mut self) -> Option<Piece> {
@@ -461,7 +461,7 @@ fn remedy_of(status: Status) -> &'static str {
         it if it.is(Status::INVALID_NAMESPACE) => {
             "the namespace has vanished since it was opened: enable it there, and load it again"
         }
-        _ => "the log of the controller says why; another --range avoids the place",
+        _ => "the log of the controller says why; another range avoids the place",
     }
 }
 

@@ -64,15 +64,10 @@ pub enum HeaderError {
         length: u64,
     },
     /// It is the pointer to a file in Git LFS, not the file.
-    #[error(
-        "it is the pointer of Git LFS to a file\n  load from the URL that resolves it (\"resolve\" instead of \"raw\" at a hub), or run `git lfs \
-         pull` where the files are served"
-    )]
+    #[error("it is the pointer of Git LFS to a file")]
     LfsPointer,
     /// It is a text.
-    #[error(
-        "it is a text, which begins with {beginning:?}\n  a page for people may be at this URL, or a login: check it in a browser"
-    )]
+    #[error("it is a text, which begins with {beginning:?}")]
     Text {
         /// Its beginning.
         beginning: String,
@@ -122,6 +117,22 @@ pub enum HeaderError {
         /// Bytes after the header.
         size: u64,
     },
+}
+
+impl HeaderError {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::LfsPointer => Some(
+                "load from the URL that resolves it (\"resolve\" instead of \"raw\" at a hub), or run `git lfs pull` where the files are \
+                 served",
+            ),
+            Self::Text { .. } => {
+                Some("a page for people may be at this URL, or a login: check it in a browser")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Why a header was not parsed.

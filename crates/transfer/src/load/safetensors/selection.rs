@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{Checkpoint, Tensor};
+use crate::parallel::{Remedy, displays_remedy};
 
 /// Most runs of bytes of one part: each becomes a place.
 const MAX_RUNS: u64 = 1 << 20;
@@ -25,7 +26,6 @@ pub struct Selected {
 #[non_exhaustive]
 pub enum SelectionError {
     /// The part has more dimensions than the tensor.
-    #[error("the part of {name} has {given} dimensions, and the tensor {has}")]
     Dimensions {
         /// Name of the tensor.
         name: String,
@@ -35,7 +35,6 @@ pub enum SelectionError {
         has: usize,
     },
     /// The part is not inside the tensor.
-    #[error("{}..{} is not inside dimension {dimension} of {name}, which has {extent}", .range.start, .range.end)]
     Outside {
         /// Name of the tensor.
         name: String,
@@ -47,9 +46,6 @@ pub enum SelectionError {
         extent: u64,
     },
     /// The elements have fewer than 8 bits, and the part begins or ends inside of a byte.
-    #[error(
-        "the part of {name} begins or ends inside of a byte: its elements have {bits} bits\n  choose bounds that are whole bytes"
-    )]
     InsideOfByte {
         /// Name of the tensor.
         name: String,
@@ -57,9 +53,6 @@ pub enum SelectionError {
         bits: u64,
     },
     /// The part is scattered over too many places of the file.
-    #[error(
-        "the part of {name} is {runs} pieces of its file, more than {MAX_RUNS}\n  load more of the innermost dimensions, or the whole tensor"
-    )]
     TooManyRuns {
         /// Name of the tensor.
         name: String,
@@ -67,6 +60,44 @@ pub enum SelectionError {
         runs: u64,
     },
 }
+
+impl SelectionError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Dimensions { name, given, has } => {
+                format!("the part of {name} has {given} dimensions, and the tensor {has}")
+            }
+            Self::Outside {
+                name,
+                dimension,
+                range: Range { start, end },
+                extent,
+            } => format!(
+                "{start}..{end} is not inside dimension {dimension} of {name}, which has {extent}"
+            ),
+            Self::InsideOfByte { name, bits } => format!(
+                "the part of {name} begins or ends inside of a byte: its elements have {bits} bits"
+            ),
+            Self::TooManyRuns { name, runs } => {
+                format!("the part of {name} is {runs} pieces of its file, more than {MAX_RUNS}")
+            }
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::InsideOfByte { .. } => Some("choose bounds that are whole bytes".into()),
+            Self::TooManyRuns { .. } => {
+                Some("load more of the innermost dimensions, or the whole tensor".into())
+            }
+            Self::Dimensions { .. } | Self::Outside { .. } => None,
+        }
+    }
+}
+
+displays_remedy!(SelectionError);
 
 /// Where the bytes of a part are in its tensor: `len` bytes at the first offset, and at each that the outer dimensions lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]

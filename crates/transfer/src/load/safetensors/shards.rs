@@ -16,6 +16,7 @@ use crate::load::http::{Client, HttpFile, HttpRequest};
 use crate::load::loader::Loader;
 use crate::load::source::Source;
 use crate::load::url::decoded_bytes;
+use crate::parallel::Cause;
 
 /// Longest index: those of the largest checkpoints have a few megabytes.
 const MAX_INDEX_BYTES: u32 = 100_000_000;
@@ -78,7 +79,7 @@ pub(super) fn of(
 ) -> Result<Vec<Shard>, CheckpointError> {
     let (file, mut text) = HttpFile::open_with(client, &request, FIRST_BYTES, go_on)?;
     let name = file.name();
-    let wrong = |problem: String| CheckpointError::Index {
+    let wrong = |problem: Cause| CheckpointError::Index {
         file: name.clone(),
         problem,
     };
@@ -88,7 +89,7 @@ pub(super) fn of(
     let len = u32::try_from(size)
         .ok()
         .filter(|len| *len <= MAX_INDEX_BYTES);
-    let len = len.ok_or_else(|| wrong(format!("it has {size} bytes")))?;
+    let len = len.ok_or_else(|| wrong(format!("it has {size} bytes").into()))?;
     loader.read_on(&Source::from(&file), &mut text, len, go_on)?;
     let names = names(&text, go_on).map_err(|unread| match unread {
         Unread::Wrong(problem) => wrong(problem),
@@ -106,7 +107,7 @@ pub(super) fn of(
 /// Why an index was not read.
 #[derive(Debug)]
 pub(super) enum Unread {
-    Wrong(String),
+    Wrong(Cause),
     /// The caller does not go on.
     Cancelled,
 }
@@ -115,16 +116,15 @@ pub(super) enum Unread {
 pub(super) fn names(text: &[u8], go_on: &mut GoOn<'_>) -> Result<Names, Unread> {
     let index: Index = json::parse(text, go_on).map_err(|error| match error {
         JsonError::Cancelled => Unread::Cancelled,
-        JsonError::Invalid(error) => Unread::Wrong(JsonError::text(&error)),
+        JsonError::Invalid(error) => Unread::Wrong(JsonError::text(&error).into()),
     })?;
     let WeightMap(names) = index.weight_map;
     match names.keys().find(|name| !is_beside(name)) {
         Some(name) => {
             let name = header::shortened(name);
-            let problem = format!(
-                "{name:?} is not the name of a file beside it\n  shards in other folders and on other hosts are not loaded"
-            );
-            Err(Unread::Wrong(problem))
+            let problem = Cause::from(format!("{name:?} is not the name of a file beside it"));
+            let remedy = "shards in other folders and on other hosts are not loaded";
+            Err(Unread::Wrong(problem.with_remedy(remedy)))
         }
         None => Ok(names),
     }
@@ -199,7 +199,7 @@ mod tests {
             let text = format!(r#"{{"weight_map":{{{map}}}}}"#);
             match names(text.as_bytes(), &mut always) {
                 Ok(names) => format!("{} files", names.len()),
-                Err(Unread::Wrong(problem)) => problem,
+                Err(Unread::Wrong(problem)) => problem.reason().to_owned(),
                 Err(Unread::Cancelled) => "cancelled".to_owned(),
             }
         };

@@ -4,6 +4,7 @@ use devmem_tcp::text::printable;
 use rustls::{AlertDescription, CertificateError, Error};
 
 use crate::load::error::LoadError;
+use crate::parallel::{Remedy, Setting};
 
 /// Most names of a certificate that a message shows.
 const MOST_NAMES: usize = 5;
@@ -18,7 +19,7 @@ pub(super) enum Phase<'a> {
 
 /// Returns the error of a load after a fault of the connection to `host`.
 pub(super) fn error_of(host: &str, error: &Error, phase: Phase<'_>) -> LoadError {
-    let refused = |problem: String, remedy: &'static str| LoadError::Tls {
+    let refused = |problem: String, remedy: Remedy| LoadError::Tls {
         host: host.to_owned(),
         problem,
         remedy,
@@ -34,7 +35,8 @@ pub(super) fn error_of(host: &str, error: &Error, phase: Phase<'_>) -> LoadError
         },
         (Error::PeerIncompatible(why), _) => refused(
             format!("the server and this client have no protocol in common: {why:?}"),
-            "the server needs TLS 1.2 or 1.3 with modern ciphers; its configuration may allow them",
+            "the server needs TLS 1.2 or 1.3 with modern ciphers; its configuration may allow them"
+                .into(),
         ),
         (Error::InvalidMessage(_), Phase::Handshake(seen)) => no_tls(host, seen),
         // Bytes that have changed on their way, for example: another connection may do better.
@@ -45,7 +47,7 @@ pub(super) fn error_of(host: &str, error: &Error, phase: Phase<'_>) -> LoadError
 fn broken(host: &str, problem: String) -> LoadError {
     LoadError::Broken {
         host: host.to_owned(),
-        problem,
+        problem: problem.into(),
     }
 }
 
@@ -58,11 +60,11 @@ fn no_tls(host: &str, seen: &[u8]) -> LoadError {
     LoadError::Tls {
         host: host.to_owned(),
         problem: problem.to_owned(),
-        remedy: "write http:// for this port, or the port of https: 443 on most servers",
+        remedy: "write http:// for this port, or the port of https: 443 on most servers".into(),
     }
 }
 
-fn of_certificate(why: &CertificateError) -> (String, &'static str) {
+fn of_certificate(why: &CertificateError) -> (String, Remedy) {
     use CertificateError as Why;
     let (problem, remedy) = match why {
         Why::Expired | Why::ExpiredContext { .. } => (
@@ -73,15 +75,23 @@ fn of_certificate(why: &CertificateError) -> (String, &'static str) {
             "the server's certificate is not valid yet",
             "set the clock of this machine, or wait",
         ),
-        Why::UnknownIssuer => (
-            "the server's certificate is signed by no authority that is known here",
-            "name the file of its authority: --cacert FILE, or SSL_CERT_FILE=FILE; if that is known, the server does not send the \
-             certificates between them",
-        ),
-        Why::BadSignature => (
-            "the server's certificate is not signed by the authority that it names",
-            "a known authority has the same name and another key: name the file of the right one: --cacert FILE",
-        ),
+        Why::UnknownIssuer => {
+            let problem = "the server's certificate is signed by no authority that is known here";
+            let remedy = "name the file of its authority: {}, or SSL_CERT_FILE=FILE; if that is known, the server does not send the \
+                          certificates between them";
+            return (
+                problem.to_owned(),
+                Remedy::Set(remedy, Setting::Authorities),
+            );
+        }
+        Why::BadSignature => {
+            let problem = "the server's certificate is not signed by the authority that it names";
+            let remedy = "a known authority has the same name and another key: name the file of the right one: {}";
+            return (
+                problem.to_owned(),
+                Remedy::Set(remedy, Setting::Authorities),
+            );
+        }
         Why::Revoked => (
             "the server's certificate is revoked",
             "renew it on the server",
@@ -103,14 +113,14 @@ fn of_certificate(why: &CertificateError) -> (String, &'static str) {
                 "the server's certificate is not valid: {}",
                 printable(&text)
             );
-            return (problem, remedy);
+            return (problem, remedy.into());
         }
     };
-    (problem.to_owned(), remedy)
+    (problem.to_owned(), remedy.into())
 }
 
 /// Returns the error of a certificate for other names.
-fn of_names(expected: &str, presented: &[String]) -> (String, &'static str) {
+fn of_names(expected: &str, presented: &[String]) -> (String, Remedy) {
     let names = presented.iter().take(MOST_NAMES);
     let names: Vec<_> = names.map(|name| printable(shown_name(name))).collect();
     let names = match names.is_empty() {
@@ -119,7 +129,7 @@ fn of_names(expected: &str, presented: &[String]) -> (String, &'static str) {
     };
     let problem = format!("the server's certificate is for {names}, and not for {expected}");
     let remedy = "write a name of the certificate in the URL, or get a certificate for this one";
-    (problem, remedy)
+    (problem, remedy.into())
 }
 
 /// Returns the name in `DnsName("NAME")`.
@@ -129,12 +139,12 @@ fn shown_name(name: &str) -> &str {
 }
 
 /// Returns what an alert of the server means, unless another connection may do better.
-fn of_alert(alert: AlertDescription) -> Option<(&'static str, &'static str)> {
+fn of_alert(alert: AlertDescription) -> Option<(&'static str, Remedy)> {
     use AlertDescription as Alert;
     Some(match alert {
         Alert::CertificateRequired => (
             "the server asks for a certificate of this client",
-            "name it and its key: --cert FILE --key FILE",
+            Remedy::Set("name it and its key: {}", Setting::Certificate),
         ),
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
@@ -146,19 +156,25 @@ fn of_alert(alert: AlertDescription) -> Option<(&'static str, &'static str)> {
         | Alert::DecryptError
         | Alert::AccessDenied => (
             "the server refuses the certificate of this client, or that there is none",
-            "name another one and its key: --cert FILE --key FILE; the log of the server may say why",
+            Remedy::Set(
+                "name another one and its key: {}; the log of the server may say why",
+                Setting::Certificate,
+            ),
         ),
         Alert::HandshakeFailure | Alert::ProtocolVersion | Alert::InsufficientSecurity => (
             "the server refuses the handshake: there is no protocol or cipher in common, or it asks for a client certificate",
-            "it needs TLS 1.2 or 1.3 with modern ciphers; name a client certificate, if it wants one: --cert FILE --key FILE",
+            Remedy::Set(
+                "it needs TLS 1.2 or 1.3 with modern ciphers; name a client certificate, if it wants one: {}",
+                Setting::Certificate,
+            ),
         ),
         Alert::UnrecognisedName => (
             "the server has no certificate for this name",
-            "check the host of the URL",
+            "check the host of the URL".into(),
         ),
         Alert::NoApplicationProtocol => (
             "the server does not speak HTTP/1.1",
-            "allow it on the server beside HTTP/2",
+            "allow it on the server beside HTTP/2".into(),
         ),
         _ => return None,
     })
@@ -179,7 +195,7 @@ mod tests {
             (certificate(CertificateError::Expired), ["expired", "clock"]),
             (
                 certificate(CertificateError::UnknownIssuer),
-                ["authority", "--cacert"],
+                ["authority", "`TlsOptions::authorities`"],
             ),
             (
                 certificate(CertificateError::NotValidYet),
@@ -191,7 +207,7 @@ mod tests {
             ),
             (
                 Error::AlertReceived(AlertDescription::CertificateRequired),
-                ["certificate of this client", "--cert"],
+                ["certificate of this client", "`TlsOptions::identity`"],
             ),
             (
                 Error::AlertReceived(AlertDescription::HandshakeFailure),

@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CipherSuite, ClientConfig, RootCertStore};
 
 use super::unverified::Unverified;
+use crate::parallel::{Remedy, Setting, displays_remedy};
 
 /// Longest file of certificates: all authorities of a system have a quarter of it.
 const MAX_BYTES: u64 = 1 << 20;
@@ -23,7 +24,6 @@ const ALPN: &[u8] = b"http/1.1";
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("read {}: {source}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -31,9 +31,6 @@ pub enum TlsError {
         source: io::Error,
     },
     /// A file has no certificate, or one that cannot be used.
-    #[error(
-        "{} has no usable certificate{problem}\n  it needs PEM: -----BEGIN CERTIFICATE-----", .path.display()
-    )]
     Certificate {
         /// The file.
         path: PathBuf,
@@ -41,10 +38,6 @@ pub enum TlsError {
         problem: String,
     },
     /// A file has no private key, or one that cannot be used.
-    #[error(
-        "{} has no usable private key: {problem}\n  it needs the key of the certificate as PEM without a passphrase: \
-         openssl pkey -in KEY -out FILE", .path.display()
-    )]
     Key {
         /// The file.
         path: PathBuf,
@@ -52,18 +45,52 @@ pub enum TlsError {
         problem: String,
     },
     /// The system has no certificates of authorities.
-    #[error(
-        "this system has no certificates of authorities{problem}\n  install them (ca-certificates), or name a file that has them: \
-         SSL_CERT_FILE, or --cacert FILE"
-    )]
     NoAuthorities {
         /// Why they cannot be read, with a colon before; may be empty.
         problem: String,
     },
     /// The cryptography cannot be set up.
-    #[error("set up TLS: {0}")]
     SetUp(rustls::Error),
 }
+
+impl TlsError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Read { path, source } => format!("read {}: {source}", path.display()),
+            Self::Certificate { path, problem } => {
+                format!("{} has no usable certificate{problem}", path.display())
+            }
+            Self::Key { path, problem } => {
+                format!("{} has no usable private key: {problem}", path.display())
+            }
+            Self::NoAuthorities { problem } => {
+                format!("this system has no certificates of authorities{problem}")
+            }
+            Self::SetUp(error) => format!("set up TLS: {error}"),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let remedy = match self {
+            Self::Certificate { .. } => "it needs PEM: -----BEGIN CERTIFICATE-----",
+            Self::Key { .. } => {
+                "it needs the key of the certificate as PEM without a passphrase: openssl pkey -in KEY -out FILE"
+            }
+            Self::NoAuthorities { .. } => {
+                return Some(Remedy::Set(
+                    "install them (ca-certificates), or name a file that has them: SSL_CERT_FILE, or {}",
+                    Setting::Authorities,
+                ));
+            }
+            Self::Read { .. } | Self::SetUp(_) => return None,
+        };
+        Some(remedy.into())
+    }
+}
+
+displays_remedy!(TlsError);
 
 /// Settings of TLS for https URLs. Without any, servers are verified by the certificates of the system, or of the file and the folder that
 /// `SSL_CERT_FILE` and `SSL_CERT_DIR` name.

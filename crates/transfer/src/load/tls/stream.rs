@@ -16,7 +16,7 @@ use rustls::unbuffered::{
 use super::fault::{Phase, error_of};
 use super::options::TlsClient;
 use crate::load::error::LoadError;
-use crate::parallel::is_not_ready;
+use crate::parallel::{Cause, is_not_ready};
 
 /// Room for received records: those of one receive, and the beginning of the next one. Each receive is a system call or a lock.
 const RECEIVED_BYTES: usize = 256 << 10;
@@ -70,7 +70,7 @@ impl TlsStream {
         let bad_name = |_| LoadError::Tls {
             host: host.to_owned(),
             problem: "this is no name that a certificate can have".to_owned(),
-            remedy: "write the server's name in DNS, or its address",
+            remedy: "write the server's name in DNS, or its address".into(),
         };
         // The dot at the end of an absolute name is none of the name (RFC 6066 3).
         let name = host.strip_suffix('.').unwrap_or(host).to_owned();
@@ -114,9 +114,10 @@ impl TlsStream {
             }
             match self.fill()? {
                 Some(0) => {
-                    return Err(self.broken(
-                        "the server closed the connection in the handshake of TLS\n  check that it speaks TLS on this port; its log may say more",
-                    ));
+                    let problem =
+                        Cause::from("the server closed the connection in the handshake of TLS");
+                    let remedy = "check that it speaks TLS on this port; its log may say more";
+                    return Err(self.broken(problem.with_remedy(remedy)));
                 }
                 Some(_) => {}
                 None => return Ok(false),
@@ -293,7 +294,7 @@ impl TlsStream {
                 Ok(Some(count))
             }
             Err(error) if is_not_ready(&error) => Ok(None),
-            Err(error) => Err(self.broken(&error.to_string())),
+            Err(error) => Err(self.broken(Cause::of_io(error))),
         }
     }
 
@@ -302,16 +303,16 @@ impl TlsStream {
             match self.stream.write(&self.outgoing) {
                 Ok(sent) => drop(self.outgoing.drain(..sent)),
                 Err(error) if is_not_ready(&error) => break,
-                Err(error) => return Err(self.broken(&format!("send: {error}"))),
+                Err(error) => return Err(self.broken(Cause::of_io(error).during("send"))),
             }
         }
         Ok(())
     }
 
-    fn broken(&self, problem: &str) -> LoadError {
+    fn broken(&self, problem: impl Into<Cause>) -> LoadError {
         LoadError::Broken {
             host: self.host.clone(),
-            problem: problem.to_owned(),
+            problem: problem.into(),
         }
     }
 }

@@ -7,7 +7,7 @@ use devmem_tcp::{BoundTx, Dmabuf, stats::SendCounts};
 
 use super::{Stored, Storer};
 use crate::load::LoadError;
-use crate::parallel::{Failed, Idle, Piece, Pieces, Progress, Slots, turn_all};
+use crate::parallel::{Cause, Failed, Idle, Piece, Pieces, Progress, Slots, turn_all};
 use crate::store::connection::{Acknowledged, Connection};
 use crate::store::error::{Operation, StoreError};
 use crate::store::ledger::Ledger;
@@ -229,11 +229,8 @@ impl<'a> Run<'a> {
                 self.slots.put(index, connection);
                 Ok(())
             }
-            Err(error @ (LoadError::Connect { .. } | LoadError::Broken { .. })) => {
-                self.failed(index, error.to_string())
-            }
             Err(LoadError::Cancelled) => Err(self.cancelled()),
-            Err(error) => Err(error.into()),
+            Err(error) => self.failed(index, error.into_breakage()?),
         }
     }
 
@@ -381,7 +378,7 @@ impl<'a> Run<'a> {
     }
 
     /// Counts a failure of a slot.
-    fn failed(&mut self, index: usize, cause: String) -> Result<(), StoreError> {
+    fn failed(&mut self, index: usize, cause: Cause) -> Result<(), StoreError> {
         match self.slots.failed(index, None) {
             Failed::GoOn => Ok(()),
             Failed::GiveUp => Err(StoreError::GaveUp {

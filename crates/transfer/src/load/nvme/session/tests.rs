@@ -235,7 +235,7 @@ fn wrong_digests_and_the_end_of_the_connection_ask_for_another_one() {
     let Fault::Broken(cause) = fault else {
         panic!("{fault:?}");
     };
-    assert!(cause.contains("limit exceeded"), "{cause}");
+    assert!(cause.reason().contains("limit exceeded"), "{cause}");
     let unknown = Termination {
         status: 99,
         information: 0,

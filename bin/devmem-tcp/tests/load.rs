@@ -247,20 +247,63 @@ fn a_signal_ends_a_load_and_a_store_that_wait_for_their_server() {
 
 /// Answers every request with a whole file of zeros and this checksum.
 fn serve_with_checksum(bytes: usize, checksum: &'static str) {
+    serve_whole(vec![0; bytes], move |_| checksum.to_owned());
+}
+
+/// Answers every request with a whole file, and the checksum that it has by its name.
+fn serve_whole(file: Vec<u8>, checksum: impl Fn(&str) -> String + Send + 'static) {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8000)).unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let mut lines = BufReader::new(&stream).lines();
-            while lines
-                .next()
-                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
-            {}
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let head: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+            let target = head.first().and_then(|line| line.split(' ').nth(1));
             let head = format!(
-                "HTTP/1.0 200 OK\r\nContent-Length: {bytes}\r\nx-goog-hash: crc32c={checksum}\r\n\r\n"
+                "HTTP/1.0 200 OK\r\nContent-Length: {}\r\nx-goog-hash: crc32c={}\r\n\r\n",
+                file.len(),
+                checksum(target.unwrap_or_default())
             );
             // The client may have ended the connection.
-            let _ = (&stream).write_all(&[head.as_bytes(), &vec![0; bytes]].concat());
+            let _ = (&stream).write_all(&[head.as_bytes(), &file].concat());
         }
+    });
+}
+
+#[test]
+fn tensors_in_memory_are_compared_with_the_checksum_of_their_file() {
+    const TEST: &str = "tensors_in_memory_are_compared_with_the_checksum_of_their_file";
+    in_netns(TEST, || {
+        let header = br#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+        let length = (header.len() as u64).to_le_bytes();
+        let file = [&length[..], header, &[1, 2, 3, 4]].concat();
+        serve_whole(file, |target| {
+            // Of the file: 87012bb3.
+            let sum = match target {
+                "/right.safetensors" => "hwErsw==",
+                "/wrong.safetensors" => "AAAAAQ==",
+                _ => "none",
+            };
+            sum.to_owned()
+        });
+        let load = |name: &str| {
+            load(&format!(
+                "http://10.77.0.1:8000/{name}.safetensors --verify"
+            ))
+        };
+        let json = load("right").json();
+        let of_file = &json["files"][0];
+        assert_eq!(
+            of_file["file"], "http://10.77.0.1:8000/right.safetensors",
+            "{json}"
+        );
+        assert_eq!(of_file["server_checksum"]["matches"], true, "{json}");
+        assert_eq!(of_file["server_checksum"]["loaded"], "87012bb3", "{json}");
+        assert_eq!(json["crc32c_matches"], serde_json::Value::Null, "{json}");
+        let text = "another checksum than http://10.77.0.1:8000/wrong.safetensors: the CRC-32C is 87012bb3";
+        load("wrong").failed_with(1, text);
+        let json = load("none").json();
+        let why = &json["files"][0]["not_compared"];
+        assert_eq!(*why, "the server has none to compare", "{json}");
     });
 }
 
@@ -281,6 +324,10 @@ fn the_checksum_of_the_server_is_compared() {
         let json = load("http://10.77.0.1:8000/file --verify").json();
         assert_eq!(json["crc32c_matches"], true, "{json}");
         assert_eq!(json["checksum_on"], "cpu", "{json}");
+        let why = &json["checksum_reason"];
+        assert_eq!(*why, "the memory is that of the CPU", "{json}");
+        // Memory is bound for the bytes that are there, not for those of a large file.
+        assert!(json["mem_bytes"].as_u64().unwrap() <= 16 << 20, "{json}");
         let json = load("http://10.77.0.1:8000/file").json();
         assert_eq!(json["checksum_on"], serde_json::Value::Null, "{json}");
     });
@@ -301,6 +348,11 @@ fn a_gpu_computes_the_checksum_that_the_server_has_sent() {
         // A driver that does not take the code.
         let json = load("fail=cuModuleLoadData:218").json();
         assert_eq!(json["checksum_on"], "cpu", "{json}");
+        let why = &json["checksum_reason"];
+        assert_eq!(
+            *why, "there is no code for this GPU, or its driver refuses it",
+            "{json}"
+        );
         assert_eq!(json["crc32c_matches"], true, "{json}");
         load("fail=cuLaunchKernel:1").failed_with(1, "compute the checksum of the memory");
     });

@@ -6,6 +6,7 @@
 #[path = "kernel_nic/awaited.rs"]
 mod awaited;
 #[path = "kernel_nic/bench.rs"]
+#[allow(dead_code, reason = "the tests of NIXL use the rest")]
 mod bench;
 mod common;
 #[path = "kernel_nic/receiving.rs"]

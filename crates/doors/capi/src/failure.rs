@@ -139,17 +139,14 @@ impl Failure {
 
     /// A failure of `dmt_open`; remedies name the settings of C.
     pub(crate) fn of_open(error: &devmem_tcp::Error) -> Self {
-        let text = match error.remedy() {
-            Some(Remedy::GiveAddress) => {
-                "the stack has no address; add one to SETTINGS: address=10.77.0.2/24".to_owned()
-            }
-            Some(Remedy::OtherWire) => format!(
-                "{}; choose another name, or close one of the two stacks (dmt_stack_close)",
-                error.reason()
-            ),
-            _ => return Self::of(error.errno(), error),
+        let reason = match error.remedy() {
+            Some(Remedy::GiveAddress) => "the stack has no address",
+            _ => error.reason(),
         };
-        Self::new(error.errno(), text)
+        match error.remedy().and_then(words) {
+            Some(words) => Self::new(error.errno(), format!("{reason}; {words}")),
+            None => Self::of(error.errno(), error),
+        }
     }
 
     /// A failure to bind to a NIC of the kernel; remedies name the functions of C.
@@ -163,6 +160,25 @@ impl Failure {
             _ => Self::of(errno, error),
         }
     }
+}
+
+/// Returns the remedy of an error of opening in the words of C; `None` for a remedy whose text is that of people.
+fn words(remedy: Remedy) -> Option<&'static str> {
+    Some(match remedy {
+        Remedy::GiveAddress => "add one to SETTINGS: address=10.77.0.2/24",
+        Remedy::OtherWire => {
+            "choose another name, or close one of the two stacks (dmt_stack_close)"
+        }
+        Remedy::SameShards => "open both with the same COUNT (dmt_open_shards)",
+        Remedy::OneShard => {
+            "open one stack (dmt_open), or open packet:NAME, tap:NAME, macvtap:NAME or mem:NAME"
+        }
+        Remedy::CorrectRouter => {
+            "correct gateway= in SETTINGS, or check that the router is up and on this link"
+        }
+        Remedy::NameRouter => "name a router in SETTINGS: gateway=ADDRESS",
+        _ => return None,
+    })
 }
 
 impl From<Errno> for Failure {
@@ -305,6 +321,17 @@ impl fmt::Display for FailedCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn remedies_of_opening_name_what_c_has() {
+        let said = Remedy::NAMED.into_iter().filter_map(words);
+        assert_eq!(said.clone().count(), 6);
+        for text in said {
+            for word in ["::", "`", "--", "()"] {
+                assert!(!text.contains(word), "{text}");
+            }
+        }
+    }
 
     #[test]
     fn the_text_is_that_of_the_last_failed_call() {

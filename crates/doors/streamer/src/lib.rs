@@ -18,6 +18,7 @@ mod local;
 mod log;
 mod object;
 mod registry;
+mod remedy;
 mod store;
 mod streamer;
 mod submission;

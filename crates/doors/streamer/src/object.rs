@@ -8,6 +8,7 @@ use transfer::load::{ArrivalCounter, Landed, LoadError, Loader};
 
 use crate::code::Code;
 use crate::log;
+use crate::remedy::Worded;
 use crate::store::Opened;
 use crate::streamer::{FileNumber, Line};
 use crate::submission::FileWanted;
@@ -26,7 +27,7 @@ pub(crate) fn read(line: &Line, number: FileNumber, wanted: &FileWanted) {
     };
     let code = code_of(&error);
     if code != Code::Finished {
-        log::failure(&wanted.path.to_string_lossy(), &error);
+        log::failure(&wanted.path.to_string_lossy(), &Worded(&error));
     }
     for range in 0..wanted.ranges.len() {
         answer(range, code);

@@ -1,12 +1,13 @@
 //! Memory of GPUs, of a stub of the driver that this program and the plugin load: the CPU cannot access it, so every copy is one of the "GPU".
 //! With `DEVMEM_LIBCUDA` set to the real library, the same tests run on a GPU.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use devmem_linux::test_util::built_library;
-use devmem_tcp::Dmabuf;
 use devmem_tcp::cuda::{self, Allocation};
+use devmem_tcp::{Dmabuf, hip};
 
 use crate::far::{Far, FarMemory, pattern};
 use crate::loaded::{Agent, INVALID_PARAM, Memory, NOT_ALLOWED, Range, SUCCESS, paths};
@@ -23,13 +24,38 @@ pub fn with_gpus(test: &str, body: impl FnOnce()) {
 
 /// As [`with_gpus`], with a stub that behaves so.
 pub fn with_plan(test: &str, plan: &str, body: impl FnOnce()) {
-    if std::env::var_os(LIBRARY).is_some() {
+    match std::env::var_os(LIBRARY) {
+        Some(_) => body(),
+        None => run_with(test, plan, &[(LIBRARY, stub())]),
+    }
+}
+
+/// As [`with_gpus`], with GPUs of AMD, whose libraries the stub is, too.
+fn with_gpus_of_amd(test: &str, body: impl FnOnce()) {
+    const LIBRARY_OF_AMD: &str = "DEVMEM_LIBAMDHIP";
+    if std::env::var_os(LIBRARY_OF_AMD).is_some() {
         return body();
     }
+    let none = PathBuf::from("/nonexistent/libcuda.so.1");
+    let libraries = [
+        (LIBRARY, none),
+        (LIBRARY_OF_AMD, stub()),
+        ("DEVMEM_LIBHSA", stub()),
+    ];
+    run_with(test, "devices=1", &libraries);
+}
+
+fn stub() -> PathBuf {
+    built_library("libdevmem_gpu_stub.so")
+}
+
+/// Runs a test again, in a process with these libraries of drivers.
+fn run_with(test: &str, plan: &str, libraries: &[(&str, PathBuf)]) {
     let program = std::env::current_exe().expect("this program has a path");
     let ran = Command::new(program)
-        .args([test, "--exact", "--nocapture"])
-        .env(LIBRARY, built_library("libdevmem_gpu_stub.so"))
+        // With one thread, what the test prints would begin in the line with its name.
+        .args([test, "--exact", "--nocapture", "--test-threads=2"])
+        .envs(libraries.iter().map(|(name, path)| (*name, path)))
         .env("STUB_GPU", plan)
         .stderr(Stdio::inherit())
         .output();
@@ -55,7 +81,7 @@ impl GpuSide {
     /// Allocates memory with the pattern of a seed. It begins in the middle of a page.
     pub fn new(agent: &Agent, len: usize, seed: u64) -> Self {
         let size = (len + AT).next_multiple_of(4096);
-        let gpu = cuda::open(0).expect("a GPU");
+        let gpu = cuda::open(0).or_else(|_| hip::open(0)).expect("a GPU");
         let allocation = Arc::new(gpu.alloc(size).expect("memory of the GPU"));
         let memory = allocation.dmabuf();
         memory.copy_in(AT, &pattern(seed, len)).expect("a copy");
@@ -193,20 +219,26 @@ fn pairs(
     list.iter().map(pair).collect()
 }
 
+/// Moves bytes by way of the kernel's sockets, and between the processes.
+fn moved_on_every_way() {
+    for way in ["sockets", "unix"] {
+        use_way(way);
+        for (near, far) in [(true, true), (true, false), (false, true)] {
+            let mut peer = Far::start("far", true);
+            let agent = Near::meet(&mut peer, true, &[]);
+            moved(&agent, &mut peer, near, far);
+        }
+    }
+}
+
 pub fn memory_of_gpus_is_read_and_written_from_either_side() {
-    with_gpus(
-        "gpu::memory_of_gpus_is_read_and_written_from_either_side",
-        || {
-            for way in ["sockets", "unix"] {
-                use_way(way);
-                for (near, far) in [(true, true), (true, false), (false, true)] {
-                    let mut peer = Far::start("far", true);
-                    let agent = Near::meet(&mut peer, true, &[]);
-                    moved(&agent, &mut peer, near, far);
-                }
-            }
-        },
-    );
+    let test = "gpu::memory_of_gpus_is_read_and_written_from_either_side";
+    with_gpus(test, moved_on_every_way);
+}
+
+pub fn memory_of_gpus_of_amd_is_read_and_written_from_either_side() {
+    let test = "gpu::memory_of_gpus_of_amd_is_read_and_written_from_either_side";
+    with_gpus_of_amd(test, moved_on_every_way);
 }
 
 pub fn an_agent_copies_between_its_own_memories() {

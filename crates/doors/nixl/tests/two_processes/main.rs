@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         ways::from_the_kernel_to_a_stack_on_a_tap,
         ways::over_packet_sockets,
         ways::over_packet_sockets_that_lose_and_reorder,
+        ways::over_macvtaps,
         ways::over_a_wire,
         ways::over_a_wire_with_loss_and_reordering,
         ways::a_way_that_cannot_be_had_is_refused_with_its_reason,
@@ -63,11 +64,6 @@ fn main() -> ExitCode {
         last_records::a_reason_that_comes_after_the_end_of_another_connection_counts,
         last_records::a_peer_that_ends_its_connections_without_a_reason_is_gone,
         last_records::a_peer_that_ends_one_connection_for_payload_and_says_nothing_is_gone,
-        gpu::memory_of_gpus_is_read_and_written_from_either_side,
-        gpu::an_agent_copies_between_its_own_memories,
-        gpu::bytes_that_go_through_host_memory_are_counted,
-        gpu::deregistered_memory_of_a_gpu_is_used_no_more,
-        gpu::what_is_no_memory_of_a_gpu_is_refused,
     ]);
     for way in ["sockets", "unix"] {
         tests.extend(trials![
@@ -102,8 +98,21 @@ fn main() -> ExitCode {
             hostile::records_that_lie_end_connections_and_nothing_else,
         ]);
     }
+    tests.extend(with_gpus());
     tests.extend(with_pools());
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+}
+
+/// Those with memory of GPUs, without a pool.
+fn with_gpus() -> impl IntoIterator<Item = Trial> {
+    trials_of_ways![
+        gpu::memory_of_gpus_is_read_and_written_from_either_side,
+        gpu::memory_of_gpus_of_amd_is_read_and_written_from_either_side,
+        gpu::an_agent_copies_between_its_own_memories,
+        gpu::bytes_that_go_through_host_memory_are_counted,
+        gpu::deregistered_memory_of_a_gpu_is_used_no_more,
+        gpu::what_is_no_memory_of_a_gpu_is_refused,
+    ]
 }
 
 /// Those in which a NIC moves payload from and to memory of a GPU.

@@ -2,7 +2,8 @@
 
 use devmem_linux::netif::Interface;
 use devmem_linux::tap::TapOptions;
-use devmem_linux::test_util::in_netns;
+use devmem_linux::test_util::{in_netns, skip};
+use devmem_tcp::{ErrorKind, Netdev};
 
 use crate::loaded::{Agent, paths};
 use crate::setup::{Parameters, Setup, use_setup};
@@ -125,6 +126,27 @@ pub fn veth() -> Setup {
 pub fn over_packet_sockets() {
     in_netns("ways::over_packet_sockets", || {
         run(&veth(), &[MOVES, KILLED]);
+    });
+}
+
+pub fn over_macvtaps() {
+    const TEST: &str = "ways::over_macvtaps";
+    in_netns(TEST, || {
+        let setup = veth();
+        let end = |way, address| parameters(&[("way", way), ("address", address), TIMEOUT]);
+        let opened = Netdev::user("macvtap:nixl1", "10.98.0.3/24");
+        let cannot_be_had = |error: &devmem_tcp::Error| {
+            let kind = error.kind();
+            matches!(kind, ErrorKind::Unsupported | ErrorKind::PermissionDenied)
+        };
+        match opened.map(drop) {
+            Err(error) if cannot_be_had(&error) => skip(TEST, "macvtap", &error.to_string()),
+            opened => {
+                opened.expect("a macvtap");
+                let near = end("macvtap:nixl1", "10.98.0.1/24");
+                run(&Setup { near, ..setup }, &[MOVES, KILLED]);
+            }
+        }
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use gve::{ChecksumState, Knobs, RxOutcome};
+use gve::{ChecksumState, Faults, RxOutcome};
 use gve_defs::desc_dqo::RX_BUFFER_DESC_BYTES;
 use gve_driver::{BarAccess, Driver, QueueOptions, RxPacket};
 
@@ -12,7 +12,7 @@ use crate::input::{Input, small_device_with};
 /// Steps of one input.
 const STEPS: usize = 200;
 
-/// Parses `data` as options of the queues, then frames, knobs, buffers and doorbells. Queue 0 belongs to a correct driver,
+/// Parses `data` as options of the queues, then frames, faults, buffers and doorbells. Queue 0 belongs to a correct driver,
 /// queue 1 to a hostile one.
 ///
 /// # Panics
@@ -69,7 +69,7 @@ impl Guest {
             190..=199 => driver
                 .restart_rx(bench, 1)
                 .expect("a queue can be created again"),
-            200..=209 => bench.set_knobs(Knobs {
+            200..=209 => bench.set_faults(Faults {
                 linear_bytes: input.word(),
                 unsplit_every: NonZeroU32::new(u32::from(input.or_zero())),
                 rx_buffers_kept: u16::from(input.or_zero()),
@@ -115,7 +115,7 @@ impl Guest {
 
     /// Receives all packets, and checks that all expected ones are among them.
     fn finish(mut self) {
-        self.bench.set_knobs(Knobs::default());
+        self.bench.set_faults(Faults::default());
         for _ in 0..20 {
             let more = take_rx(&mut self.bench, &mut self.driver, 0);
             self.got.extend(more);

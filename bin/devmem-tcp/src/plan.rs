@@ -25,7 +25,7 @@ use tool::pattern::RepeatingPattern;
 use tool::size::Size;
 
 pub use demo::DemoPlan;
-pub use exchange::{ExchangePlan, FLOAT_BYTES, RingWires};
+pub use exchange::{ExchangePlan, RingWires};
 pub use lease::{LeasePlan, PodPlan};
 pub use link::{LinkPlan, TapPlan};
 pub use load::{LoadJob, LoadPlan, LoadTarget, strict_https};

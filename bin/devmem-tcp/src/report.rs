@@ -1,8 +1,8 @@
 //! The report of a run: a table for people, a JSON object for programs.
 
-mod circumstances;
 mod exchange;
 mod load;
+mod memory_and_link;
 mod send;
 mod server_sum;
 mod store;
@@ -24,9 +24,9 @@ use tool::size::Size;
 use tool::spread::Spread;
 use tool::undelivered::Undelivered;
 
-pub use circumstances::Circumstances;
 pub use exchange::{Collective, ExchangeReport, Reduction};
 pub use load::{LoadReport, TensorRow};
+pub use memory_and_link::MemoryAndLink;
 pub use send::{SendReport, Sending};
 pub use server_sum::{FileSum, ServerSum};
 pub use store::StoreReport;

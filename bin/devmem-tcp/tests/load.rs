@@ -324,6 +324,10 @@ fn the_checksum_of_the_server_is_compared() {
         let json = load("http://10.77.0.1:8000/file --verify").json();
         assert_eq!(json["crc32c_matches"], true, "{json}");
         assert_eq!(json["checksum_on"], "cpu", "{json}");
+        let why = &json["checksum_reason"];
+        assert_eq!(*why, "the memory is that of the CPU", "{json}");
+        // Memory is bound for the bytes that are there, not for those of a large file.
+        assert!(json["mem_bytes"].as_u64().unwrap() <= 16 << 20, "{json}");
         let json = load("http://10.77.0.1:8000/file").json();
         assert_eq!(json["checksum_on"], serde_json::Value::Null, "{json}");
     });
@@ -344,6 +348,11 @@ fn a_gpu_computes_the_checksum_that_the_server_has_sent() {
         // A driver that does not take the code.
         let json = load("fail=cuModuleLoadData:218").json();
         assert_eq!(json["checksum_on"], "cpu", "{json}");
+        let why = &json["checksum_reason"];
+        assert_eq!(
+            *why, "there is no code for this GPU, or its driver refuses it",
+            "{json}"
+        );
         assert_eq!(json["crc32c_matches"], true, "{json}");
         load("fail=cuLaunchKernel:1").failed_with(1, "compute the checksum of the memory");
     });

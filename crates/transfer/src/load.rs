@@ -60,11 +60,13 @@ mod pool;
 mod safetensors;
 mod secrets;
 mod session;
+mod shown;
 mod source;
 mod tensor_stream;
 mod tls;
 mod to_host;
 mod transport;
+mod url;
 
 pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::checksum::{
@@ -74,7 +76,7 @@ pub use crate::parallel::{Cause, Progress, Remedy, Setting};
 pub use coming::ArrivalCounter;
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
-pub use http::{HttpFile, HttpRequest, S3Credentials, Url, UrlError, Volume};
+pub use http::{HttpFile, HttpRequest, S3Credentials, Volume};
 pub use landing::Landed;
 pub use loaded::Loaded;
 pub use loader::Loader;
@@ -92,3 +94,4 @@ pub use tensor_stream::{
     Arrived, Next as NextTensor, Share, Sharing, StreamFailure, StreamSettings, TensorStream,
 };
 pub use tls::{TlsClient, TlsError, TlsOptions};
+pub use url::{Url, UrlError};

@@ -1,8 +1,8 @@
 //! `bench lossy`: this sender and the kernel's, with the same congestion control, over the same impaired cable.
 
 mod cable;
-mod conduct;
 mod report;
+mod sender_counters;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +24,8 @@ use crate::repetitions::Repetitions;
 use crate::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
 use cable::{Cable, SenderTcp};
 pub use cable::{CableArgs, run as run_cable};
-use conduct::Conduct;
 use report::{LossyReport, Sample};
+use sender_counters::SenderCounters;
 use tool::output::Failure;
 use tool::sender::pattern_of;
 use tool::source::{GeneratedPattern, Source};
@@ -159,7 +159,7 @@ struct Bench {
 
 impl Bench {
     /// Returns the number of bytes that arrived, and the sender's counters.
-    fn run_once(&self, sender: SenderTcp, impairment: &str) -> Result<(u64, Conduct)> {
+    fn run_once(&self, sender: SenderTcp, impairment: &str) -> Result<(u64, SenderCounters)> {
         let receiving = Receiving::Verified(self.time);
         let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
         let cable = Cable::new(sender, &receiver, impairment, self.mtu, self.cpus.1)?;
@@ -170,8 +170,8 @@ impl Bench {
         sent.with_context(|| format!("{sender:?} through {impairment}"))
     }
 
-    fn send_by_kernel(&self, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
-        let before = Conduct::of_the_kernel()?;
+    fn send_by_kernel(&self, receiver: &mut ReceiverProcess) -> Result<(u64, SenderCounters)> {
+        let before = SenderCounters::of_the_kernel()?;
         let sending = Sending {
             congestion: match self.congestion {
                 Congestion::Cubic => "cubic",
@@ -189,10 +189,14 @@ impl Bench {
         sender.starter()?.go()?;
         let bytes = receiver.received()?.bytes;
         // Dropping the handle ends the sender.
-        Ok((bytes, Conduct::of_the_kernel()?.since(before)))
+        Ok((bytes, SenderCounters::of_the_kernel()?.since(before)))
     }
 
-    fn send_by_us(&self, cable: &Cable, receiver: &mut ReceiverProcess) -> Result<(u64, Conduct)> {
+    fn send_by_us(
+        &self,
+        cable: &Cable,
+        receiver: &mut ReceiverProcess,
+    ) -> Result<(u64, SenderCounters)> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let sender = scope.spawn(|| self.send_until(cable, &is_over));
@@ -208,7 +212,7 @@ impl Bench {
     }
 
     /// Sends the pattern until the run ends; returns the sender's counters.
-    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<Conduct> {
+    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<SenderCounters> {
         cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
         let mut tcp = TcpOptions::default();
         tcp.congestion = match self.congestion {
@@ -231,7 +235,10 @@ impl Bench {
             .feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed))
             .map_err(|failure| anyhow!("{failure}"))?;
         let info = transmit.tcp_info();
-        Ok(info.as_ref().map(Conduct::of_ours).unwrap_or_default())
+        Ok(info
+            .as_ref()
+            .map(SenderCounters::of_ours)
+            .unwrap_or_default())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Congestion;
-use super::conduct::Conduct;
+use super::sender_counters::SenderCounters;
 use crate::chart::{Bar, Chart, Series};
 
 /// The whole report. The field names are those of the JSON and must not change.
@@ -37,9 +37,9 @@ pub struct Sample {
     /// Bytes of our sender.
     pub our_bytes: u64,
     /// Counters of the kernel's sender.
-    pub kernel: Conduct,
+    pub kernel: SenderCounters,
     /// Counters of our sender.
-    pub ours: Conduct,
+    pub ours: SenderCounters,
 }
 
 impl LossyReport {
@@ -139,10 +139,10 @@ impl fmt::Display for LossyReport {
             "kernel", "ours"
         )?;
         for row in self.measured() {
-            let sum = |of: fn(&Sample) -> Conduct| {
-                let mut sum = Conduct::default();
+            let sum = |of: fn(&Sample) -> SenderCounters| {
+                let mut sum = SenderCounters::default();
                 row.samples.iter().for_each(|sample| sum.add(of(sample)));
-                let Conduct {
+                let SenderCounters {
                     retransmitted,
                     recoveries,
                     probes,
@@ -198,13 +198,13 @@ mod tests {
                 seed,
                 kernel_bytes,
                 our_bytes,
-                kernel: Conduct {
+                kernel: SenderCounters {
                     timeouts: 2,
-                    ..Conduct::default()
+                    ..SenderCounters::default()
                 },
-                ours: Conduct {
+                ours: SenderCounters {
                     retransmitted: 3,
-                    ..Conduct::default()
+                    ..SenderCounters::default()
                 },
             };
             report.add(0, sample);
@@ -213,8 +213,8 @@ mod tests {
         let text = report.to_string();
         assert!(text.contains("16.0 [8.0-24.0]"), "{text}");
         assert!(text.contains("24.0 [16.0-32.0]"), "{text}");
-        let conduct = "0/0/0/4                  6/0/0/0 ";
-        assert!(text.contains(conduct), "{text}");
+        let sender_counters = "0/0/0/4                  6/0/0/0 ";
+        assert!(text.contains(sender_counters), "{text}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"][0]["samples"][1]["our_bytes"], 2_000_000);
     }

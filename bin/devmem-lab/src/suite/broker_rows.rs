@@ -20,7 +20,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tool::pattern::PositionPattern;
 
 use super::devmem::bound::{Bound, DmabufKind, Steering, memory, require_rx};
-use super::devmem::receiving::{Habit, Stream, rx_into};
+use super::devmem::receiving::{Behaviour, Stream, rx_into};
 use super::devmem::sending::{require_tx, send_to};
 use super::nic::NIC;
 use super::pods::{Agent, LIMIT, LISTENING, POD_INTERFACE, Pod, READY, Settings, bind_here};
@@ -324,7 +324,7 @@ pub fn queue_of_the_nic(context: &Context) -> anyhow::Result<Seen> {
     let refused = ask(NIC_QUEUE + 1)?.err().context("it was bound")?;
     ensure!(refused.errno() == Errno::EPERM, "{refused}");
     let bound = ask(NIC_QUEUE)?.context("the right one")?;
-    let wanted = Stream::checked(context.few(), Habit::Good);
+    let wanted = Stream::checked(context.few(), Behaviour::Good);
     let report = rx_into(context.network()?, Family::V4, steering, &bound, wanted)?;
     ensure!(report.frags > 0, "nothing was received into device memory");
     Ok(format!("{} frags, all bytes correct; {refused}", report.frags).into())

@@ -14,7 +14,7 @@ use devmem_linux::netdev::{DriverSupport, KernelRxQueueId, Netdev};
 use lab::job::TOOL_PATH;
 
 use super::devmem::bound::{Bound, DmabufKind, MEMORY_BYTES, Steering, bind, memory, require_rx};
-use super::devmem::receiving::{Habit, RxReport, Stream, receive, rx};
+use super::devmem::receiving::{Behaviour, RxReport, Stream, receive, rx};
 use super::devmem::sending::tx;
 use super::nic::{NIC, require_feature, without_gro};
 use super::pods::LIMIT;
@@ -122,7 +122,7 @@ fn seen(report: &RxReport) -> Seen {
 }
 
 fn receive_all(context: &Context, family: Family, kind: DmabufKind) -> anyhow::Result<Seen> {
-    let wanted = Stream::checked(context.bytes, Habit::Good);
+    let wanted = Stream::checked(context.bytes, Behaviour::Good);
     let report = rx(context.network()?, family, kind, QUEUE, wanted)?;
     ensure!(report.frags > 0, "no data was received into device memory");
     Ok(seen(&report))
@@ -153,7 +153,7 @@ fn two_bindings(context: &Context) -> anyhow::Result<Seen> {
 /// Receives one stream for each of `ends`, all at the same time.
 fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
     let mut steering = Steering::new(1)?;
-    let wanted = Stream::checked(context.bytes / 2, Habit::Good);
+    let wanted = Stream::checked(context.bytes / 2, Behaviour::Good);
     let mut streams = Vec::new();
     for (bound, queue) in ends {
         let listener = context.network()?.listen(Way::In, Family::V4)?;
@@ -194,7 +194,7 @@ fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
 fn starvation(context: &Context) -> anyhow::Result<Seen> {
     // Always more than the memory can hold.
     let bytes = context.bytes.max(3 * MEMORY_BYTES as u64);
-    let wanted = Stream::checked(bytes, Habit::StarvesOnce);
+    let wanted = Stream::checked(bytes, Behaviour::StarvesOnce);
     let report = rx(
         context.network()?,
         Family::V4,
@@ -245,7 +245,7 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
         let report = receive(
             &receiver,
             &bound,
-            Stream::checked(64 * part, Habit::Leaves(part)),
+            Stream::checked(64 * part, Behaviour::Leaves(part)),
         );
         drop(bound);
         drop(receiver);
@@ -313,7 +313,7 @@ pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
     receive(
         &stream,
         &bound,
-        Stream::checked(u64::MAX, Habit::Leaves(bytes)),
+        Stream::checked(u64::MAX, Behaviour::Leaves(bytes)),
     )?;
     writeln!(stdout, "half")?;
     // Waits to be killed, for a bounded time.
@@ -431,7 +431,7 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
     tc(&[&["qdisc", "add", "dev", "eth0", "root"][..], &loss].concat())?;
     // netem drops whole TSO packets; the stream needs enough of them that some are dropped.
     let bytes = context.few().max(16 << 20);
-    let wanted = Stream::checked(bytes, Habit::Good);
+    let wanted = Stream::checked(bytes, Behaviour::Good);
     let report = rx(
         context.network()?,
         Family::V4,
@@ -463,7 +463,7 @@ fn linear(context: &Context) -> anyhow::Result<Seen> {
 
 /// Receives one stream without coalescing by the NIC, and one with it.
 fn linear_streams(context: &Context) -> anyhow::Result<Seen> {
-    let mut wanted = Stream::checked(context.bytes, Habit::Good);
+    let mut wanted = Stream::checked(context.bytes, Behaviour::Good);
     // A packet with at most this much payload has no bytes in device memory: the kernel treats it as an ordinary one.
     wanted.ordinary_max = LINEAR_BYTES;
     let mut last = Seen::default();

@@ -20,9 +20,9 @@ use crate::places::PLUGIN_PATH;
 use tool::pattern::PositionPattern;
 
 /// Port at which the ranks meet, an ordinary TCP connection beside those of the plugin.
-const MEETING_PORT: u16 = 5210;
-/// Maximum bytes of one message at the meeting.
-const MEETING_BYTES_MAX: usize = 4096;
+const RENDEZVOUS_PORT: u16 = 5210;
+/// Maximum bytes of one message at the rendezvous.
+const RENDEZVOUS_BYTES_MAX: usize = 4096;
 /// Time between two attempts to connect to a rank that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// What memory has where nothing was received.
@@ -32,27 +32,27 @@ const GUARD_BYTES: usize = 64;
 
 /// An ordinary connection between the ranks, by which they agree on the next step.
 #[derive(Debug)]
-pub struct Meeting(TcpStream);
+pub struct Rendezvous(TcpStream);
 
-impl Meeting {
+impl Rendezvous {
     /// Waits until both guests run the row of this name.
     ///
     /// # Errors
     ///
     /// The other guest does not come, or runs another row.
     pub fn new(guest: u8, row: &str) -> anyhow::Result<Self> {
-        let first = SocketAddr::from((traffic::address(0, Family::V4), MEETING_PORT));
+        let first = SocketAddr::from((traffic::address(0, Family::V4), RENDEZVOUS_PORT));
         let stream = match guest {
             0 => accept(first),
             _ => connect(first),
         };
         let stream = stream.context("meet the other guest")?;
         traffic::limit(&stream)?;
-        let mut meeting = Self(stream);
-        let theirs = meeting.swap(row.as_bytes())?;
+        let mut rendezvous = Self(stream);
+        let theirs = rendezvous.swap(row.as_bytes())?;
         let theirs = String::from_utf8_lossy(&theirs);
         ensure!(theirs == row, "the other guest runs {theirs:?}");
-        Ok(meeting)
+        Ok(rendezvous)
     }
 
     /// Gives bytes to the other rank, and returns those that it gives at the same step.
@@ -68,7 +68,7 @@ impl Meeting {
             let mut len = [0; 4];
             self.0.read_exact(&mut len)?;
             let len = u32::from_be_bytes(len) as usize;
-            if len > MEETING_BYTES_MAX {
+            if len > RENDEZVOUS_BYTES_MAX {
                 return Err(std::io::ErrorKind::InvalidData.into());
             }
             let mut theirs = vec![0; len];
@@ -132,9 +132,9 @@ impl<'p> CommPair<'p> {
     /// # Errors
     ///
     /// The plugin failed, or nothing happens.
-    pub fn new(plugin: &'p Plugin, meeting: &mut Meeting) -> anyhow::Result<Self> {
+    pub fn new(plugin: &'p Plugin, rendezvous: &mut Rendezvous) -> anyhow::Result<Self> {
         let (handle, listener) = plugin.listen()?;
-        let theirs = meeting.swap(&*handle)?;
+        let theirs = rendezvous.swap(&*handle)?;
         let theirs = <[u8; HANDLE_BYTES]>::try_from(theirs).ok();
         let mut theirs = Box::new(theirs.context("a handle has 128 bytes")?);
         let (mut to, mut from) = (None, None);

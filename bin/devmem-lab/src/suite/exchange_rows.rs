@@ -9,7 +9,7 @@ use nccl_load::Plugin;
 
 use super::devmem::bound::require_rx;
 use super::devmem::sending::require_tx;
-use super::exchange::{self, Buffers, CommPair, Meeting, NicSettings, ReceivedBytes};
+use super::exchange::{self, Buffers, CommPair, NicSettings, ReceivedBytes, Rendezvous};
 use super::nic::without_gro;
 use super::row::{Context, Row, Seen, Skip};
 use super::traffic::Rate;
@@ -122,7 +122,7 @@ struct Exchanged {
 struct Rank<'a> {
     guest: u8,
     plugin: &'a Plugin,
-    meeting: &'a mut Meeting,
+    rendezvous: &'a mut Rendezvous,
 }
 
 /// Runs a row between both guests, and checks where the bytes were received and what the plugin leaves behind.
@@ -139,14 +139,14 @@ fn play(
     require_rx(QUEUE)?;
     require_tx()?;
     let before = NicSettings::read()?;
-    let mut meeting = Meeting::new(context.guest, row)?;
+    let mut rendezvous = Rendezvous::new(context.guest, row)?;
     // Those of a row that has failed.
     drop(nccl_load::take_notes());
     let plugin = exchange::load()?;
     let mut rank = Rank {
         guest: context.guest,
         plugin: &plugin,
-        meeting: &mut meeting,
+        rendezvous: &mut rendezvous,
     };
     let exchanged = work(&mut rank)?;
     ensure!(
@@ -186,7 +186,7 @@ impl Rank<'_> {
 
     /// Exchanges one message after another, in both directions at the same time.
     fn messages(&mut self, lens: &[usize]) -> anyhow::Result<Exchanged> {
-        let link = CommPair::new(self.plugin, self.meeting)?;
+        let link = CommPair::new(self.plugin, self.rendezvous)?;
         let longest = lens.iter().copied().max().unwrap_or(0);
         let buffers = Buffers::new(longest)?;
         let registered = buffers.register(&link)?;
@@ -208,7 +208,7 @@ impl Rank<'_> {
 
     /// Exchanges messages on several communicators at the same time.
     fn many(&mut self) -> anyhow::Result<Exchanged> {
-        let links = (0..LINKS).map(|_| CommPair::new(self.plugin, self.meeting));
+        let links = (0..LINKS).map(|_| CommPair::new(self.plugin, self.rendezvous));
         let links = links.collect::<anyhow::Result<Vec<_>>>()?;
         let buffers = links.iter().map(|_| Buffers::new(PIECE_BYTES + LINKS));
         let buffers = buffers.collect::<anyhow::Result<Vec<_>>>()?;
@@ -247,7 +247,7 @@ impl Rank<'_> {
 
     /// Closes the communicators when both ranks have checked what they have received.
     fn end<'p>(&mut self, links: impl IntoIterator<Item = CommPair<'p>>) -> anyhow::Result<()> {
-        self.meeting.swap(b"end")?;
+        self.rendezvous.swap(b"end")?;
         links.into_iter().try_for_each(CommPair::close)
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use devmem_linux::ethtool::Ethtool;
 
 use super::devmem::bound::{Bound, DmabufKind, Steering};
-use super::devmem::receiving::{Habit, Stream, receive};
+use super::devmem::receiving::{Behaviour, Stream, receive};
 use super::nic::{NIC, has_feature};
 use super::row::{Context, Row, Seen, program};
 use super::traffic::{self, Family, STUCK, Way, pair};
@@ -38,7 +38,7 @@ fn connections(context: &Context) -> anyhow::Result<Seen> {
     let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let listener = context.network()?.listen(Way::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
-    let wanted = Stream::checked(context.few() / 2, Habit::Good);
+    let wanted = Stream::checked(context.few() / 2, Behaviour::Good);
     let pairs = (0..CONNECTIONS).map(|_| pair(context.network()?, Way::In, &listener));
     let pairs = pairs.collect::<anyhow::Result<Vec<_>>>()?;
     let bound = &bound;

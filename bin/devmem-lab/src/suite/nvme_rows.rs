@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::devmem::bound::require_rx;
 use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads, start_until};
 use super::nvmet::{HOST_NQN, Home, NQN, Nvmet};
-use super::report::{Wish, ask_for};
+use super::report::{FarEndRequest, ask_for};
 use super::row::{Context, Seen, Skip};
 use super::traffic::{self, Family, STUCK};
 use tool::pattern::PositionPattern;
@@ -311,8 +311,8 @@ pub fn our_stack(context: &Context) -> anyhow::Result<Seen> {
     fs::write(disk(2), vec![0; bytes.len()])?;
     let host = traffic::address(0, Family::V4);
     let target = Nvmet::start(host, Home::Here, &[&disk(1), &disk(2)])?;
-    for wish in [Wish::LoadNamespace, Wish::StoreNamespace] {
-        ask_for(wish)?;
+    for request in [FarEndRequest::LoadNamespace, FarEndRequest::StoreNamespace] {
+        ask_for(request)?;
     }
     let start = Instant::now();
     while target.is_connected()? || fs::read(disk(2))? != bytes {

@@ -23,7 +23,7 @@ use lab::job::{PEER_NETNS, TOOL_PATH};
 use serde::Deserialize;
 
 use super::devmem::bound::{Bound, DmabufKind, memory, unless_unsupported};
-use super::devmem::receiving::{Habit, Stream, receive};
+use super::devmem::receiving::{Behaviour, Stream, receive};
 use super::nic::NIC;
 use super::row::{Context, Skip, program};
 use super::traffic::{self, Family, Way, pair};
@@ -114,7 +114,7 @@ impl Pod {
         };
         let listener = self.namespace.run(|| TcpListener::bind(local))??;
         let (sender, receiver) = pair(context.network()?, Way::In, &listener)?;
-        let wanted = Stream::checked(bytes, Habit::Good);
+        let wanted = Stream::checked(bytes, Behaviour::Good);
         let report = thread::scope(|scope| {
             let sending = scope.spawn(move || traffic::send(sender, bytes));
             let report = receive(&receiver, &bound, wanted);
@@ -433,7 +433,7 @@ pub fn be_the_pod(args: &args::Pod) -> anyhow::Result<()> {
     writeln!(stdout, "{LISTENING}")?;
     let (stream, _) = listener.accept()?;
     traffic::limit(&stream)?;
-    let report = receive(&stream, &bound, Stream::checked(*bytes, Habit::Good))?;
+    let report = receive(&stream, &bound, Stream::checked(*bytes, Behaviour::Good))?;
     ensure!(
         report.linear_bytes == 0,
         "{} bytes in host memory",

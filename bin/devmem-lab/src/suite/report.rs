@@ -35,7 +35,7 @@ pub struct RowReport {
 #[serde(untagged)]
 pub enum Line {
     /// A request to start a program at the other end of the wire.
-    Wish { far_end: Wish },
+    FarEndRequest { far_end: FarEndRequest },
     /// The report of a row that has ended.
     Row(RowReport),
 }
@@ -44,7 +44,7 @@ pub enum Line {
 /// chooses one of these, and the host chooses the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Wish {
+pub enum FarEndRequest {
     /// Our stack sends a pattern to the guest.
     Send {
         /// The guest's port.
@@ -58,14 +58,14 @@ pub enum Wish {
     StoreNamespace,
 }
 
-/// Requests a program at the other end of the wire: prints a line of JSON, `{"far_end": WISH}`.
+/// Requests a program at the other end of the wire: prints a line of JSON, `{"far_end": REQUEST}`.
 ///
 /// # Errors
 ///
 /// The line cannot be written.
-pub fn ask_for(wish: Wish) -> anyhow::Result<()> {
+pub fn ask_for(request: FarEndRequest) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    serde_json::to_writer(&mut stdout, &Line::Wish { far_end: wish })?;
+    serde_json::to_writer(&mut stdout, &Line::FarEndRequest { far_end: request })?;
     writeln!(stdout)?;
     Ok(())
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::devmem::bound::{Bound, DmabufKind, Steering};
-use super::devmem::receiving::{Habit, Stream, receive};
+use super::devmem::receiving::{Behaviour, Stream, receive};
 use super::devmem::sending::{require_tx, send_to};
 use super::nvme_rows;
-use super::report::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish, ask_for};
+use super::report::{FAR_ADDRESS, FAR_PORT, FarEndRequest, PERIOD, ask_for};
 use super::row::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};
 use tool::pattern::RepeatingPattern;
@@ -47,7 +47,7 @@ pub const LOSS_ROWS: &[Row] = &[
 /// Requests a sender from the host and accepts its connection.
 fn ask_for_sender(listener: &TcpListener) -> anyhow::Result<TcpStream> {
     let port = NonZeroU16::new(listener.local_addr()?.port()).context("a listener has a port")?;
-    ask_for(Wish::Send { port })?;
+    ask_for(FarEndRequest::Send { port })?;
     let (stream, _) = listener.accept()?;
     traffic::limit(&stream)?;
     Ok(stream)
@@ -69,7 +69,7 @@ fn devmem_rx(context: &Context, payload: Payload) -> anyhow::Result<Seen> {
     let stream = ask_for_sender(&listener)?;
     let wanted = Stream {
         bytes: context.bytes,
-        habit: Habit::Good,
+        behaviour: Behaviour::Good,
         seed: match payload {
             // The sender's pattern depends on its port.
             Payload::Verified => Some(u64::from(stream.peer_addr()?.port())),
@@ -110,7 +110,7 @@ fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
 fn devmem_tx(context: &Context) -> anyhow::Result<Seen> {
     // Before the host starts a receiver, which would wait for this row.
     require_tx()?;
-    ask_for(Wish::Receive)?;
+    ask_for(FarEndRequest::Receive)?;
     let stream = connect((IpAddr::from(FAR_ADDRESS), FAR_PORT).into())?;
     traffic::limit(&stream)?;
     let pattern = RepeatingPattern::new(PERIOD);

@@ -18,12 +18,13 @@ use std::process::Stdio;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
+use tool::floats::FLOAT_BYTES;
 use tool::memory::MemoryKind;
 use tool::output::{Failure, note};
 use tool::peer::Peer;
 use tool::signals::StopFlag;
 
-use crate::plan::{ExchangePlan, FLOAT_BYTES, RingWires};
+use crate::plan::{ExchangePlan, RingWires};
 use crate::report::{Collective, ExchangeReport, Reduction};
 use rank::{POOL_BYTES, RankReport};
 

@@ -14,7 +14,7 @@ use crate::kernel;
 use crate::kernels_end;
 use crate::plan::{Input, SendPlan};
 use crate::receiver::{open_until_signal, with_mtu};
-use crate::report::{Circumstances, SendReport, verdict};
+use crate::report::{MemoryAndLink, SendReport, verdict};
 use tool::capture::{self, Capture};
 use tool::connect::connect_until_signal;
 use tool::display::Display;
@@ -64,7 +64,7 @@ fn send(plan: &SendPlan, file: Option<File>, end: End, stop: &StopFlag) -> Resul
     };
     let report = SendReport {
         chunk_bytes: plan.chunk as u64,
-        circumstances: Circumstances::of(nic, &end.memory, to.ip(), plan.impairment),
+        memory_and_link: MemoryAndLink::of(nic, &end.memory, to.ip(), plan.impairment),
         ..SendReport::of(end.backend, end.link, to, &sent)
     };
     plan.form.print(&report)?;

@@ -11,7 +11,7 @@ use super::load;
 use crate::client::Client;
 use crate::plan::StorePlan;
 use crate::receiver::BoundNic;
-use crate::report::{Circumstances, StoreReport, verdict};
+use crate::report::{MemoryAndLink, StoreReport, verdict};
 use tool::memory::PAGE_BYTES;
 use tool::output::{Failure, note};
 use tool::progress::Progress;
@@ -68,7 +68,7 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
         }
     }
     drop(bound.map(BoundNic::finish));
-    report.circumstances = Circumstances::of(&client.nic, &memory, local.ip(), nic.impairment);
+    report.memory_and_link = MemoryAndLink::of(&client.nic, &memory, local.ip(), nic.impairment);
     plan.form.print(&report)?;
     match report.complaint() {
         Some(complaint) => {

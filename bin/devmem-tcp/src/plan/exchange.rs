@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use devmem_tcp::Impairment;
+use tool::floats::FLOAT_BYTES;
 use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::{OutputArgs, check_mtu, parse_impairment, to_usize};
@@ -14,8 +15,6 @@ use crate::args;
 const BYTES: Size = Size(64 << 20);
 /// Default of `--mtu`: cables between the processes carry single packets, so long ones cost less.
 const MTU: u16 = 9000;
-/// Bytes of one float.
-pub const FLOAT_BYTES: usize = size_of::<f32>();
 
 /// What joins two neighbours of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use devmem_tcp::{Impairment, Netdev, stats::QueueStats};
 use serde::Serialize;
 
 use super::server_sum::{FileSum, ServerSum};
-use super::{Circumstances, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
+use super::{MemoryAndLink, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
 use crate::backend::SOCKETS;
 use crate::unused::Unused;
 use tool::pattern::Verifier;
@@ -97,7 +97,7 @@ pub struct LoadReport {
     pub bad_bytes: Option<u64>,
     /// The bound memory and the link.
     #[serde(flatten)]
-    pub circumstances: Circumstances,
+    pub memory_and_link: MemoryAndLink,
 }
 
 /// A tensor, and its place in device memory.
@@ -168,7 +168,7 @@ impl LoadReport {
         self.moved_bytes = self.device_bytes.saturating_sub(at_once);
     }
 
-    /// Sets the circumstances, when the memory was unbound from the NIC.
+    /// Sets memory and link, when the memory was unbound from the NIC.
     pub fn set_unused(&mut self, unused: &Unused, address: IpAddr, impairment: Impairment) {
         let Unused {
             nic,
@@ -178,12 +178,12 @@ impl LoadReport {
         } = unused;
         self.net_iovs_total = net_iovs.total as u64;
         self.net_iovs_home = net_iovs.home as u64;
-        self.circumstances = Circumstances::of(nic, memory, address, impairment);
+        self.memory_and_link = MemoryAndLink::of(nic, memory, address, impairment);
     }
 
-    /// Sets the circumstances of a load without bound memory.
+    /// Sets memory and link of a load without bound memory.
     pub fn set_unbound(&mut self, nic: &Netdev, address: IpAddr) {
-        self.circumstances = Circumstances::unbound(nic, address);
+        self.memory_and_link = MemoryAndLink::unbound(nic, address);
     }
 
     /// Sets the result of comparing every byte.
@@ -245,7 +245,7 @@ impl LoadReport {
             return Ok(());
         }
         let (home, total) = (self.net_iovs_home, self.net_iovs_total);
-        let kind = &self.circumstances.page_kind;
+        let kind = &self.memory_and_link.page_kind;
         row(
             f,
             "net_iovs",
@@ -332,6 +332,6 @@ impl fmt::Display for LoadReport {
             )?;
         }
         self.memory_rows(f)?;
-        write!(f, "{}", self.circumstances)
+        write!(f, "{}", self.memory_and_link)
     }
 }

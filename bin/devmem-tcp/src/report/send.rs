@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::{Circumstances, cpu_text, per_gb, rate_row, row};
+use super::{MemoryAndLink, cpu_text, per_gb, rate_row, row};
 use tool::rate::Rate;
 use tool::size::Size;
 use tool::transmit::SendStats;
@@ -34,7 +34,7 @@ pub struct SendReport {
     pub chunk_bytes: u64,
     /// The bound memory and the link.
     #[serde(flatten)]
-    pub circumstances: Circumstances,
+    pub memory_and_link: MemoryAndLink,
 }
 
 /// Statistics of sending from device memory, which are also part of the demo's report.
@@ -116,7 +116,7 @@ impl Sending {
 }
 
 impl SendReport {
-    /// Returns the report of what was sent to `to`, without its circumstances.
+    /// Returns the report of what was sent to `to`, without memory and link.
     pub fn of(backend: &'static str, link: String, to: SocketAddr, sent: &SendStats) -> Self {
         Self {
             backend,
@@ -128,7 +128,7 @@ impl SendReport {
             gbit_per_s: Rate::of(sent.bytes, sent.elapsed).gbit_per_s(),
             sending: Sending::of(sent),
             chunk_bytes: 0,
-            circumstances: Circumstances::default(),
+            memory_and_link: MemoryAndLink::default(),
         }
     }
 
@@ -147,17 +147,17 @@ impl fmt::Display for SendReport {
         row(f, "sent", format_args!("{size} to {to} over {link}"))?;
         rate_row(f, self.gbit_per_s, self.seconds)?;
         self.sending.rows(f)?;
-        let Circumstances {
+        let MemoryAndLink {
             mem_bytes,
             page_kind: kind,
             ..
-        } = &self.circumstances;
+        } = &self.memory_and_link;
         let (size, chunk) = (Size(*mem_bytes), Size(self.chunk_bytes));
         row(
             f,
             "memory",
             format_args!("{size} in chunks of {chunk}, {kind}"),
         )?;
-        write!(f, "{}", self.circumstances)
+        write!(f, "{}", self.memory_and_link)
     }
 }

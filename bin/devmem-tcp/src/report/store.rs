@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Circumstances, checksum_on, cpu_text, per_gb, rate_row, row, summary_row};
+use super::{MemoryAndLink, checksum_on, cpu_text, per_gb, rate_row, row, summary_row};
 use tool::rate::Rate;
 use tool::size::Size;
 use transfer::store::Stored;
@@ -57,7 +57,7 @@ pub struct StoreReport {
     pub checksum_on: Option<String>,
     /// The device memory for chunks, and the link.
     #[serde(flatten)]
-    pub circumstances: Circumstances,
+    pub memory_and_link: MemoryAndLink,
 }
 
 impl StoreReport {
@@ -131,6 +131,6 @@ impl fmt::Display for StoreReport {
                 format_args!("{sum}, {judged}; computed on {on}"),
             )?;
         }
-        write!(f, "{}", self.circumstances)
+        write!(f, "{}", self.memory_and_link)
     }
 }

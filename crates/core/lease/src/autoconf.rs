@@ -11,7 +11,7 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use crate::advertisement::{Advertisement, PREFIX_LEN, Prefix};
-use crate::defence::{Defence, Sighting};
+use crate::defence::{AddressUse, Defence};
 use crate::offer::UnusableAdvertisement;
 
 /// Messages to routers before the first advertisement, and the wait after each (RFC 4861 10).
@@ -245,13 +245,13 @@ impl Autoconf {
 
     /// Notes that another station has an address, or asks about it. One in use is given up at the second conflict within ten
     /// seconds; the stack defends it at the first one.
-    pub(crate) fn on_sighting(&mut self, ip: Ipv6Addr, what: Sighting, now: Duration) {
+    pub(crate) fn on_address_use(&mut self, ip: Ipv6Addr, what: AddressUse, now: Duration) {
         let Some(address) = self.addresses.iter_mut().find(|address| address.ip == ip) else {
             return;
         };
         match address.stage {
             Stage::Probing(_) => self.unusable = Some(UnusableAdvertisement::InUse),
-            Stage::InUse { .. } if what == Sighting::Claim && address.defence.is_lost(now) => {
+            Stage::InUse { .. } if what == AddressUse::Claim && address.defence.is_lost(now) => {
                 self.changes.push_back(Change::Expired(ip));
             }
             Stage::InUse { .. } | Stage::Taken => return,

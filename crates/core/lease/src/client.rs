@@ -1,6 +1,6 @@
 //! A DHCP client without I/O: from a request for an address to its renewals and its release (RFC 2131 4.4).
 //!
-//! Times are since the client began. Frames come in by [`Client::on_reply`] and [`Client::on_sighting`], and go out by
+//! Times are since the client began. Frames come in by [`Client::on_reply`] and [`Client::on_address_use`], and go out by
 //! [`Client::poll`].
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use stack::NetworkRoute;
 
-use crate::defence::{Defence, Sighting};
+use crate::defence::{AddressUse, Defence};
 use crate::message::{ClasslessRoute, Reply, ReplyKind, Request, RequestKind};
 use crate::offer::{Unusable, UnusableOffer};
 
@@ -245,17 +245,17 @@ impl Client {
     /// Notes that another station has an address, or asks about it; returns the message to the server if the lent one is given up.
     ///
     /// An address in use is given up at the second conflict within ten seconds. The stack defends it at the first one.
-    pub(crate) fn on_sighting(
+    pub(crate) fn on_address_use(
         &mut self,
         address: Ipv4Addr,
-        what: Sighting,
+        what: AddressUse,
         now: Duration,
     ) -> Option<Output> {
         let lease = match &self.state {
             State::Probing(lease, _) if lease.address == address => lease.clone(),
             State::Bound(lease) | State::Renewing(lease) | State::Rebinding(lease)
                 if lease.address == address
-                    && what == Sighting::Claim
+                    && what == AddressUse::Claim
                     && self.defence.is_lost(now) =>
             {
                 self.change = Some(Change::Lost(address));

@@ -11,7 +11,7 @@ use crate::autoconf::{self, Autoconf};
 use crate::client::{self, Client};
 use crate::news::AddressEvent;
 use crate::own::OwnAddresses;
-use crate::port::{Heard, LeasePort};
+use crate::port::{LeasePort, ReceivedFrame};
 
 /// Longest sleep; the deadline of an endless lease is never reached.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -111,26 +111,26 @@ impl Conversation {
         for _ in 0..ARRIVED_FRAMES {
             match self.port.receive() {
                 None => return,
-                Some(Heard::Reply(reply, from)) if self.client.expects(&reply) => {
+                Some(ReceivedFrame::Reply(reply, from)) if self.client.expects(&reply) => {
                     let own = self.own.list(now);
                     self.client.on_reply(&reply, from, own, now);
                 }
-                Some(Heard::Router(told, from)) => {
+                Some(ReceivedFrame::Router(told, from)) => {
                     if let Some(autoconf) = &mut self.autoconf {
                         autoconf.on_advertisement(&told, from, now);
                     }
                 }
-                Some(Heard::Sighting(IpAddr::V4(address), what)) => {
-                    if let Some(output) = self.client.on_sighting(address, what, now) {
+                Some(ReceivedFrame::AddressUse(IpAddr::V4(address), what)) => {
+                    if let Some(output) = self.client.on_address_use(address, what, now) {
                         self.port.send(&output);
                     }
                 }
-                Some(Heard::Sighting(IpAddr::V6(address), what)) => {
+                Some(ReceivedFrame::AddressUse(IpAddr::V6(address), what)) => {
                     if let Some(autoconf) = &mut self.autoconf {
-                        autoconf.on_sighting(address, what, now);
+                        autoconf.on_address_use(address, what, now);
                     }
                 }
-                Some(Heard::Reply(..) | Heard::Nothing) => {}
+                Some(ReceivedFrame::Reply(..) | ReceivedFrame::Nothing) => {}
             }
         }
     }

@@ -9,11 +9,11 @@ use stack::DEFEND_INTERVAL;
 
 /// What another station says about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sighting {
+pub(crate) enum AddressUse {
     /// It has it.
     Claim,
     /// It asks whether somebody has it, because it is about to use it.
-    Question,
+    Probe,
 }
 
 /// The conflicts about an address in use.

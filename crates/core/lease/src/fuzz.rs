@@ -8,9 +8,9 @@ use wire::{ChecksumState, MacAddr};
 use crate::advertisement::Advertisement;
 use crate::autoconf::{self, Autoconf};
 use crate::client::{Change, Client, Output};
-use crate::defence::Sighting;
+use crate::defence::AddressUse;
 use crate::message::{Reply, Request};
-use crate::port::{Heard, understand};
+use crate::port::{ReceivedFrame, understand};
 
 /// Kind of an event, modulo their number.
 const FRAME: u8 = 0;
@@ -65,17 +65,20 @@ pub fn dhcp(mut bytes: &[u8]) {
                     number.copy_from_slice(&xid.to_be_bytes());
                     mac.copy_from_slice(&MAC);
                 }
-                let reply = Reply::parse(&message).map(|reply| Heard::Reply(reply, [9; 6]));
+                let reply = Reply::parse(&message).map(|reply| ReceivedFrame::Reply(reply, [9; 6]));
                 hear(&mut client, &mut autoconf, reply, now);
             }
             IN_USE => {
                 let address = event.first_chunk::<4>().copied().unwrap_or_default();
-                let heard = Some(Heard::Sighting(IpAddr::from(address), Sighting::Claim));
+                let heard = Some(ReceivedFrame::AddressUse(
+                    IpAddr::from(address),
+                    AddressUse::Claim,
+                ));
                 hear(&mut client, &mut autoconf, heard, now);
             }
             ADVERTISEMENT => {
                 let told = Advertisement::parse(event);
-                let heard = told.map(|told| Heard::Router(told, ROUTER));
+                let heard = told.map(|told| ReceivedFrame::Router(told, ROUTER));
                 hear(&mut client, &mut autoconf, heard, now);
             }
             _ => {}
@@ -118,16 +121,16 @@ fn fields(message: &mut [u8]) -> (Option<&mut [u8]>, Option<&mut [u8]>) {
     (head.get_mut(4..8), tail.get_mut(..6))
 }
 
-fn hear(client: &mut Client, autoconf: &mut Autoconf, heard: Option<Heard>, now: Duration) {
+fn hear(client: &mut Client, autoconf: &mut Autoconf, heard: Option<ReceivedFrame>, now: Duration) {
     match heard {
-        Some(Heard::Router(told, from)) => autoconf.on_advertisement(&told, from, now),
-        Some(Heard::Sighting(IpAddr::V6(address), what)) => {
-            autoconf.on_sighting(address, what, now)
+        Some(ReceivedFrame::Router(told, from)) => autoconf.on_advertisement(&told, from, now),
+        Some(ReceivedFrame::AddressUse(IpAddr::V6(address), what)) => {
+            autoconf.on_address_use(address, what, now)
         }
-        Some(Heard::Reply(reply, from)) => client.on_reply(&reply, from, &OWN, now),
-        Some(Heard::Sighting(IpAddr::V4(address), what)) => {
-            let _ = client.on_sighting(address, what, now);
+        Some(ReceivedFrame::Reply(reply, from)) => client.on_reply(&reply, from, &OWN, now),
+        Some(ReceivedFrame::AddressUse(IpAddr::V4(address), what)) => {
+            let _ = client.on_address_use(address, what, now);
         }
-        Some(Heard::Nothing) | None => {}
+        Some(ReceivedFrame::Nothing) | None => {}
     }
 }

@@ -13,7 +13,7 @@ use wire::{
 use crate::advertisement::Advertisement;
 use crate::autoconf;
 use crate::client::Output;
-use crate::defence::Sighting;
+use crate::defence::AddressUse;
 use crate::message::{Reply, Request};
 
 /// Ports of DHCP (RFC 2131 4.1).
@@ -34,13 +34,13 @@ pub struct LeasePort {
 
 /// What a received frame says.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ReceivedFrame {
     /// A message of a server, from that station.
     Reply(Reply, [u8; 6]),
     /// An advertisement of the router with that link-local address.
     Router(Advertisement, Ipv6Addr),
     /// Another station has the address, or is about to take it.
-    Sighting(IpAddr, Sighting),
+    AddressUse(IpAddr, AddressUse),
     /// Nothing of interest.
     Nothing,
 }
@@ -154,11 +154,11 @@ impl LeasePort {
     }
 
     /// Takes a frame that has arrived; `None` if there is none.
-    pub(crate) fn receive(&mut self) -> Option<Heard> {
+    pub(crate) fn receive(&mut self) -> Option<ReceivedFrame> {
         let (len, header) = self.fd.read(&mut self.frame[..]).ok()??;
         let frame = self.frame.get(..len)?;
         let judged = header.offload().checksum;
-        Some(understand(frame, judged, self.mac).unwrap_or(Heard::Nothing))
+        Some(understand(frame, judged, self.mac).unwrap_or(ReceivedFrame::Nothing))
     }
 }
 
@@ -169,7 +169,11 @@ impl AsFd for LeasePort {
 }
 
 /// Parses a frame; `None` if it is malformed, not for a client, or from the station `mac` itself.
-pub(crate) fn understand(frame: &[u8], checksum: ChecksumState, mac: MacAddr) -> Option<Heard> {
+pub(crate) fn understand(
+    frame: &[u8],
+    checksum: ChecksumState,
+    mac: MacAddr,
+) -> Option<ReceivedFrame> {
     let headers = RxHeaders::parse(frame, frame.len()).ok()?;
     if headers.ethernet.src == mac {
         return None;
@@ -179,10 +183,10 @@ pub(crate) fn understand(frame: &[u8], checksum: ChecksumState, mac: MacAddr) ->
         let arp = ArpPacket::parse(rest.get(..ARP_LEN)?).ok()?;
         // A station that asks without an address is about to take the target (RFC 5227 2.1.1).
         let (ip, what) = match arp.sender_ip.is_unspecified() {
-            true => (arp.target_ip, Sighting::Question),
-            false => (arp.sender_ip, Sighting::Claim),
+            true => (arp.target_ip, AddressUse::Probe),
+            false => (arp.sender_ip, AddressUse::Claim),
         };
-        return Some(Heard::Sighting(ip.into(), what));
+        return Some(ReceivedFrame::AddressUse(ip.into(), what));
     }
     if let (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) =
         (headers.network, headers.transport)
@@ -197,26 +201,27 @@ pub(crate) fn understand(frame: &[u8], checksum: ChecksumState, mac: MacAddr) ->
         return None;
     }
     let reply = Reply::parse(rest.get(..headers.payload_len)?)?;
-    Some(Heard::Reply(reply, headers.ethernet.src.0))
+    Some(ReceivedFrame::Reply(reply, headers.ethernet.src.0))
 }
 
 /// Parses a message of ICMPv6; its checksum is always there, because routers and hosts compute it themselves.
-fn understand_v6(ip: &Ipv6Header, message: &[u8]) -> Option<Heard> {
+fn understand_v6(ip: &Ipv6Header, message: &[u8]) -> Option<ReceivedFrame> {
     match Icmpv6::parse(ip, message).ok()? {
-        Icmpv6::NeighborAdvertisement(told) => {
-            Some(Heard::Sighting(told.target.into(), Sighting::Claim))
-        }
+        Icmpv6::NeighborAdvertisement(told) => Some(ReceivedFrame::AddressUse(
+            told.target.into(),
+            AddressUse::Claim,
+        )),
         // Another station is about to take the address (RFC 4862 5.4.3).
-        Icmpv6::NeighborSolicitation(asked) if ip.src.is_unspecified() => {
-            Some(Heard::Sighting(asked.target.into(), Sighting::Question))
-        }
+        Icmpv6::NeighborSolicitation(asked) if ip.src.is_unspecified() => Some(
+            ReceivedFrame::AddressUse(asked.target.into(), AddressUse::Probe),
+        ),
         // RFC 4861 6.1.2: from the link, so not forwarded.
         Icmpv6::Other {
             kind: Advertisement::KIND,
             code: 0,
         } if ip.hop_limit == 255 && ip.src.is_unicast_link_local() => {
             let told = Advertisement::parse(message)?;
-            Some(Heard::Router(told, ip.src))
+            Some(ReceivedFrame::Router(told, ip.src))
         }
         _ => None,
     }

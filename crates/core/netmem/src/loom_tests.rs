@@ -7,7 +7,7 @@ use devmem_uapi::DmabufId;
 use loom::thread;
 
 use crate::net_iov::NetIov;
-use crate::return_ring::{Chain, ReturnRing, TurnedAway};
+use crate::return_ring::{Chain, PushError, ReturnRing};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{Dmabuf, DmabufProvider, MemoryProvider, Netmem, NiovSize, PagePool, PoolConfig};
 
@@ -106,7 +106,7 @@ fn a_push_concurrent_with_close_is_either_taken_or_refused() {
         assert_eq!(sorted(all), [0, 1, 2]);
         assert_eq!(
             shared.ring.push(&shared.slots, &[0]),
-            Err(TurnedAway::Closed)
+            Err(PushError::Closed)
         );
     });
 }
@@ -120,21 +120,21 @@ fn a_full_ring_refuses_further_net_iovs() {
             thread::spawn(move || shared.use_and_push(&indices))
         });
         let mut all = shared.list(shared.ring.take());
-        let mut turned_away = 0;
+        let mut refused = 0;
         for pusher in pushers {
             let back = pusher.join().unwrap();
-            turned_away += back.len();
+            refused += back.len();
             all.extend(back);
         }
-        assert!(turned_away < 2, "the first of all is taken");
+        assert!(refused < 2, "the first of all is taken");
         all.extend(shared.list(shared.ring.take()));
         assert_eq!(sorted(all), [0, 1]);
         assert_eq!(shared.ring.push(&shared.slots, &[0, 1]), Ok(()));
-        assert_eq!(shared.ring.push(&shared.slots, &[2]), Err(TurnedAway::Full));
+        assert_eq!(shared.ring.push(&shared.slots, &[2]), Err(PushError::Full));
         shared.ring.close();
         assert_eq!(
             shared.ring.push(&shared.slots, &[2]),
-            Err(TurnedAway::Closed)
+            Err(PushError::Closed)
         );
     });
 }

@@ -8,7 +8,7 @@ use devmem_uapi::DmabufId;
 use crate::net_iov::NetIovArea;
 use crate::pool_types::PoolId;
 use crate::provider::MemoryProvider;
-use crate::return_ring::{ReturnRing, TurnedAway};
+use crate::return_ring::{PushError, ReturnRing};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The part of a pool that its handles keep alive.
@@ -80,10 +80,10 @@ impl PoolShared {
 
     /// Takes net_iovs without owners home.
     pub(crate) fn come_home(&self, indices: &[u32]) {
-        let Err(turned_away) = self.ring.push(self.area.slots(), indices) else {
+        let Err(refused) = self.ring.push(self.area.slots(), indices) else {
             return;
         };
-        if turned_away == TurnedAway::Full {
+        if refused == PushError::Full {
             // Counted before they are released: the next thread that allocates them sees the count.
             self.passed_ring
                 .fetch_add(indices.len() as u64, Ordering::Relaxed);

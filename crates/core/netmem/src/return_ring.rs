@@ -60,7 +60,7 @@ impl Chain {
 
 /// Why a ring refused net_iovs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TurnedAway {
+pub(crate) enum PushError {
     /// It has reached its capacity.
     Full,
     /// Its pool has been dropped.
@@ -103,7 +103,7 @@ impl ReturnRing {
 
     /// Adds net_iovs of which the caller is the only owner; on `Err` it still is.
     #[inline]
-    pub(crate) fn push(&self, slots: &[NetIov], indices: &[u32]) -> Result<(), TurnedAway> {
+    pub(crate) fn push(&self, slots: &[NetIov], indices: &[u32]) -> Result<(), PushError> {
         let (Some(&first), Some(&last)) = (indices.first(), indices.last()) else {
             return Ok(());
         };
@@ -120,9 +120,9 @@ impl ReturnRing {
             if chain.len >= self.capacity {
                 let closed = chain == Chain::CLOSED;
                 return Err(if closed {
-                    TurnedAway::Closed
+                    PushError::Closed
                 } else {
-                    TurnedAway::Full
+                    PushError::Full
                 });
             }
             slots[last as usize]

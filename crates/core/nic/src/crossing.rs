@@ -7,11 +7,11 @@
 //! memory of that shard only.
 //!
 //! ARP and neighbour discovery have no flow: the shard that received such a frame answers it, the others get a copy
-//! ([`Origin::Copy`](crate::Origin)) and learn the same, if it tells them anything ([`news`]). Copies have places of their own:
+//! ([`Origin::Copy`](crate::Origin)) and learn the same, if it tells them anything ([`neighbor_updates`]). Copies have places of their own:
 //! however many there are, none is in the way of a frame.
 
 mod mailbox;
-mod news;
+mod neighbor_updates;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,7 +25,7 @@ use crate::drops::{DropReason, Drops};
 use crate::link::VnetMeta;
 use crate::packet::Origin;
 use mailbox::{Mailbox, Sender};
-use news::{News, NewsDesk, Verdict};
+use neighbor_updates::{NeighborUpdate, NeighborUpdates, Verdict};
 
 /// Frames that may wait for one shard; at most 16 MiB of super-packets. Beyond that they are dropped
 /// ([`DropReason::RxCrossingFull`]).
@@ -75,7 +75,7 @@ pub struct Crossing {
     copies: Mailbox<CrossingFrame>,
     /// By shard; `None` for this one.
     others: Vec<Option<OtherShard>>,
-    desk: NewsDesk,
+    updates: NeighborUpdates,
     /// The mailbox had the last turn.
     had_turn: bool,
     stats: CrossingStats,
@@ -94,7 +94,7 @@ pub(crate) enum Course {
     /// This one.
     Here,
     /// This one, and all others learn from it.
-    HereAndCopies(News),
+    HereAndCopies(NeighborUpdate),
     /// Another one.
     To(ShardId),
 }
@@ -120,8 +120,10 @@ impl Crossing {
             })
             .collect();
         let mailboxes = mailboxes.into_iter().zip(copies);
-        let parts = (0..shards).zip(mailboxes).zip(NewsDesk::group(shards));
-        let part = |((number, ((mailbox, _), (copies, _))), desk)| {
+        let parts = (0..shards)
+            .zip(mailboxes)
+            .zip(NeighborUpdates::group(shards));
+        let part = |((number, ((mailbox, _), (copies, _))), updates)| {
             let mut others: Vec<_> = ways.iter().cloned().map(Some).collect();
             others[usize::from(number)] = None;
             Self {
@@ -129,7 +131,7 @@ impl Crossing {
                 mailbox,
                 copies,
                 others,
-                desk,
+                updates,
                 had_turn: false,
                 stats: CrossingStats::default(),
             }
@@ -167,7 +169,7 @@ impl Crossing {
         let flow = match (headers.network, headers.transport) {
             (Network::Arp, _) => {
                 return match ArpPacket::parse(&message()) {
-                    Ok(arp) => Course::HereAndCopies(News::of_arp(&arp)),
+                    Ok(arp) => Course::HereAndCopies(NeighborUpdate::of_arp(&arp)),
                     Err(_) => Course::Here,
                 };
             }
@@ -178,10 +180,12 @@ impl Crossing {
             (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) => {
                 let message = message();
                 match Icmpv6::parse(&ip, &message) {
-                    Ok(parsed) => match News::of_icmpv6(&ip, headers.ethernet.src, &parsed) {
-                        Some(news) => return Course::HereAndCopies(news),
-                        None => quoted_v6(&parsed).as_ref().map(sent_tuple),
-                    },
+                    Ok(parsed) => {
+                        match NeighborUpdate::of_icmpv6(&ip, headers.ethernet.src, &parsed) {
+                            Some(update) => return Course::HereAndCopies(update),
+                            None => quoted_v6(&parsed).as_ref().map(sent_tuple),
+                        }
+                    }
                     Err(_) => None,
                 }
             }
@@ -203,9 +207,9 @@ impl Crossing {
         }
     }
 
-    /// Returns whether the other shards are to be told of a piece of news.
-    pub(crate) fn are_to_be_told(&mut self, news: News, now: Instant) -> bool {
-        match self.desk.judge(news, now) {
+    /// Returns whether the other shards are to be told of an update.
+    pub(crate) fn are_to_be_told(&mut self, update: NeighborUpdate, now: Instant) -> bool {
+        match self.updates.judge(update, now) {
             Verdict::Tell => return true,
             Verdict::Known => self.stats.known += 1,
             Verdict::Limited => self.stats.limited += 1,
@@ -214,7 +218,7 @@ impl Crossing {
     }
 
     /// Passes a copy of a frame to all other shards.
-    pub(crate) fn send_copies(&mut self, news: News, bytes: &[u8], meta: VnetMeta) {
+    pub(crate) fn send_copies(&mut self, update: NeighborUpdate, bytes: &[u8], meta: VnetMeta) {
         let copy = || CrossingFrame {
             bytes: bytes.to_vec(),
             meta,
@@ -223,14 +227,14 @@ impl Crossing {
         let others = self.others.iter().flatten();
         let missed = others.filter(|other| other.copies.send(copy()).is_err());
         if missed.count() > 0 {
-            self.desk.take_back(news);
+            self.updates.take_back(update);
             self.stats.limited += 1;
         }
     }
 
     /// Notes a frame that this shard sends.
     pub(crate) fn note_sent(&self, head: &[u8]) {
-        self.desk.note_sent(head);
+        self.updates.note_sent(head);
     }
 
     /// Returns the next frame that has crossed to this shard.

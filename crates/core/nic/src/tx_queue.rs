@@ -149,16 +149,16 @@ impl TxQueue {
         }
         match self.push_out(waiting, tx) {
             Ok(()) => Ok(()),
-            Err(Stuck::Busy(waiting)) => self.enqueue(*waiting, tx),
-            Err(Stuck::Failed) if tx.link.is_up() => Err(TransmitError::Refused),
-            Err(Stuck::Failed) => Err(TransmitError::LinkDown),
+            Err(Unsent::Busy(waiting)) => self.enqueue(*waiting, tx),
+            Err(Unsent::Failed) if tx.link.is_up() => Err(TransmitError::Refused),
+            Err(Unsent::Failed) => Err(TransmitError::LinkDown),
         }
     }
 
     /// Sends queued packets until the link is busy.
     pub(crate) fn flush(&mut self, tx: &mut TxContext<'_>) {
         while let Some(waiting) = self.waiting.pop_front() {
-            if let Err(Stuck::Busy(waiting)) = self.push_out(waiting, tx) {
+            if let Err(Unsent::Busy(waiting)) = self.push_out(waiting, tx) {
                 self.waiting.push_front(*waiting);
                 return;
             }
@@ -264,7 +264,7 @@ impl TxQueue {
         &mut self,
         mut waiting: WaitingPacket,
         tx: &mut TxContext<'_>,
-    ) -> Result<(), Stuck> {
+    ) -> Result<(), Unsent> {
         loop {
             let TxPacket {
                 head,
@@ -289,13 +289,13 @@ impl TxQueue {
                 }
                 Ok(LinkSent::Busy) => {
                     self.stats.busy += 1;
-                    return Err(Stuck::Busy(Box::new(waiting)));
+                    return Err(Unsent::Busy(Box::new(waiting)));
                 }
                 Ok(LinkSent::TooLong) if waiting.rest.is_none() => {
                     self.refusals.on_refused();
                     let Some(shorter) = self.shorten(waiting.packet) else {
                         tx.drops.count(DropReason::TxInvalid);
-                        return Err(Stuck::Failed);
+                        return Err(Unsent::Failed);
                     };
                     waiting = shorter;
                     continue;
@@ -305,7 +305,7 @@ impl TxQueue {
                         true => DropReason::TxLinkError,
                         false => DropReason::TxLinkDown,
                     });
-                    return Err(Stuck::Failed);
+                    return Err(Unsent::Failed);
                 }
             }
             match waiting.rest.as_mut().and_then(|rest| rest.next()) {
@@ -319,7 +319,7 @@ impl TxQueue {
 }
 
 /// Why a packet was not sent completely.
-enum Stuck {
+enum Unsent {
     /// The link is busy; the value is the unsent part.
     Busy(Box<WaitingPacket>),
     /// The link failed; the packet is dropped and counted.

@@ -24,7 +24,7 @@ use wire::Instant;
 const LIMIT: Duration = Duration::from_micros(50);
 
 /// Number of consecutive spins without work after which waiters sleep at once.
-const PATIENCE: u32 = 4;
+const SPINS_BEFORE_PAUSE: u32 = 4;
 
 /// After that, one of this many sleeps is preceded by a spin, to test whether it finds work.
 const PROBE_EVERY: u32 = 16;
@@ -135,7 +135,7 @@ impl Spin {
 
     /// Returns how long to spin before the next sleep.
     fn limit(&self) -> Duration {
-        if self.sleeps < PATIENCE || self.sleeps.is_multiple_of(PROBE_EVERY) {
+        if self.sleeps < SPINS_BEFORE_PAUSE || self.sleeps.is_multiple_of(PROBE_EVERY) {
             LIMIT
         } else {
             Duration::ZERO
@@ -226,7 +226,10 @@ mod tests {
     #[test]
     fn spinning_that_finds_nothing_becomes_rare_and_never_ends() {
         let mut spin = Spin::default();
-        assert_eq!(spins_before(&mut spin, PATIENCE), PATIENCE as usize);
+        assert_eq!(
+            spins_before(&mut spin, SPINS_BEFORE_PAUSE),
+            SPINS_BEFORE_PAUSE as usize
+        );
         assert_eq!(spins_before(&mut spin, PROBE_EVERY), 1);
         assert_eq!(spins_before(&mut spin, 10 * PROBE_EVERY), 10);
     }
@@ -237,7 +240,10 @@ mod tests {
         spins_before(&mut spin, 100);
         spin.on_work();
         assert_eq!(spin.limit(), LIMIT);
-        assert_eq!(spins_before(&mut spin, PATIENCE), PATIENCE as usize);
+        assert_eq!(
+            spins_before(&mut spin, SPINS_BEFORE_PAUSE),
+            SPINS_BEFORE_PAUSE as usize
+        );
     }
 
     #[test]

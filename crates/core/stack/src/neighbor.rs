@@ -28,7 +28,7 @@ use wire::{Instant, MacAddr};
 use crate::random::KeyedState;
 pub use known::LOCK_TIME;
 use known::{Asking, Known};
-pub(crate) use known::{Change, Claim, Learnt, NotBelieved};
+pub(crate) use known::{Change, Claim, ClaimIgnored, LearnedFrom};
 use nic::RateLimit;
 use waiting::Waiting;
 
@@ -256,16 +256,16 @@ impl<P> Neighbors<P> {
     /// table. A caller that is about to reply to `ip` calls [`Neighbors::expect`].
     ///
     /// # Errors
-    /// [`NotBelieved`]: the entry has another hardware address and keeps it.
+    /// [`ClaimIgnored`]: the entry has another hardware address and keeps it.
     pub(crate) fn learn(
         &mut self,
         ip: IpAddr,
         claim: Claim,
         now: Instant,
-    ) -> Result<Vec<P>, NotBelieved> {
+    ) -> Result<Vec<P>, ClaimIgnored> {
         if let Some(known) = self.known.get_mut(&ip) {
             let probe = known.probe;
-            let believed = known.believe(claim, now);
+            let believed = known.apply(claim, now);
             if let (Some(probe), None) = (probe, known.probe) {
                 self.due.remove(&(probe.next, ip));
             }
@@ -296,7 +296,7 @@ impl<P> Neighbors<P> {
         ip: IpAddr,
         claim: Claim,
         now: Instant,
-    ) -> Result<Vec<P>, NotBelieved> {
+    ) -> Result<Vec<P>, ClaimIgnored> {
         if !self.known.contains_key(&ip) && !self.questions.contains_key(&ip) {
             self.insert(ip, claim, Purpose::Answer { from: None }, now);
             return Ok(Vec::new());
@@ -391,8 +391,8 @@ impl<P> Neighbors<P> {
             change: _,
         } = claim;
         let until = match learnt {
-            Learnt::Answer => now + REACHABLE_TIME,
-            Learnt::Hearsay => now,
+            LearnedFrom::Answer => now + REACHABLE_TIME,
+            LearnedFrom::Hearsay => now,
         };
         let used = (purpose == Purpose::Connection).then_some(now);
         self.known.insert(

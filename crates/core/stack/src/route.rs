@@ -20,7 +20,7 @@ use legal::{bits, check_router, check_router_in};
 
 /// How a local address is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum AddressState {
     /// Not yet: another station may have it.
     Tentative,
     /// For everything.
@@ -34,7 +34,7 @@ enum Standing {
 struct Address {
     ip: IpAddr,
     prefix_len: u8,
-    standing: Standing,
+    state: AddressState,
 }
 
 /// A route to a network, or to hosts on the link that no prefix of an address covers.
@@ -161,7 +161,7 @@ impl Routes {
         let mut routes = Self::default();
         for &(ip, prefix_len) in configured {
             check_address(ip, prefix_len)?;
-            routes.push(ip, prefix_len, Standing::Preferred);
+            routes.push(ip, prefix_len, AddressState::Preferred);
         }
         routes.add_link_local(mac);
         for &gateway in gateways {
@@ -182,17 +182,17 @@ impl Routes {
         } = *leased;
         check_address(ip, prefix_len)?;
         let mut checked = Self::default();
-        checked.push(ip, prefix_len, Standing::Preferred);
+        checked.push(ip, prefix_len, AddressState::Preferred);
         checked.add_link_local(mac);
         for route in routes {
             checked.check_via(route, routes)?;
         }
         self.remove(ip);
-        let standing = match is_deprecated {
-            true => Standing::Deprecated,
-            false => Standing::Preferred,
+        let state = match is_deprecated {
+            true => AddressState::Deprecated,
+            false => AddressState::Preferred,
         };
-        self.push(ip, prefix_len, standing);
+        self.push(ip, prefix_len, state);
         self.add_link_local(mac);
         let via = |route: &NetworkRoute| Via {
             route: *route,
@@ -208,11 +208,11 @@ impl Routes {
         self.vias.retain(|via| via.of != Some(ip));
     }
 
-    fn push(&mut self, ip: IpAddr, prefix_len: u8, standing: Standing) {
+    fn push(&mut self, ip: IpAddr, prefix_len: u8, state: AddressState) {
         self.addresses.push(Address {
             ip,
             prefix_len,
-            standing,
+            state,
         });
     }
 
@@ -224,7 +224,7 @@ impl Routes {
             .filter(|it| it.ip.is_ipv6())
             .peekable();
         if v6.peek().is_some() && !v6.any(|address| is_link_local(address.ip)) {
-            self.push(link_local(mac).into(), 64, Standing::Preferred);
+            self.push(link_local(mac).into(), 64, AddressState::Preferred);
         }
     }
 
@@ -257,15 +257,15 @@ impl Routes {
     /// Makes all addresses tentative.
     pub(crate) fn doubt_all(&mut self) {
         for address in &mut self.addresses {
-            address.standing = Standing::Tentative;
+            address.state = AddressState::Tentative;
         }
     }
 
     /// Ends the doubt about an address, which is used from now on.
     pub(crate) fn trust(&mut self, ip: IpAddr) {
-        let doubted = |it: &&mut Address| it.ip == ip && it.standing == Standing::Tentative;
+        let doubted = |it: &&mut Address| it.ip == ip && it.state == AddressState::Tentative;
         for address in self.addresses.iter_mut().filter(doubted) {
-            address.standing = Standing::Preferred;
+            address.state = AddressState::Preferred;
         }
     }
 
@@ -294,7 +294,7 @@ impl Routes {
     }
 
     fn in_use(&self) -> impl Iterator<Item = &Address> {
-        let is_used = |address: &&Address| address.standing != Standing::Tentative;
+        let is_used = |address: &&Address| address.state != AddressState::Tentative;
         self.addresses.iter().filter(is_used)
     }
 
@@ -379,7 +379,7 @@ impl Routes {
         let fit = |address: &Address| {
             let common = common_prefix(address.ip, destination)?;
             let same_scope = is_link_local(address.ip) == is_link_local(destination);
-            let is_preferred = address.standing == Standing::Preferred;
+            let is_preferred = address.state == AddressState::Preferred;
             Some((same_scope, is_preferred, common))
         };
         self.in_use()

@@ -407,8 +407,8 @@ impl<P: Payload> Connection<P> {
         match (next, &mut self.state) {
             (Next::Stay, _) => {}
             (Next::TimeWait, ConnectionState::Synchronized(synchronized)) => {
-                let remains = synchronized.remains(&self.queue);
-                let time_wait = TimeWait::new(remains, self.config.shared.timers.time_wait, now);
+                let fields = synchronized.time_wait_fields(&self.queue);
+                let time_wait = TimeWait::new(fields, self.config.shared.timers.time_wait, now);
                 self.state = ConnectionState::TimeWait(time_wait);
             }
             _ => self.end(next),

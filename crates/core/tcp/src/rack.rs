@@ -21,12 +21,13 @@ const PROBE_MARGIN: Duration = Duration::from_millis(2);
 /// Probe timeout before the first round-trip sample (RFC 8985 7.2).
 const PROBE_TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
-/// Whether to wait for late packets on a path on which no reordering was seen.
+/// The reordering window on a path on which no reordering was seen (RFC 8985 6.2 step 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Some,
-    /// In recovery already, or [`DUP_THRESHOLD`] packets were reported.
-    None,
+pub(crate) enum ReorderingWindow {
+    /// A part of the round-trip time.
+    Open,
+    /// None: in recovery already, or [`DUP_THRESHOLD`] packets were reported.
+    Closed,
 }
 
 /// The delivered packet that was sent last, and the time to wait for packets sent before it.
@@ -115,8 +116,12 @@ impl Rack {
     }
 
     /// Returns the reordering window: how much later than packets sent after it a packet may arrive (RFC 8985 6.2 step 4).
-    pub(crate) fn reordering_window(&self, rtt: &RttEstimator, patience: Patience) -> Duration {
-        if patience == Patience::None && !self.reordering_seen {
+    pub(crate) fn reordering_window(
+        &self,
+        rtt: &RttEstimator,
+        unseen: ReorderingWindow,
+    ) -> Duration {
+        if unseen == ReorderingWindow::Closed && !self.reordering_seen {
             return Duration::ZERO;
         }
         let quarter = rtt.min_rtt().unwrap_or_default() / 4;
@@ -164,6 +169,7 @@ pub(crate) enum ProbeSign {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeVerdict {
     /// Not known yet.
+    /// A part of the round-trip time.
     Open,
     /// Nothing was lost.
     Needless,
@@ -264,10 +270,19 @@ mod tests {
     #[test]
     fn an_impatient_sender_waits_for_nothing_until_reordering_is_seen() {
         let (mut rack, rtt) = (Rack::default(), rtt());
-        assert_eq!(rack.reordering_window(&rtt, Patience::None), Duration::ZERO);
-        assert_eq!(rack.reordering_window(&rtt, Patience::Some), MIN_RTT / 4);
+        assert_eq!(
+            rack.reordering_window(&rtt, ReorderingWindow::Closed),
+            Duration::ZERO
+        );
+        assert_eq!(
+            rack.reordering_window(&rtt, ReorderingWindow::Open),
+            MIN_RTT / 4
+        );
         rack.on_needless_recovery();
-        assert_eq!(rack.reordering_window(&rtt, Patience::None), MIN_RTT / 4);
+        assert_eq!(
+            rack.reordering_window(&rtt, ReorderingWindow::Closed),
+            MIN_RTT / 4
+        );
     }
 
     #[test]
@@ -278,12 +293,15 @@ mod tests {
         for _ in 0..15 {
             rack.on_recovery_end();
             assert_eq!(
-                rack.reordering_window(&rtt, Patience::Some),
+                rack.reordering_window(&rtt, ReorderingWindow::Open),
                 MIN_RTT * 3 / 4
             );
         }
         rack.on_recovery_end();
-        assert_eq!(rack.reordering_window(&rtt, Patience::Some), MIN_RTT / 4);
+        assert_eq!(
+            rack.reordering_window(&rtt, ReorderingWindow::Open),
+            MIN_RTT / 4
+        );
     }
 
     #[test]

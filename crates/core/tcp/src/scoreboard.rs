@@ -35,7 +35,7 @@ const KEPT_RECORDS: usize = 8;
 
 /// Conditions for a loss: something that was sent later has arrived, and enough time has passed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Judge {
+pub(crate) struct LossCriteria {
     /// The sending that arrived and was sent last.
     pub(crate) latest: Sending,
     /// Longest time from sending to ACK before a sending counts as lost.
@@ -43,7 +43,7 @@ pub(crate) struct Judge {
     pub(crate) now: Instant,
 }
 
-/// State of one sending, by [`Judge`].
+/// State of one sending, by [`LossCriteria`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LossVerdict {
     /// It was sent after everything that arrived.
@@ -53,7 +53,7 @@ enum LossVerdict {
     Lost,
 }
 
-impl Judge {
+impl LossCriteria {
     fn verdict(&self, sending: Sending) -> LossVerdict {
         if !self.latest.is_after(sending) {
             LossVerdict::Unknown
@@ -247,14 +247,14 @@ impl Scoreboard {
     }
 
     /// Marks as lost what meets the conditions of `judge` (RFC 8985 6.2 step 5).
-    pub(crate) fn detect_lost(&mut self, judge: Judge) -> Losses {
+    pub(crate) fn detect_lost(&mut self, judge: LossCriteria) -> Losses {
         let mut losses = Losses::default();
         self.detect_lost_originals(judge, &mut losses);
         self.detect_lost_retransmissions(judge, &mut losses);
         losses
     }
 
-    fn detect_lost_originals(&mut self, judge: Judge, losses: &mut Losses) {
+    fn detect_lost_originals(&mut self, judge: LossCriteria, losses: &mut Losses) {
         let mut index = self.index_at(self.next_original);
         while let Some(&record) = self.records.get(index) {
             let settled = record.sacked() || record.marks.has(RecordMarks::LOST);
@@ -270,7 +270,7 @@ impl Scoreboard {
         self.next_original = self.start_of(index);
     }
 
-    fn detect_lost_retransmissions(&mut self, judge: Judge, losses: &mut Losses) {
+    fn detect_lost_retransmissions(&mut self, judge: LossCriteria, losses: &mut Losses) {
         let Some(mut queue) = self.retransmissions.take() else {
             return;
         };

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::link::LinkKind;
 
 /// How long an open waits for addresses: three messages of a client, of which the network may lose some.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl NetdevBuilder {
     /// Refuses the address `auto` where there is no DHCP server, or the address is that of the kernel.
@@ -48,7 +48,7 @@ impl NetdevBuilder {
             let others = addresses.filter(|(interface, _)| Some(interface) != replaced.as_ref());
             Some(others.map(|(_, ip)| ip).collect())
         });
-        let outcome = lease::acquire(port, own, families, random, PATIENCE);
+        let outcome = lease::acquire(port, own, families, random, LEASE_TIMEOUT);
         match outcome.map_err(Error::system("poll"))? {
             Outcome::Acquired(acquired) => Ok(Some(*acquired)),
             Outcome::Nothing(offered) => Err(self.no_address(&offered)),
@@ -57,7 +57,7 @@ impl NetdevBuilder {
 
     /// Returns the error of an open that got no address; `offered` tells what was not usable.
     fn no_address(&self, offered: &[String]) -> Error {
-        let seconds = PATIENCE.as_secs();
+        let seconds = LEASE_TIMEOUT.as_secs();
         let mut reason = format!(
             "no DHCP server and no router gave an address on {} within {seconds} s",
             self.link

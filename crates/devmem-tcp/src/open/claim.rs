@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind};
 use crate::link::{LinkKind, MacvtapMode};
 
 /// Longest wait for the answers of other stations: a flood of frames delays the questions.
-const PATIENCE: Duration = PROBE_WAIT.saturating_mul(10 * PROBES as u32);
+const PROBE_TIMEOUT: Duration = PROBE_WAIT.saturating_mul(10 * PROBES as u32);
 
 impl NetdevBuilder {
     /// Returns what the stack does before it uses its addresses, on a TAP that was `created` or on another link.
@@ -116,7 +116,7 @@ impl NetdevBuilder {
             {
                 return Err(self.taken(conflict));
             }
-            let is_late = now.saturating_since(start) >= PATIENCE;
+            let is_late = now.saturating_since(start) >= PROBE_TIMEOUT;
             if is_late || first.nic().link_state() != LinkState::Up {
                 stacks
                     .iter_mut()

@@ -67,7 +67,7 @@ pub use real_time::{Engine, RealTime};
 pub use runtime::{Clock, Opened, Pauses, WaitLimit};
 pub use stack::{BindRxError, BindTxError, MemoryHolders};
 pub use table::{
-    EpollEvent, FD_BASE, Patience, Received, RecvArgs, SendArgs, Settings, Table, names_dmabuf,
+    EpollEvent, FD_BASE, Received, RecvArgs, SendArgs, Settings, Table, WaitSettings, names_dmabuf,
 };
 pub use virtual_time::VirtualTime;
 pub use waiter::{Waiter, Waits};

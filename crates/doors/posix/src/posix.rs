@@ -13,7 +13,7 @@ use wire::Instant;
 
 use crate::abi::{MSG_FASTOPEN, ev};
 use crate::table::{
-    Begun, EpollEvent, Hold, Patience, Received, RecvArgs, SendArgs, Table, UnderWay,
+    Begun, EpollEvent, Hold, Received, RecvArgs, SendArgs, Table, UnderWay, WaitSettings,
 };
 use crate::waiter::{Waiter, Waits};
 
@@ -37,8 +37,8 @@ pub struct Posix<W> {
 }
 
 /// Returns the limit of a call on a file: `timeout`, or none at all with O_NONBLOCK or MSG_DONTWAIT.
-fn limit_of(patience: Patience, timeout: Option<Duration>, flags: u32) -> WaitLimit {
-    match patience.nonblocking || flags & MsgFlags::DONTWAIT.bits() != 0 {
+fn limit_of(wait_settings: WaitSettings, timeout: Option<Duration>, flags: u32) -> WaitLimit {
+    match wait_settings.nonblocking || flags & MsgFlags::DONTWAIT.bits() != 0 {
         true => WaitLimit::Never,
         false => WaitLimit::within(timeout),
     }
@@ -131,9 +131,9 @@ impl<W: Waiter> Posix<W> {
     /// # Errors
     /// As [`Table::accept`].
     pub fn accept(&self, fd: i32, flags: i32) -> Result<(i32, Vec<u8>), Errno> {
-        let patience = self.lock().patience(fd)?;
-        let limit = limit_of(patience, patience.receive, 0);
-        self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
+        let wait_settings = self.lock().wait_settings(fd)?;
+        let limit = limit_of(wait_settings, wait_settings.receive, 0);
+        self.wait_for(limit, &[(fd, wait_settings.serial)], |table, _| {
             table.accept(fd, flags)
         })
     }
@@ -143,14 +143,14 @@ impl<W: Waiter> Posix<W> {
     /// # Errors
     /// As [`Table::connect`]; after the time of SO_SNDTIMEO, EINPROGRESS.
     pub fn connect(&self, fd: i32, address: &[u8]) -> Result<(), Errno> {
-        let patience = self.lock().patience(fd)?;
-        let limit = limit_of(patience, patience.send, 0);
+        let wait_settings = self.lock().wait_settings(fd)?;
+        let limit = limit_of(wait_settings, wait_settings.send, 0);
         let begun = self.call(|table| table.connect(fd, address, self.waiter.now()));
         match begun {
             Err(Errno::EINPROGRESS | Errno::EALREADY) if limit != WaitLimit::Never => {}
             outcome => return outcome,
         }
-        self.await_connected(fd, patience.serial, limit, &mut Waits::default())
+        self.await_connected(fd, wait_settings.serial, limit, &mut Waits::default())
     }
 
     /// Waits until a connection is open, or has failed.
@@ -178,14 +178,14 @@ impl<W: Waiter> Posix<W> {
     /// # Errors
     /// As [`Table::recv`].
     pub fn recv(&self, fd: i32, args: RecvArgs<'_>, flags: u32) -> Result<Received, Errno> {
-        let (patience, low_water) = {
+        let (wait_settings, low_water) = {
             let table = self.lock();
-            (table.patience(fd)?, table.low_water(fd)?)
+            (table.wait_settings(fd)?, table.low_water(fd)?)
         };
         let flag = |flag: MsgFlags| flags & flag.bits() != 0;
         let limit = match flag(MsgFlags::ERRQUEUE) {
             true => WaitLimit::Never,
-            false => limit_of(patience, patience.receive, flags),
+            false => limit_of(wait_settings, wait_settings.receive, flags),
         };
         let RecvArgs { host, len, control } = args;
         let enough = match flag(MsgFlags::WAITALL) {
@@ -194,7 +194,7 @@ impl<W: Waiter> Posix<W> {
         };
         let once = flag(MsgFlags::PEEK) || flag(MsgFlags::ERRQUEUE);
         let mut sum: Option<Received> = None;
-        let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
+        let outcome = self.wait_for(limit, &[(fd, wait_settings.serial)], |table, _| {
             loop {
                 let so_far = sum.unwrap_or(Received::NOTHING);
                 let rest = RecvArgs {
@@ -232,8 +232,8 @@ impl<W: Waiter> Posix<W> {
     /// # Errors
     /// As [`Table::send`].
     pub fn send(&self, fd: i32, args: SendArgs<'_>, flags: u32) -> Result<usize, Errno> {
-        let patience = self.lock().patience(fd)?;
-        let limit = limit_of(patience, patience.send, flags);
+        let wait_settings = self.lock().wait_settings(fd)?;
+        let limit = limit_of(wait_settings, wait_settings.send, flags);
         let (mut under_way, mut waits) = (UnderWay::default(), Waits::default());
         let now = self.waiter.now();
         let begun = self.call(|table| table.send_early(fd, args, flags, &mut under_way, now));
@@ -246,7 +246,7 @@ impl<W: Waiter> Posix<W> {
                     if sent < args.len() {
                         self.call(|table| table.announce_write(fd));
                     }
-                    self.await_connected(fd, patience.serial, limit, &mut waits)
+                    self.await_connected(fd, wait_settings.serial, limit, &mut waits)
                 }
             };
             if let Err(errno) = opened {
@@ -256,7 +256,7 @@ impl<W: Waiter> Posix<W> {
                 return if goes_on { Ok(sent) } else { Err(errno) };
             }
         }
-        let watched = [(fd, patience.serial)];
+        let watched = [(fd, wait_settings.serial)];
         let outcome = self.wait_in_part(limit, &watched, &mut waits, |table, _| {
             let outcome = table.send_on(fd, args, flags, &mut under_way);
             sent = under_way.sent;
@@ -282,7 +282,7 @@ impl<W: Waiter> Posix<W> {
     /// # Errors
     /// EBADF.
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
-        let serial = self.lock().patience(fd)?.serial;
+        let serial = self.lock().wait_settings(fd)?.serial;
         let mut waits = Waits::default();
         if let Some(time) = self.call(|table| table.linger(fd))? {
             // The file is closed even if the wait failed.
@@ -303,7 +303,7 @@ impl<W: Waiter> Posix<W> {
     pub fn poll(&self, fds: &mut [PollFd], timeout_ms: i32) -> Result<usize, Errno> {
         let watched: Vec<(i32, u64)> = {
             let table = self.lock();
-            let serial = |fd: i32| Some((fd, table.patience(fd).ok()?.serial));
+            let serial = |fd: i32| Some((fd, table.wait_settings(fd).ok()?.serial));
             fds.iter().filter_map(|entry| serial(entry.fd)).collect()
         };
         let limit = limit_of_millis(timeout_ms);
@@ -331,7 +331,7 @@ impl<W: Waiter> Posix<W> {
         most: i32,
         timeout_ms: i32,
     ) -> Result<Vec<EpollEvent>, Errno> {
-        let serial = self.lock().patience(epfd)?.serial;
+        let serial = self.lock().wait_settings(epfd)?.serial;
         let limit = limit_of_millis(timeout_ms);
         let events = self.wait_for(limit, &[(epfd, serial)], |table, _| {
             table.epoll_take(epfd, most)

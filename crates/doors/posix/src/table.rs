@@ -131,7 +131,7 @@ impl SockState {
 
 /// How long calls on a file wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct WaitSettings {
     /// Identifies the file even after its descriptor was reused.
     pub serial: u64,
     /// The program set O_NONBLOCK.
@@ -394,13 +394,13 @@ impl Table {
     ///
     /// # Errors
     /// EBADF.
-    pub fn patience(&self, fd: i32) -> Result<Patience, Errno> {
+    pub fn wait_settings(&self, fd: i32) -> Result<WaitSettings, Errno> {
         let file = self.file(fd)?;
         let (receive, send) = match &file.kind {
             FileKind::Socket(sock) => (sock.options.rcv_timeout, sock.options.snd_timeout),
             FileKind::Epoll(_) | FileKind::Pipe(_) => (None, None),
         };
-        Ok(Patience {
+        Ok(WaitSettings {
             serial: file.serial,
             nonblocking: file.nonblocking,
             receive,

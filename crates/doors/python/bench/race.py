@@ -190,7 +190,8 @@ def make(folder: pathlib.Path, nbytes: int) -> tuple[int, dict[str, int]]:
     """Writes the shards and their index, and returns the bytes of the tensors, and the checksum of each: no two are the same."""
     rows = max(1, nbytes // (SHARDS * TENSORS * 8192))
     block = bytearray(os.urandom(rows * 8192))
-    where, sums = {}, {}
+    where: dict[str, str] = {}
+    sums: dict[str, int] = {}
     for shard in range(SHARDS):
         file = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
         names = [f"layers.{shard}.{number}.weight" for number in range(TENSORS)]

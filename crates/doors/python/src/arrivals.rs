@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::load::view_of;
 use crate::source::Source;
 use crate::tensor::Tensor;
-use crate::wait::{Handle, Limit, Patience, Time, Timeout};
+use crate::wait::{Handle, Limit, Time, TimedWait, Timeout};
 
 /// A file descriptor that is readable when there may be something to take (eventfd(2)).
 #[derive(Clone, Debug)]
@@ -138,8 +138,8 @@ impl Arrivals {
     /// it is the last one of it; None if none has come, True when all have.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Outcome<'py>>> {
-        let mut patience = Patience::new(Timeout::new(timeout)?, Time::Real);
-        let next = patience.wait(py, &self.stream, |it, limit| {
+        let mut timed = TimedWait::new(Timeout::new(timeout)?, Time::Real);
+        let next = timed.wait(py, &self.stream, |it, limit| {
             let limit = match limit {
                 Limit::Never => Duration::ZERO,
                 Limit::For(limit) => limit,

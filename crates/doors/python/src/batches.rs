@@ -62,7 +62,7 @@ impl Batches {
         let stream = self.stream.get();
         let batch = Py::new(
             py,
-            stream.receive_batch(py, usize::MAX, &mut stream.patience())?,
+            stream.receive_batch(py, usize::MAX, &mut stream.timed_wait())?,
         )?;
         if !batch.get().has_bytes(py)? {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! Device memory TCP for Python: the extension module `devmem_tcp._native`, on the public API of the library `devmem-tcp`.
 //!
-//! Key types: `Handle` (a handle of the library that any thread of Python may use), `Patience` (a wait in slices, with
+//! Key types: `Handle` (a handle of the library that any thread of Python may use), `TimedWait` (a wait in slices, with
 //! Python's lock released and signals looked at in between) and `Source` (the memory below tensors, with the frags in it).
 //!
 //! It is the program at the end of the walk of a received segment: `Stream.recv` takes the frags, `Batch` keeps them, and

@@ -9,7 +9,7 @@ use crate::closing::{Closing, Open};
 use crate::error::Error;
 use crate::repr;
 use crate::stream::Stream;
-use crate::wait::{Handle, Limit, Patience, Time, Timeout};
+use crate::wait::{Handle, Limit, Time, TimedWait, Timeout};
 
 /// A stream, with host and port of its peer.
 type Accepted = (Open<Stream>, (String, u16));
@@ -33,8 +33,8 @@ impl Listener {
     }
 
     fn accept_within(&self, py: Python<'_>, timeout: Timeout) -> Result<Accepted, Error> {
-        let mut patience = Patience::new(timeout, self.time);
-        let (stream, peer) = patience.wait(py, &self.listener, |listener, limit| {
+        let mut timed = TimedWait::new(timeout, self.time);
+        let (stream, peer) = timed.wait(py, &self.listener, |listener, limit| {
             match limit {
                 Limit::Never => listener.set_nonblocking(true),
                 Limit::For(time) => listener.set_timeout(Some(time)),

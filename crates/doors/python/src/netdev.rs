@@ -23,7 +23,7 @@ use crate::repr;
 use crate::sent::Signal;
 use crate::stream::Stream;
 use crate::tensor::Dmabuf;
-use crate::wait::{Handle, Patience, SLICE, Time, Timeout};
+use crate::wait::{Handle, SLICE, Time, TimedWait, Timeout};
 
 /// A NIC and its TCP/IP stack: in user space, or an interface of the kernel with the kernel's stack.
 #[pyclass(frozen, extends = Closing, module = "devmem_tcp")]
@@ -429,8 +429,8 @@ impl Attempt {
 
     /// Waits until the connection is established.
     fn finish(&self, py: Python<'_>, timeout: Timeout) -> Result<Open<Stream>, Error> {
-        let mut patience = Patience::new(timeout, Time::Real);
-        let mut is_over = patience.is_over();
+        let mut timed = TimedWait::new(timeout, Time::Real);
+        let mut is_over = timed.is_over();
         let edges = match self.time {
             Time::Real => Some(self.edges(py)?),
             // Each attempt advances the clock.
@@ -450,7 +450,7 @@ impl Attempt {
                 released(py, || edges.sleep());
             }
             py.check_signals()?;
-            is_over = patience.is_over();
+            is_over = timed.is_over();
         }
     }
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::error::Error;
 use crate::released::released;
 use crate::repr;
-use crate::wait::{Handle, Limit, Patience, Time, Timeout};
+use crate::wait::{Handle, Limit, Time, TimedWait, Timeout};
 
 /// A send from bound memory: its bytes must not change until it is complete.
 #[pyclass(frozen, module = "devmem_tcp")]
@@ -35,8 +35,8 @@ impl Sent {
         let Some(id) = self.id else {
             return Ok(());
         };
-        let mut patience = Patience::new(Timeout::new(timeout)?, self.time);
-        Ok(patience.wait(py, &self.completions, |completions, limit| {
+        let mut timed = TimedWait::new(Timeout::new(timeout)?, self.time);
+        Ok(timed.wait(py, &self.completions, |completions, limit| {
             limit_completions(completions, limit);
             Ok(completions.wait(id)?)
         })?)

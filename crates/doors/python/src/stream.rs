@@ -21,7 +21,7 @@ use crate::repr;
 use crate::sent::{Sent, Signal, limit_completions};
 use crate::target::Target;
 use crate::tensor::{Tensor, memory_of, view_of};
-use crate::wait::{Handle, Limit, Patience, Time, Timeout};
+use crate::wait::{Handle, Limit, Time, TimedWait, Timeout};
 
 /// A TCP connection. One thread may receive while another one sends.
 ///
@@ -56,8 +56,8 @@ impl Stream {
         &self.spares
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::new(self.timeout(), self.time)
+    pub(crate) fn timed_wait(&self) -> TimedWait {
+        TimedWait::new(self.timeout(), self.time)
     }
 
     /// Receives into an empty batch of the library.
@@ -66,9 +66,9 @@ impl Stream {
         py: Python<'_>,
         batch: &mut devmem_tcp::RxBatch,
         max_bytes: usize,
-        patience: &mut Patience,
+        timed: &mut TimedWait,
     ) -> Result<usize, Error> {
-        patience.wait(py, &self.recv, |half, limit| {
+        timed.wait(py, &self.recv, |half, limit| {
             limit_recv(half, limit);
             Ok(half.recv_at_most(batch, max_bytes)?)
         })
@@ -79,10 +79,10 @@ impl Stream {
         &self,
         py: Python<'_>,
         max_bytes: usize,
-        patience: &mut Patience,
+        timed: &mut TimedWait,
     ) -> Result<Batch, Error> {
         let mut batch = self.spares.take();
-        match self.receive(py, &mut batch, max_bytes, patience) {
+        match self.receive(py, &mut batch, max_bytes, timed) {
             Ok(_bytes) => Ok(Batch::new(batch, &self.spares)),
             Err(error) => {
                 self.spares.put(batch);
@@ -97,14 +97,14 @@ impl Stream {
         py: Python<'_>,
         tx: &BoundTx,
         ranges: &[Range<usize>],
-        patience: &mut Patience,
+        timed: &mut TimedWait,
     ) -> Result<Sent, Error> {
         let total: usize = ranges.iter().map(Range::len).sum();
         let bound = tx.get(py)?;
         let mut rest = ranges.to_vec();
         let (mut bytes, mut last) = (0, None);
         while bytes < total || last.is_none() {
-            let sent = patience.wait(py, &self.send, |half, limit| {
+            let sent = timed.wait(py, &self.send, |half, limit| {
                 limit_send(half, limit);
                 Ok(half.send(&bound, &rest)?)
             });
@@ -115,7 +115,7 @@ impl Stream {
                     last = Some(id);
                 }
                 // As the library does: what was queued counts.
-                Err(_) if bytes > 0 && (patience.is_over() || self.timeout().never_waits()) => {
+                Err(_) if bytes > 0 && (timed.is_over() || self.timeout().never_waits()) => {
                     break;
                 }
                 Err(error) => return Err(error),
@@ -208,7 +208,7 @@ impl Stream {
         if let Some(batch) = batch {
             batch.get().end(py)?;
         }
-        Ok(self.receive_batch(py, max_bytes, &mut self.patience())?)
+        Ok(self.receive_batch(py, max_bytes, &mut self.timed_wait())?)
     }
 
     /// Receives queued bytes without waiting; None if there are none.
@@ -237,14 +237,14 @@ impl Stream {
     fn recv_into(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<usize> {
         let mut target = Target::of(out)?;
         let mut batch = self.spares.take();
-        let mut patience = self.patience();
+        let mut timed = self.timed_wait();
         let mut done = 0;
         let result = loop {
             let room = target.len() - done;
             if room == 0 {
                 break Ok(done);
             }
-            match self.receive(py, &mut batch, room, &mut patience) {
+            match self.receive(py, &mut batch, room, &mut timed) {
                 Ok(0) => break Ok(done),
                 Ok(bytes) => {
                     let put = released(py, || {
@@ -266,7 +266,7 @@ impl Stream {
     /// Returns a copy of the first queued bytes, `nbytes` at most, and leaves them queued; waits if there are none.
     fn peek<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyBytes>> {
         let mut bytes = vec![0; nbytes];
-        let peeked = self.patience().wait(py, &self.recv, |half, limit| {
+        let peeked = self.timed_wait().wait(py, &self.recv, |half, limit| {
             limit_recv(half, limit);
             Ok(half.peek(&mut bytes)?)
         })?;
@@ -285,7 +285,7 @@ impl Stream {
         let tx = tx.get();
         let ranges = ranges_of(tx, parts)?;
         tx.make_visible(py)?;
-        Ok(self.send_ranges(py, tx, &ranges, &mut self.patience())?)
+        Ok(self.send_ranges(py, tx, &ranges, &mut self.timed_wait())?)
     }
 
     /// Sends what fits of one range of bound memory, without waiting; None if nothing fits.
@@ -302,9 +302,9 @@ impl Stream {
         }
         tx.make_visible(py)?;
         let timeout = Timeout::new(Some(0.0))?;
-        let mut patience = Patience::new(timeout, self.time);
+        let mut timed = TimedWait::new(timeout, self.time);
         let range = start..end;
-        match self.send_ranges(py, tx, std::slice::from_ref(&range), &mut patience) {
+        match self.send_ranges(py, tx, std::slice::from_ref(&range), &mut timed) {
             Ok(sent) => Ok(Some(sent)),
             Err(error) if error.would_block_now() => Ok(None),
             Err(error) => Err(error.into()),
@@ -314,10 +314,10 @@ impl Stream {
     /// Copies all bytes of a buffer, an array or a tensor to the send queue; waits for room.
     fn sendall(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = Foreign::of(data, Use::Read)?;
-        let mut patience = self.patience();
+        let mut timed = self.timed_wait();
         let mut done = 0;
         while done < data.len() {
-            done += patience.wait(py, &self.send, |half, limit| {
+            done += timed.wait(py, &self.send, |half, limit| {
                 limit_send(half, limit);
                 write(half, data.bytes().get(done..).unwrap_or_default())
             })?;
@@ -348,8 +348,8 @@ impl Stream {
     fn wait_sent(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let completions = self.send.with(py, |half| half.completions())?;
         let completions = Handle::new(completions, "stream");
-        let mut patience = Patience::new(Timeout::new(timeout)?, self.time);
-        Ok(patience.wait(py, &completions, |completions, limit| {
+        let mut timed = TimedWait::new(Timeout::new(timeout)?, self.time);
+        Ok(timed.wait(py, &completions, |completions, limit| {
             limit_completions(completions, limit);
             Ok(completions.wait_all()?)
         })?)

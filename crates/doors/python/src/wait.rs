@@ -64,13 +64,13 @@ pub(crate) enum Limit {
 
 /// The wait of one call of Python: slices until the timeout.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TimedWait {
     timeout: Timeout,
     time: Time,
     begun: Option<Instant>,
 }
 
-impl Patience {
+impl TimedWait {
     pub(crate) fn new(timeout: Timeout, time: Time) -> Self {
         Self {
             timeout,

@@ -112,7 +112,7 @@ pub enum ConfigError {
 
 /// Faults that a test can inject into the device; may be changed at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Knobs {
+pub struct Faults {
     /// Bytes of payload to leave in the header buffer of split packets, limited by its size and by the completion's
     /// length field; the guest reports them as `SCM_DEVMEM_LINEAR`.
     pub linear_bytes: u16,

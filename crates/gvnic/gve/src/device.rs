@@ -10,7 +10,7 @@ use gve_defs::pci::{DOORBELL_BAR, REGISTER_BAR};
 use steer::{HashTypes, IndirectionTable, Rss, Rules, Steering};
 use wire::Instant;
 
-use crate::config::{Config, ConfigError, FLOW_RULES, Knobs};
+use crate::config::{Config, ConfigError, FLOW_RULES, Faults};
 use crate::env::Env;
 use crate::notify::Notify;
 use crate::rx::{RxContext, RxQueue};
@@ -63,7 +63,7 @@ pub struct Gve {
     pub(crate) rss_types: u16,
     pub(crate) stats_area: Option<StatsArea>,
     pub(crate) link: LinkState,
-    pub(crate) knobs: Knobs,
+    pub(crate) faults: Faults,
     pub(crate) stats: DeviceStats,
     pub(crate) tx_stats: Vec<TxQueueStats>,
     pub(crate) rx_stats: Vec<RxQueueStats>,
@@ -94,7 +94,7 @@ impl Gve {
             rss_types: DEFAULT_RSS_TYPES,
             stats_area: None,
             link: LinkState::Up,
-            knobs: Knobs::default(),
+            faults: Faults::default(),
             stats: DeviceStats::default(),
             tx_stats: vec![TxQueueStats::default(); pairs],
             rx_stats: vec![RxQueueStats::default(); pairs],
@@ -126,7 +126,7 @@ impl Gve {
     }
 
     /// Does all work that is due: interrupts after their interval, interrupts for a queue without buffers, statistics.
-    /// Also delivers packets from the backlog after [`set_knobs`](Self::set_knobs) has released buffers.
+    /// Also delivers packets from the backlog after [`set_faults`](Self::set_faults) has released buffers.
     pub fn poll(&mut self, env: &mut Env<'_>) {
         for index in 0..self.rx.len() {
             if self.rx[index].as_ref().is_some_and(RxQueue::has_backlog) {
@@ -159,7 +159,7 @@ impl Gve {
         self.tx.iter().flatten().any(TxQueue::is_blocked)
     }
 
-    /// Resets the device as a PCI reset does (a restart of the guest). Link, knobs and counters are kept.
+    /// Resets the device as a PCI reset does (a restart of the guest). Link, faults and counters are kept.
     pub fn reset(&mut self) {
         self.forget_driver();
         self.registers = Registers::default();
@@ -197,8 +197,8 @@ impl Gve {
     }
 
     /// Sets the faults to inject.
-    pub const fn set_knobs(&mut self, knobs: Knobs) {
-        self.knobs = knobs;
+    pub const fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
     }
 
     /// Returns a copy of the current flow rules and RSS settings.
@@ -262,7 +262,7 @@ impl Gve {
         };
         let context = RxContext {
             memory: env.memory,
-            knobs: self.knobs,
+            faults: self.faults,
         };
         let drained = queue.drain(context, &mut self.rx_stats[index]);
         if queue.is_starved(env.now) || drained {

@@ -34,7 +34,7 @@ mod tx_desc;
 mod tx_offload;
 mod tx_packet;
 
-pub use config::{Config, ConfigError, Knobs, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
+pub use config::{Config, ConfigError, Faults, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
 pub use device::{Gve, LinkState};
 pub use env::{
     Backend, BadAddress, Env, GuestAddr, GuestMemory, GuestRange, IrqSink, RxFrame, TxFrame,

@@ -199,7 +199,7 @@ impl Gve {
     fn offer(&mut self, packet: &RxPacket<'_>, index: usize, env: &mut Env<'_>) -> RxOutcome {
         let context = RxContext {
             memory: env.memory,
-            knobs: self.knobs,
+            faults: self.faults,
         };
         let Some(queue) = self.rx[index].as_mut() else {
             self.stats.drops += 1;

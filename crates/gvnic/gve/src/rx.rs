@@ -11,7 +11,7 @@ use gve_defs::desc_dqo::{
 use wire::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::config::Knobs;
+use crate::config::Faults;
 use crate::env::{BadAddress, GuestAddr, GuestMemory};
 use crate::ring::{Completions, GenerationWord, Ring, RingWindow};
 use crate::rx_frame::{PacketFacts, RxPacket};
@@ -94,7 +94,7 @@ struct Layout {
 #[derive(Clone, Copy)]
 pub(crate) struct RxContext<'a> {
     pub(crate) memory: &'a dyn GuestMemory,
-    pub(crate) knobs: Knobs,
+    pub(crate) faults: Faults,
 }
 
 impl RxQueue {
@@ -165,8 +165,8 @@ impl RxQueue {
                 payload,
                 facts: held.facts,
             };
-            let layout = self.layout(&packet, context.knobs);
-            if self.available(context.knobs) < layout.buffers {
+            let layout = self.layout(&packet, context.faults);
+            if self.available(context.faults) < layout.buffers {
                 self.backlog.push_front(held);
                 break;
             }
@@ -186,13 +186,13 @@ impl RxQueue {
         context: RxContext<'_>,
         stats: &mut RxQueueStats,
     ) -> RxOutcome {
-        let layout = self.layout(packet, context.knobs);
+        let layout = self.layout(packet, context.faults);
         // A ring of n entries holds n - 1 buffers.
         if layout.buffers >= usize::from(self.parts.buffers.entries()) {
             stats.drops += 1;
             return RxOutcome::Dropped(DropReason::TooManyBuffers);
         }
-        if self.backlog.is_empty() && self.available(context.knobs) >= layout.buffers {
+        if self.backlog.is_empty() && self.available(context.faults) >= layout.buffers {
             return self.deliver(packet, layout, context, stats);
         }
         stats.no_buffers += 1;
@@ -221,21 +221,21 @@ impl RxQueue {
     }
 
     /// Returns the number of buffers that may be filled.
-    fn available(&self, knobs: Knobs) -> usize {
+    fn available(&self, faults: Faults) -> usize {
         let posted = self.parts.buffers.between(self.head, self.tail);
-        posted.saturating_sub(knobs.rx_buffers_kept).into()
+        posted.saturating_sub(faults.rx_buffers_kept).into()
     }
 
-    fn layout(&self, packet: &RxPacket<'_>, knobs: Knobs) -> Layout {
+    fn layout(&self, packet: &RxPacket<'_>, faults: Faults) -> Layout {
         let room = usize::from(self.parts.header_buffer_size.min(RX_HEADER_LEN_MASK));
         let split_at = match room {
             0 => None,
             _ => packet.facts.split_at.map(usize::from),
         };
-        let every = knobs.unsplit_every.map_or(0, std::num::NonZeroU32::get);
+        let every = faults.unsplit_every.map_or(0, std::num::NonZeroU32::get);
         let spared = every != 0 && self.splittable.wrapping_add(1).is_multiple_of(every);
         let header_len = split_at.filter(|at| *at <= room && !spared).map(|at| {
-            (at + usize::from(knobs.linear_bytes))
+            (at + usize::from(faults.linear_bytes))
                 .min(room)
                 .min(packet.len())
         });

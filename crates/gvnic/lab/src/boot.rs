@@ -12,7 +12,7 @@ pub const RETRIES_MAX: u32 = 1;
 
 /// The last sign of life of a guest that boots.
 #[derive(Debug)]
-pub struct SignOfLife {
+pub struct BootWatchdog {
     /// The kernel's log.
     log: PathBuf,
     /// Its length at that time.
@@ -22,7 +22,7 @@ pub struct SignOfLife {
     limit: Option<Duration>,
 }
 
-impl SignOfLife {
+impl BootWatchdog {
     /// Starts to watch a guest.
     pub fn of(log: PathBuf, limit: Option<Duration>) -> Self {
         Self {
@@ -54,7 +54,7 @@ mod tests {
     fn a_log_that_grows_is_a_sign_of_life_and_one_that_does_not_is_none() {
         let scratch = tempfile::tempdir().unwrap();
         let log = scratch.path().join("log");
-        let mut watched = SignOfLife::of(log.clone(), Some(Duration::ZERO));
+        let mut watched = BootWatchdog::of(log.clone(), Some(Duration::ZERO));
         assert!(watched.is_missing(), "there is no log yet");
         fs::write(&log, "Linux").unwrap();
         let before = watched.since;
@@ -63,7 +63,7 @@ mod tests {
         let before = watched.since;
         assert!(watched.is_missing());
         assert_eq!(watched.since, before);
-        let mut patient = SignOfLife::of(log, None);
+        let mut patient = BootWatchdog::of(log, None);
         assert!(!patient.is_missing());
     }
 }

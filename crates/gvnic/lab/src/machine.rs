@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::accel::{self, Accel, RunsBy};
-use super::boot::{self, SignOfLife};
+use super::boot::{self, BootWatchdog};
 use super::conversation::{BootTimes, Conversation, Word};
 use super::frame;
 use super::guest_files;
@@ -167,7 +167,7 @@ fn attempt(
         UnixListener::bind(folder.path("control")).context("create the control socket")?;
     let mut guest = Guest::start(accel, kit, plan, job, &folder)?;
     // A debugger may stop the guest at any time, for as long as it likes.
-    guest.life = SignOfLife::of(
+    guest.life = BootWatchdog::of(
         guest.log.clone(),
         silence.filter(|_| plan.debugger.is_none()),
     );
@@ -273,7 +273,7 @@ struct Guest {
     /// When its files were packed, and when its servers had started.
     packed: Duration,
     served: Duration,
-    life: SignOfLife,
+    life: BootWatchdog,
     /// It gave no sign of life while booting.
     is_silent: bool,
     /// The kernel's log.
@@ -306,7 +306,7 @@ impl Guest {
             start,
             packed,
             served,
-            life: SignOfLife::of(log.clone(), None),
+            life: BootWatchdog::of(log.clone(), None),
             is_silent: false,
             log,
             stop: plan.stop.clone(),

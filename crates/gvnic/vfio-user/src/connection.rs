@@ -11,7 +11,7 @@ use crate::bus::Bus;
 use crate::closing::ClientFds;
 use crate::device::Device;
 use crate::message::{Body, Header, MAX_MESSAGE_BYTES, MAX_MESSAGE_FDS};
-use crate::session::{Breach, Message, Session, SessionStats, body_len};
+use crate::session::{Message, ProtocolViolation, Session, SessionStats, body_len};
 
 /// Maximum number of messages processed in one call, so that a busy client does not starve the wire.
 const BATCH_MESSAGES: usize = 128;
@@ -27,7 +27,7 @@ pub enum Disconnect {
     Truncated,
     /// The server disconnected the client.
     #[error("the client was disconnected: {0}")]
-    Breach(#[from] Breach),
+    ProtocolViolation(#[from] ProtocolViolation),
     /// The socket failed.
     #[error("the client's socket: {0}")]
     System(#[from] Errno),

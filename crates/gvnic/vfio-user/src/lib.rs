@@ -37,5 +37,5 @@ pub use message::{Command, MAX_MESSAGE_FDS, MAX_TRANSFER_BYTES};
 pub use pci::{Msix, PciConfig, PciIdentity};
 pub use regions::{CONFIG_REGION, REGION_COUNT, Region};
 pub use server::{Event, Interest, Server, ServerError, ServerStats};
-pub use session::{Breach, Session, SessionStats};
+pub use session::{ProtocolViolation, Session, SessionStats};
 pub use windows::{DmaError, DmaWindows, MapError, MapRequest, Protection};

@@ -147,7 +147,8 @@ impl Server {
             && let Err(gone) = client.on_ready(device, &mut self.bus)
         {
             self.disconnect(device);
-            self.stats.disconnected_clients += u64::from(matches!(gone, Disconnect::Breach(_)));
+            self.stats.disconnected_clients +=
+                u64::from(matches!(gone, Disconnect::ProtocolViolation(_)));
             return Some(Event::Left(gone));
         }
         if self.accept_failed {

@@ -28,7 +28,7 @@ pub(crate) struct Message<'a> {
 
 /// Violation of the message format or of the protocol's order; the client is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Breach {
+pub enum ProtocolViolation {
     /// The message is shorter than its header or longer than the maximum.
     #[error("a message of {size} bytes")]
     Size {
@@ -99,14 +99,14 @@ impl Session {
     /// fuzzing and tests; a connection passes one message at a time.
     ///
     /// # Errors
-    /// See [`Breach`]; the rest of `bytes` was not processed.
+    /// See [`ProtocolViolation`]; the rest of `bytes` was not processed.
     pub fn on_bytes(
         &mut self,
         device: &mut impl Device,
         bus: &mut Bus,
         mut bytes: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), ProtocolViolation> {
         while let Some((header, rest)) = Header::split(bytes) {
             let len = body_len(header)?;
             let Some((body, rest)) = rest.split_at_checked(len) else {
@@ -127,25 +127,25 @@ impl Session {
     /// Executes a message and appends the reply, unless the message is posted, to `out`.
     ///
     /// # Errors
-    /// See [`Breach`]; `out` may have a reply in this case, too.
+    /// See [`ProtocolViolation`]; `out` may have a reply in this case, too.
     pub(crate) fn on_message(
         &mut self,
         device: &mut impl Device,
         bus: &mut Bus,
         message: Message<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), ProtocolViolation> {
         let header = message.header;
         let command = header.command();
         self.stats.messages += 1;
         if !header.is_request() {
             let flags = header.flags.get();
-            return Err(Breach::NoRequest { flags });
+            return Err(ProtocolViolation::NoRequest { flags });
         }
         // VERSION must come first, once, and with a reply.
         if (command == Command::VERSION) == self.agreed || (!self.agreed && !header.wants_reply()) {
             emit_error(out, header, Errno::INVAL);
-            return Err(Breach::Order { command });
+            return Err(ProtocolViolation::Order { command });
         }
         self.scratch.clear();
         if command == Command::VERSION {
@@ -199,17 +199,22 @@ impl Session {
     }
 
     /// Negotiates the version. The client's capabilities are not needed: the server sends no requests or descriptors.
-    fn version(&mut self, header: Header, body: &[u8], out: &mut Vec<u8>) -> Result<(), Breach> {
+    fn version(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), ProtocolViolation> {
         let Some((version, json)) = Version::split(body) else {
             emit_error(out, header, Errno::INVAL);
             let command = header.command();
-            return Err(Breach::Order { command });
+            return Err(ProtocolViolation::Order { command });
         };
         let (major, minor) = (version.major.get(), version.minor.get());
         let text_ends = json.is_empty() || json.last() == Some(&0);
         if major != MAJOR || !text_ends {
             emit_error(out, header, Errno::INVAL);
-            return Err(Breach::Version { major, minor });
+            return Err(ProtocolViolation::Version { major, minor });
         }
         self.agreed = true;
         let ours = Version {
@@ -361,10 +366,10 @@ impl Session {
 /// Returns the length of the body that a header announces.
 ///
 /// # Errors
-/// [`Breach::Size`].
-pub(crate) fn body_len(header: Header) -> Result<usize, Breach> {
+/// [`ProtocolViolation::Size`].
+pub(crate) fn body_len(header: Header) -> Result<usize, ProtocolViolation> {
     let size = header.size.get();
-    header.body_len().ok_or(Breach::Size { size })
+    header.body_len().ok_or(ProtocolViolation::Size { size })
 }
 
 /// Checks a region access (not empty, inside the region, not too long) and returns its length.

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use devmem_tcp::{Error, RecvError, memory::NoRoom};
 
-use super::http::UrlError;
 use super::tls::TlsError;
+use super::url::UrlError;
 use crate::parallel::ranges::Overlap;
 use crate::parallel::{Cause, Remedy, displays_remedy};
 

@@ -5,11 +5,12 @@ use std::ops::Range;
 use ::nvme::pdu::Digests;
 
 use super::hop::Hop;
-use super::http::{HttpFile, HttpSession, Url, Volume};
+use super::http::{HttpFile, HttpSession, Volume};
 use super::nbd::{NbdSession, NbdUrl};
 use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
 use super::safetensors;
 use super::session::{Fault, Foretold, Next, Session};
+use super::url::Url;
 use crate::parallel::{Piece, Pieces};
 
 /// Size of the source, and of its pieces.

@@ -7,10 +7,11 @@ use devmem_tcp::Netdev;
 
 use super::dial::{self, GoOn};
 use super::error::LoadError;
-use super::http::{HttpFile, HttpRequest, UrlError};
+use super::http::{HttpFile, HttpRequest};
 use super::nbd::{NbdExport, NbdUrl};
 use super::nvme::{NvmeNamespace, NvmeUrl};
 use super::source::Source;
+use super::url::UrlError;
 
 /// What a URL names, not opened yet.
 #[derive(Clone, Debug)]

@@ -18,11 +18,12 @@ use devmem_tcp::Dmabuf;
 
 use super::dial::{self, GoOn};
 use super::error::LoadError;
-use super::http::{HttpFile, HttpRequest, UrlError, Volume};
+use super::http::{HttpFile, HttpRequest, Volume};
 use super::loaded::Loaded;
 use super::loader::Loader;
 use super::part::Part;
 use super::source::Source;
+use super::url::UrlError;
 use crate::checksum::Crc32c;
 use crate::parallel::{Cause, Progress, Remedy, displays_remedy};
 pub use header::HeaderError;

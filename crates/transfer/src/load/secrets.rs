@@ -7,7 +7,8 @@ use std::path::Path;
 
 use devmem_tcp::text::Printable;
 
-use super::http::{HttpRequest, UrlError};
+use super::http::HttpRequest;
+use super::url::UrlError;
 use crate::parallel::{Remedy, displays_remedy};
 
 /// Longest file of secrets.

@@ -28,7 +28,7 @@ pub struct Stream {
     /// Bytes of the stream.
     pub bytes: u64,
     /// Behaviour of the receiver.
-    pub habit: Habit,
+    pub behaviour: Behaviour,
     /// Seed of the pattern; `None` counts bytes without checking them.
     pub seed: Option<u64>,
     /// Maximum bytes of ordinary data in one receive; more means that the packet did not arrive on the bound queue.
@@ -37,10 +37,10 @@ pub struct Stream {
 
 impl Stream {
     /// Returns a stream with every byte checked.
-    pub fn checked(bytes: u64, habit: Habit) -> Self {
+    pub fn checked(bytes: u64, behaviour: Behaviour) -> Self {
         Self {
             bytes,
-            habit,
+            behaviour,
             seed: Some(0),
             ordinary_max: 0,
         }
@@ -49,7 +49,7 @@ impl Stream {
 
 /// Behaviour of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Habit {
+pub enum Behaviour {
     /// It returns frags at once.
     Good,
     /// It keeps all frags until it is starved, once; afterwards it returns them at once.
@@ -91,8 +91,10 @@ impl RxReport {
 ///
 /// A byte is wrong, ordinary data arrived in place of device memory, a frag was not freed, or the stream is stuck.
 pub fn receive(stream: &TcpStream, bound: &Bound, wanted: Stream) -> anyhow::Result<RxReport> {
-    let Stream { bytes, habit, .. } = wanted;
-    let starving = habit == Habit::StarvesOnce;
+    let Stream {
+        bytes, behaviour, ..
+    } = wanted;
+    let starving = behaviour == Behaviour::StarvesOnce;
     stream.set_read_timeout(Some(if starving { STARVED } else { STUCK }))?;
     let mut receiver = Receiver::new(stream, bound, wanted);
     let mut keeping = starving;
@@ -112,7 +114,7 @@ pub fn receive(stream: &TcpStream, bound: &Bound, wanted: Stream) -> anyhow::Res
             }
             Err(StepError::Failed(error)) => return Err(error),
         }
-        if matches!(habit, Habit::Leaves(after) if receiver.received >= after) {
+        if matches!(behaviour, Behaviour::Leaves(after) if receiver.received >= after) {
             receiver.check_verdict()?;
             return Ok(receiver.report);
         }

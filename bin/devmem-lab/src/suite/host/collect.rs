@@ -51,12 +51,12 @@ impl Collector {
                 (self.show)(&row);
                 self.rows.push(row);
             }
-            (Line::Wish { far_end: wish }, Some(far_end)) => {
+            (Line::FarEndRequest { far_end: request }, Some(far_end)) => {
                 far_end
-                    .start(wish)
+                    .start(request)
                     .map_err(|failure| io::Error::other(failure.to_string()))?;
             }
-            (Line::Wish { .. }, None) => {
+            (Line::FarEndRequest { .. }, None) => {
                 return Err(io::Error::other(
                     "the guest requested our stack, but has a peer",
                 ));
@@ -158,22 +158,25 @@ mod tests {
 
     #[test]
     fn a_guest_cannot_choose_arguments_of_the_hosts_programs() {
-        for wish in [
+        for request in [
             &br#"{"far_end":["send","10.77.0.2","9","--capture","/tmp/file"]}"#[..],
             br#"{"far_end":{"send":{"port":0}}}"#,
             br#"{"far_end":{"send":{"port":9,"bytes":1}}}"#,
             br#"{"far_end":"demo"}"#,
             br#"{"far_end":{"receive":["--out","/tmp/file"]}}"#,
         ] {
-            let refused = collector(&[]).stdout(&[wish, b"\n"].concat());
+            let refused = collector(&[]).stdout(&[request, b"\n"].concat());
             let said = refused.unwrap_err().to_string();
             assert!(said.contains("neither a row nor a valid request"), "{said}");
         }
-        for wish in [
+        for request in [
             &br#"{"far_end":"receive"}"#[..],
             br#"{"far_end":{"send":{"port":9}}}"#,
         ] {
-            assert!(matches!(parse_line(wish), Ok(Line::Wish { .. })));
+            assert!(matches!(
+                parse_line(request),
+                Ok(Line::FarEndRequest { .. })
+            ));
         }
     }
 

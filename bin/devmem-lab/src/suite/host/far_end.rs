@@ -9,7 +9,7 @@ use devmem_linux::helper::Helper;
 use tool::output::Failure;
 
 use crate::suite::nvmet;
-use crate::suite::report::{FAR_ADDRESS, FAR_PORT, PERIOD, Wish};
+use crate::suite::report::{FAR_ADDRESS, FAR_PORT, FarEndRequest, PERIOD};
 use crate::suite::traffic::{self, Family};
 
 /// Maximum time to wait for a process after the end of its guest.
@@ -46,7 +46,7 @@ impl FarEnd {
     /// # Errors
     ///
     /// It cannot be started, or the guest has already had as many processes as it has rows.
-    pub fn start(&mut self, wish: Wish) -> Result<(), Failure> {
+    pub fn start(&mut self, request: FarEndRequest) -> Result<(), Failure> {
         if self.children.len() >= self.max {
             return Err(Failure::failed(format!(
                 "the guest requests our stack more often than it has rows ({})",
@@ -54,7 +54,7 @@ impl FarEnd {
             )));
         }
         let copied = self.wire.with_file_name("copied");
-        let arguments = arguments(wish, self.bytes, &copied);
+        let arguments = arguments(request, self.bytes, &copied);
         if let Some((_, last)) = self.children.last_mut() {
             wait(last);
         }
@@ -90,30 +90,30 @@ impl FarEnd {
     }
 }
 
-/// Returns the arguments of `devmem-tcp` for a wish. A sender sends `bytes`; what is loaded is in the file `copied`.
-fn arguments(wish: Wish, bytes: u64, copied: &Path) -> Vec<String> {
+/// Returns the arguments of `devmem-tcp` for a request. A sender sends `bytes`; what is loaded is in the file `copied`.
+fn arguments(request: FarEndRequest, bytes: u64, copied: &Path) -> Vec<String> {
     let copied = copied.display().to_string();
-    match wish {
-        Wish::Send { port } => {
+    match request {
+        FarEndRequest::Send { port } => {
             let guest = traffic::address(0, Family::V4).to_string();
             let (port, bytes) = (port.to_string(), bytes.to_string());
             ["send", &guest, &port, "--bytes", &bytes, "--json"]
                 .map(str::to_owned)
                 .to_vec()
         }
-        Wish::Receive => {
+        FarEndRequest::Receive => {
             let (port, period) = (FAR_PORT.to_string(), PERIOD.to_string());
             ["recv", "-l", "-p", &port, "-v", &period, "--json"]
                 .map(str::to_owned)
                 .to_vec()
         }
-        Wish::LoadNamespace => {
+        FarEndRequest::LoadNamespace => {
             let url = nvmet::url(traffic::address(0, Family::V4), 1);
             ["load", &url, "--to", &copied, "--json"]
                 .map(str::to_owned)
                 .to_vec()
         }
-        Wish::StoreNamespace => {
+        FarEndRequest::StoreNamespace => {
             let url = nvmet::url(traffic::address(0, Family::V4), 2);
             ["store", &copied, &url, "--verify", "--json"]
                 .map(str::to_owned)
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_guest_gets_no_more_processes_than_it_has_rows() {
         let mut none = FarEnd::new(Path::new("/tool"), Path::new("/nowhere"), 1, 0);
-        let refused = none.start(Wish::Receive).unwrap_err();
+        let refused = none.start(FarEndRequest::Receive).unwrap_err();
         assert!(refused.to_string().contains("more often"), "{refused}");
         assert!(none.children.is_empty());
     }
@@ -149,11 +149,11 @@ mod tests {
     fn the_host_chooses_the_arguments() {
         let port = NonZeroU16::new(4000).unwrap();
         let copied = Path::new("/tmp/copied");
-        let send = arguments(Wish::Send { port }, 1 << 20, copied);
+        let send = arguments(FarEndRequest::Send { port }, 1 << 20, copied);
         assert_eq!(send.join(" "), "send 10.77.0.1 4000 --bytes 1048576 --json");
-        let receive = arguments(Wish::Receive, 1 << 20, copied);
+        let receive = arguments(FarEndRequest::Receive, 1 << 20, copied);
         assert_eq!(receive.join(" "), "recv -l -p 5201 -v 7 --json");
-        let load = arguments(Wish::LoadNamespace, 1 << 20, copied).join(" ");
+        let load = arguments(FarEndRequest::LoadNamespace, 1 << 20, copied).join(" ");
         assert!(
             load.starts_with("load nvme://10.77.0.1:4420/nqn."),
             "{load}"

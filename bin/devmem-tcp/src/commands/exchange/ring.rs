@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
+use tool::floats::{self, FLOAT_BYTES};
 use transfer::exchange::{Access, Endpoint, Event, Fabric, Part, Region, RegisterError};
 
-use super::vectors::{Vectors, float};
-use crate::plan::FLOAT_BYTES;
+use super::vectors::Vectors;
 use crate::report::Reduction;
 
 /// Turns without work after which the loop sleeps, so that the other processes get the processor.
@@ -103,31 +103,42 @@ impl Ring {
         })
     }
 
-    /// Gives each float of the vector a value by its number.
+    /// Gives the vector the values that a rank begins with.
     ///
     /// # Errors
     ///
     /// The device that the vector is in refuses.
-    pub fn fill(&self, value: impl Fn(usize) -> f32) -> Result<()> {
-        let all = 0..self.floats * FLOAT_BYTES;
-        self.vectors.write(all, |range, bytes| {
-            let numbers = range.start / FLOAT_BYTES..;
-            for (float, number) in bytes.chunks_exact_mut(FLOAT_BYTES).zip(numbers) {
-                float.copy_from_slice(&value(number).to_le_bytes());
-            }
-        })
+    pub fn fill(&self, rank: usize) -> Result<()> {
+        self.fill_range(0..self.floats, rank)
     }
 
-    /// Counts the floats of a range that are not exactly the expected ones; those by their numbers in the vector.
+    /// Gives only the block of a rank its values, and all others such as no vector has.
     ///
     /// # Errors
     ///
     /// As [`fill`](Self::fill).
-    pub fn wrong(&self, floats: Range<usize>, expected: impl Fn(usize) -> f32) -> Result<u64> {
-        let bytes = floats.start * FLOAT_BYTES..floats.end * FLOAT_BYTES;
+    pub fn fill_block(&self, rank: usize) -> Result<()> {
+        let all = 0..self.floats * FLOAT_BYTES;
+        self.vectors
+            .write(all, |_, bytes| floats::fill_with_nan(bytes))?;
+        self.fill_range(self.block(rank), rank)
+    }
+
+    fn fill_range(&self, floats: Range<usize>, rank: usize) -> Result<()> {
+        self.vectors.write(bytes_of(floats), |range, bytes| {
+            floats::fill(bytes, range.start / FLOAT_BYTES, rank);
+        })
+    }
+
+    /// Counts the floats of a range that are not exactly the sums of the vectors of `ranks`.
+    ///
+    /// # Errors
+    ///
+    /// As [`fill`](Self::fill).
+    pub fn wrong(&self, floats: Range<usize>, ranks: Range<usize>) -> Result<u64> {
         let mut wrong = 0;
-        self.vectors.read(bytes, |range, bytes| {
-            wrong += count_wrong(bytes, range.start / FLOAT_BYTES, &expected);
+        self.vectors.read(bytes_of(floats), |range, bytes| {
+            wrong += floats::count_wrong(bytes, range.start / FLOAT_BYTES, ranks.clone());
         })?;
         Ok(wrong)
     }
@@ -265,13 +276,9 @@ fn failed(end: &Endpoint, name: &str) -> anyhow::Error {
     }
 }
 
-/// Counts the floats that are not exactly the expected ones, the first of which is number `first`.
-fn count_wrong(bytes: &[u8], first: usize, expected: impl Fn(usize) -> f32) -> u64 {
-    let floats = bytes.chunks_exact(FLOAT_BYTES).map(float);
-    let wrong = floats
-        .zip(first..)
-        .filter(|(float, number)| float.to_bits() != expected(*number).to_bits());
-    wrong.count() as u64
+/// Returns the bytes of floats.
+fn bytes_of(floats: Range<usize>) -> Range<usize> {
+    floats.start * FLOAT_BYTES..floats.end * FLOAT_BYTES
 }
 
 #[cfg(test)]
@@ -287,15 +294,6 @@ mod tests {
             assert_eq!(blocks[ranks - 1].end, floats * FLOAT_BYTES);
             assert!(blocks.windows(2).all(|two| two[0].end == two[1].start));
         }
-    }
-
-    #[test]
-    fn a_single_wrong_float_is_found() {
-        let value = |number: usize| number as f32;
-        let mut bytes: Vec<u8> = (5..15).flat_map(|it| value(it).to_le_bytes()).collect();
-        assert_eq!(count_wrong(&bytes, 5, value), 0);
-        bytes[39] ^= 0x80;
-        assert_eq!(count_wrong(&bytes, 5, value), 1);
     }
 
     #[test]

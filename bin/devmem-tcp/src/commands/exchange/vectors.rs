@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use devmem_tcp::cuda::{self, Adder, Allocation, Floats};
 use devmem_tcp::{Dmabuf, memory::CopyError};
+use tool::floats::{FLOAT_BYTES, add};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use transfer::exchange::{Buffer, Memory};
 
-use crate::plan::FLOAT_BYTES;
 use crate::report::Reduction;
 
 /// Most bytes that are copied between device memory and the CPU at a time.
@@ -210,23 +210,10 @@ fn copied(memory: &Dmabuf, bytes: &Range<usize>) -> Result<Vec<u8>, CopyError> {
     Ok(copy)
 }
 
-/// Adds as many floats as there are sums.
-fn add(sums: &mut [u8], summands: &[u8]) {
-    let sums = sums.chunks_exact_mut(FLOAT_BYTES);
-    for (sum, summand) in sums.zip(summands.chunks_exact(FLOAT_BYTES)) {
-        let added = float(sum) + float(summand);
-        sum.copy_from_slice(&added.to_le_bytes());
-    }
-}
-
-/// Reads a float.
-pub fn float(bytes: &[u8]) -> f32 {
-    bytes.try_into().map_or(f32::NAN, f32::from_le_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tool::floats;
 
     #[test]
     fn pieces_cover_a_range_in_order() {
@@ -254,8 +241,8 @@ mod tests {
             block: memory(longest),
             adder: None,
         };
-        let value = |at: usize| (at as f32).sqrt().to_le_bytes();
-        let block: Vec<u8> = (7..7 + longest).flat_map(value).collect();
+        let mut block = vec![0; longest * FLOAT_BYTES];
+        floats::fill(&mut block, 7, 1);
         let mut sums = Vec::new();
         for vectors in [&host, &device] {
             match vectors {
@@ -264,10 +251,7 @@ mod tests {
             }
             let all = 0..floats * FLOAT_BYTES;
             let filled = vectors.write(all.clone(), |range, bytes| {
-                let numbers = range.start / FLOAT_BYTES..range.end / FLOAT_BYTES;
-                for (out, at) in bytes.chunks_exact_mut(FLOAT_BYTES).zip(numbers) {
-                    out.copy_from_slice(&value(at));
-                }
+                floats::fill(bytes, range.start / FLOAT_BYTES, 0);
             });
             filled.expect("written");
             let added = vectors.add(400..400 + longest * FLOAT_BYTES);
@@ -278,8 +262,8 @@ mod tests {
             sums.push(result);
         }
         assert!(sums[0] == sums[1]);
-        let expected = (100_f32).sqrt() + (7_f32).sqrt();
-        assert_eq!(float(&sums[0][400..404]), expected);
-        assert_eq!(float(&sums[0][396..400]), (99_f32).sqrt());
+        // The block begins with element 7 of the vector of rank 1, which is element 14 of that of rank 0.
+        assert_eq!(sums[0][400..404], (100_f32 + 14.0).to_le_bytes());
+        assert_eq!(sums[0][396..400], 99_f32.to_le_bytes());
     }
 }

@@ -84,9 +84,9 @@ fn an_address_of_another_station_is_not_used() {
     let mut host = Autoconf::new(MAC);
     host.on_advertisement(&told(1800, 3600), ROUTER, secs(0));
     host.poll(secs(0));
-    host.on_sighting(ROUTER, Sighting::Claim, secs(0));
+    host.on_address_use(ROUTER, AddressUse::Claim, secs(0));
     assert_eq!(host.unusable(), None);
-    host.on_sighting(OURS, Sighting::Question, secs(0));
+    host.on_address_use(OURS, AddressUse::Probe, secs(0));
     assert_eq!(host.unusable(), Some(UnusableAdvertisement::InUse));
     assert_eq!(host.poll(secs(9)), None);
     assert!(host.is_settled(secs(9)) && host.take_change().is_none());
@@ -270,10 +270,10 @@ fn an_address_in_use_is_given_up_at_the_second_conflict_and_another_prefix_stays
         secs(0),
     );
     run(&mut host, 10);
-    host.on_sighting(address(1), Sighting::Question, secs(10));
-    host.on_sighting(address(1), Sighting::Claim, secs(11));
+    host.on_address_use(address(1), AddressUse::Probe, secs(10));
+    host.on_address_use(address(1), AddressUse::Claim, secs(11));
     assert_eq!(run(&mut host, 11), []);
-    host.on_sighting(address(1), Sighting::Claim, secs(12));
+    host.on_address_use(address(1), AddressUse::Claim, secs(12));
     assert_eq!(run(&mut host, 12), [(address(1), None)]);
     // It is not made again.
     host.on_advertisement(

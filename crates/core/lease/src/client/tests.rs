@@ -235,9 +235,9 @@ fn an_address_of_another_station_is_declined() {
     bench.ack();
     assert_eq!(bench.next(), Output::Probe(OURS.into()));
     let other = Ipv4Addr::new(10, 0, 0, 8);
-    let sighting = Sighting::Claim;
-    assert_eq!(bench.client.on_sighting(other, sighting, bench.now), None);
-    let said = bench.client.on_sighting(OURS.into(), sighting, bench.now);
+    let claim = AddressUse::Claim;
+    assert_eq!(bench.client.on_address_use(other, claim, bench.now), None);
+    let said = bench.client.on_address_use(OURS.into(), claim, bench.now);
     let Some(Output::Broadcast(declined)) = said else {
         panic!("{said:?}");
     };
@@ -422,17 +422,20 @@ fn an_address_in_use_is_declined_at_the_second_conflict_within_ten_seconds() {
     let mut bench = Bench::new();
     bench.bind();
     let ours = Ipv4Addr::from(OURS);
-    let (now, claim) = (bench.now, Sighting::Claim);
+    let (now, claim) = (bench.now, AddressUse::Claim);
     // The stack answers questions, and defends the address at the first claim.
     for (at, what) in [
-        (0, Sighting::Question),
-        (1, Sighting::Question),
+        (0, AddressUse::Probe),
+        (1, AddressUse::Probe),
         (2, claim),
         (20, claim),
     ] {
-        assert_eq!(bench.client.on_sighting(ours, what, now + secs(at)), None);
+        assert_eq!(
+            bench.client.on_address_use(ours, what, now + secs(at)),
+            None
+        );
     }
-    let said = bench.client.on_sighting(ours, claim, now + secs(25));
+    let said = bench.client.on_address_use(ours, claim, now + secs(25));
     let Some(Output::Broadcast(declined)) = said else {
         panic!("{said:?}");
     };

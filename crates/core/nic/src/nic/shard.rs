@@ -54,9 +54,9 @@ impl Crossing {
         let whole = || frame.gather(0..frame.len);
         match course {
             Course::Here => {}
-            Course::HereAndCopies(news) => {
-                if self.are_to_be_told(news, now) {
-                    self.send_copies(news, &whole(), frame.meta);
+            Course::HereAndCopies(update) => {
+                if self.are_to_be_told(update, now) {
+                    self.send_copies(update, &whole(), frame.meta);
                 }
             }
             Course::To(shard) => {

@@ -33,7 +33,7 @@ pub(super) struct Asking {
 
 /// Source of a hardware address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Learnt {
+pub(crate) enum LearnedFrom {
     /// An answer to our request: confirmed.
     Answer,
     /// A request or announcement of the station: usable, not confirmed.
@@ -56,17 +56,17 @@ pub(crate) enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) mac: MacAddr,
-    pub(crate) learnt: Learnt,
+    pub(crate) learnt: LearnedFrom,
     pub(crate) change: Change,
 }
 
 /// The claim did not replace the address of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotBelieved;
+pub(crate) struct ClaimIgnored;
 
 impl Known {
     /// Applies a claim, or leaves the hardware address unchanged.
-    pub(super) fn believe(&mut self, claim: Claim, now: Instant) -> Result<(), NotBelieved> {
+    pub(super) fn apply(&mut self, claim: Claim, now: Instant) -> Result<(), ClaimIgnored> {
         let Claim {
             mac,
             learnt,
@@ -78,19 +78,19 @@ impl Known {
             match change {
                 Change::Replaces => {}
                 Change::AfterLock if !is_locked => {}
-                Change::AfterLock => return Err(NotBelieved),
+                Change::AfterLock => return Err(ClaimIgnored),
                 Change::Doubts => {
                     self.until = self.until.min(now);
-                    return Err(NotBelieved);
+                    return Err(ClaimIgnored);
                 }
             }
         }
         let was_reachable = self.probe.is_none() && now <= self.until;
         match learnt {
-            Learnt::Answer => self.until = now + REACHABLE_TIME,
-            Learnt::Hearsay if is_other => self.until = now,
+            LearnedFrom::Answer => self.until = now + REACHABLE_TIME,
+            LearnedFrom::Hearsay if is_other => self.until = now,
             // The claim repeats the known address: it neither confirms nor changes the entry.
-            Learnt::Hearsay => return Ok(()),
+            LearnedFrom::Hearsay => return Ok(()),
         }
         if is_other || !was_reachable {
             self.changed = now;

@@ -25,7 +25,7 @@ fn solicit(last: u16, known: Option<MacAddr>) -> Option<NeighborAction<u32>> {
     })
 }
 
-fn claim(mac: MacAddr, learnt: Learnt) -> Claim {
+fn claim(mac: MacAddr, learnt: LearnedFrom) -> Claim {
     Claim {
         mac,
         learnt,
@@ -34,11 +34,11 @@ fn claim(mac: MacAddr, learnt: Learnt) -> Claim {
 }
 
 fn answer(mac: MacAddr) -> Claim {
-    claim(mac, Learnt::Answer)
+    claim(mac, LearnedFrom::Answer)
 }
 
 fn hearsay(mac: MacAddr) -> Claim {
-    claim(mac, Learnt::Hearsay)
+    claim(mac, LearnedFrom::Hearsay)
 }
 
 /// A table that has sent all broadcast requests for replies that are allowed at time 0.
@@ -157,15 +157,15 @@ fn arp_that_is_not_gratuitous_changes_no_entry_within_a_second_of_its_last_chang
     };
     assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.learn(ip(1), answer(MAC), at(500)), Ok(vec![11]));
-    for learnt in [Learnt::Answer, Learnt::Hearsay] {
+    for learnt in [LearnedFrom::Answer, LearnedFrom::Hearsay] {
         assert_eq!(
             cache.learn(ip(1), later(learnt), at(1500)),
-            Err(NotBelieved)
+            Err(ClaimIgnored)
         );
         assert_eq!(cache.peek(ip(1)), Some(MAC));
     }
     assert_eq!(
-        cache.learn(ip(1), later(Learnt::Answer), at(1501)),
+        cache.learn(ip(1), later(LearnedFrom::Answer), at(1501)),
         Ok(vec![])
     );
     assert_eq!(cache.peek(ip(1)), Some(OTHER));
@@ -181,11 +181,11 @@ fn an_advertisement_without_override_has_a_reachable_entry_asked_about_and_chang
     assert_eq!(cache.hold(ip(1), 11, OURS, at(0)), HoldOutcome::Waits);
     assert_eq!(cache.poll(at(0)), solicit(1, None));
     assert_eq!(cache.learn(ip(1), answer(MAC), at(0)), Ok(vec![11]));
-    assert_eq!(cache.learn(ip(1), doubt, at(10)), Err(NotBelieved));
+    assert_eq!(cache.learn(ip(1), doubt, at(10)), Err(ClaimIgnored));
     assert_eq!(cache.lookup(ip(1), OURS, at(11)), Some(MAC));
     assert_eq!(cache.poll(at(11)), solicit(1, Some(MAC)));
     // A stale entry does not change: the probe continues.
-    assert_eq!(cache.learn(ip(1), doubt, at(20)), Err(NotBelieved));
+    assert_eq!(cache.learn(ip(1), doubt, at(20)), Err(ClaimIgnored));
     assert_eq!(cache.poll(at(1011)), solicit(1, Some(MAC)));
 }
 

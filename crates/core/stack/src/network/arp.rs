@@ -8,7 +8,7 @@ use wire::{ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant,
 
 use super::Network;
 use crate::drops::DropReason;
-use crate::neighbor::{Change, Claim, Learnt};
+use crate::neighbor::{Change, Claim, LearnedFrom};
 
 impl Network {
     /// Replies to requests for local addresses, and learns from requests, replies and announcements. Another shard replies to a
@@ -105,8 +105,8 @@ impl Network {
         let claim = Claim {
             mac: sender_mac,
             learnt: match is_answer {
-                true => Learnt::Answer,
-                false => Learnt::Hearsay,
+                true => LearnedFrom::Answer,
+                false => LearnedFrom::Hearsay,
             },
             change: match is_gratuitous || is_question && for_us {
                 true => Change::Replaces,

@@ -7,7 +7,7 @@ use wire::{Instant, MacAddr, NeighborAdvertisement, NeighborSolicitation};
 
 use super::Network;
 use crate::drops::DropReason;
-use crate::neighbor::{Change, Claim, Learnt};
+use crate::neighbor::{Change, Claim, LearnedFrom};
 use crate::route::is_unicast;
 
 impl Network {
@@ -70,7 +70,7 @@ impl Network {
         if source_mac.is_some() {
             let claim = Claim {
                 mac: to,
-                learnt: Learnt::Hearsay,
+                learnt: LearnedFrom::Hearsay,
                 change: Change::Replaces,
             };
             let waited = self.neighbors.expect(peer.into(), claim, now);
@@ -117,8 +117,8 @@ impl Network {
         let claim = Claim {
             mac,
             learnt: match solicited {
-                true => Learnt::Answer,
-                false => Learnt::Hearsay,
+                true => LearnedFrom::Answer,
+                false => LearnedFrom::Hearsay,
             },
             change: match overrides {
                 true => Change::Replaces,

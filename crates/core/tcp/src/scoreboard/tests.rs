@@ -64,7 +64,7 @@ fn sack(board: &mut Scoreboard, start: u64, end: u64) -> Delivered {
 }
 
 fn judge(board: &mut Scoreboard, latest: Sending, window: Duration, now: Instant) -> Losses {
-    board.detect_lost(Judge {
+    board.detect_lost(LossCriteria {
         latest,
         window,
         now,

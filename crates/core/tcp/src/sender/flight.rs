@@ -10,10 +10,10 @@ use super::send_queue::SendRange;
 use super::space::SendSpace;
 use super::timers::InFlight;
 use crate::options::TimestampClock;
-use crate::rack::{DUP_THRESHOLD, Patience, Rack};
+use crate::rack::{DUP_THRESHOLD, Rack, ReorderingWindow};
 use crate::rtt::RttEstimator;
 use crate::scoreboard::delivered::Delivered;
-use crate::scoreboard::{Judge, Losses, Scoreboard};
+use crate::scoreboard::{LossCriteria, Losses, Scoreboard};
 use crate::seqnum::SeqNum;
 
 /// Most packets that may overtake one (linux `tcp_max_reordering`).
@@ -242,7 +242,7 @@ impl Flight {
             return Detected::default();
         };
         let window = self.rack.rtt() + self.reordering_window(phase);
-        let losses = self.board.detect_lost(Judge {
+        let losses = self.board.detect_lost(LossCriteria {
             latest,
             window,
             now,
@@ -255,12 +255,12 @@ impl Flight {
 
     /// Returns how long a hole may still be reordering.
     fn reordering_window(&self, phase: Phase) -> Duration {
-        let patience = match phase {
-            Phase::Recovery | Phase::Loss => Patience::None,
-            _ if self.board.sacked_packets() >= DUP_THRESHOLD => Patience::None,
-            _ => Patience::Some,
+        let unseen = match phase {
+            Phase::Recovery | Phase::Loss => ReorderingWindow::Closed,
+            _ if self.board.sacked_packets() >= DUP_THRESHOLD => ReorderingWindow::Closed,
+            _ => ReorderingWindow::Open,
         };
-        self.rack.reordering_window(&self.rtt, patience)
+        self.rack.reordering_window(&self.rtt, unseen)
     }
 
     /// Marks what a timeout makes lost: the first packet, and with RACK whatever else had time to arrive.
@@ -268,10 +268,13 @@ impl Flight {
         if self.board.head_sacked() {
             self.board.forget_sacks();
         }
-        let patience = self.rack.rtt() + self.rack.reordering_window(&self.rtt, Patience::None);
+        let window = self.rack.rtt()
+            + self
+                .rack
+                .reordering_window(&self.rtt, ReorderingWindow::Closed);
         let by_rack = self.rack.latest().is_some();
         self.board
-            .mark_lost_where(|sent_at, _| !by_rack || sent_at + patience <= now);
+            .mark_lost_where(|sent_at, _| !by_rack || sent_at + window <= now);
         self.board.mark_head_timed_out();
         self.duplicates = 0;
     }

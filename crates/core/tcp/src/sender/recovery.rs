@@ -153,7 +153,7 @@ impl NewLoss {
 /// A reduction that is taken back.
 #[derive(Debug, Default)]
 #[must_use]
-pub(super) struct Undone {
+pub(super) struct UndoneReduction {
     /// The congestion control's state before it, if there is one to go back to.
     pub(super) prior: Option<Prior>,
     /// Its losses were inferred from what arrived: the path reorders.
@@ -167,17 +167,17 @@ pub(super) enum EpisodeVerdict {
     /// It goes on, or there is none: losses are to be looked for.
     GoesOn,
     /// An episode that is over was needless; losses are to be looked for.
-    EarlierNeedless(Undone),
+    EarlierNeedless(UndoneReduction),
     /// Everything is acknowledged that was sent before the timeout; losses are to be looked for.
     LossOver,
     /// The reduction for a mark is over; losses are to be looked for.
     CwrOver,
     /// Everything is acknowledged that was sent before the repair; it was needless if there is something to undo.
-    RecoveryOver(Option<Undone>),
+    RecoveryOver(Option<UndoneReduction>),
     /// Nothing had been lost: this ACK is dealt with.
-    RecoveryNeedless(Undone),
+    RecoveryNeedless(UndoneReduction),
     /// Nothing had been lost when the timer ran out: this ACK is dealt with.
-    TimeoutNeedless(Undone),
+    TimeoutNeedless(UndoneReduction),
 }
 
 /// What happens to the congestion window.
@@ -577,9 +577,9 @@ impl Recovery {
         self.episode.as_deref_mut()?.undo.as_mut()
     }
 
-    fn take_undo(&mut self) -> Undone {
+    fn take_undo(&mut self) -> UndoneReduction {
         let undo = self.episode.take().and_then(|episode| episode.undo);
-        undo.map_or_else(Undone::default, |undo| Undone {
+        undo.map_or_else(UndoneReduction::default, |undo| UndoneReduction {
             prior: undo.prior,
             inferred: undo.inferred,
         })

@@ -9,8 +9,8 @@ use super::event::AckEvent;
 use super::flight::Detected;
 use super::prr::{CatchUp, PrrInput};
 use super::recovery::{
-    EpisodeStart, EpisodeVerdict, Evidence, NewLoss, Phase, Remaining, TimeoutVerdict, Undone,
-    WindowReaction,
+    EpisodeStart, EpisodeVerdict, Evidence, NewLoss, Phase, Remaining, TimeoutVerdict,
+    UndoneReduction, WindowReaction,
 };
 use crate::congestion::Acked;
 use crate::context::Context;
@@ -139,7 +139,7 @@ impl<P: Payload> Sender<P> {
 
     fn finish_recovery(
         &mut self,
-        undone: Option<Undone>,
+        undone: Option<UndoneReduction>,
         event: &AckEvent,
         acked: &Acked,
         cx: &Context<'_>,
@@ -240,7 +240,7 @@ impl<P: Payload> Sender<P> {
     }
 
     /// Takes a reduction back.
-    fn undo(&mut self, undone: Undone) {
+    fn undo(&mut self, undone: UndoneReduction) {
         self.flight.board.unmark_lost();
         self.counters.undone = self.counters.undone.saturating_add(1);
         if let Some(prior) = undone.prior {

@@ -36,7 +36,7 @@ pub struct TimeWait {
 
 /// Fields of a connection that TIME-WAIT keeps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Remains {
+pub(crate) struct TimeWaitFields {
     /// The peer's FIN, or something before it, is not acknowledged yet.
     pub(crate) ack_due: bool,
     pub(crate) snd_nxt: SeqNum,
@@ -49,8 +49,8 @@ pub(crate) struct Remains {
 }
 
 impl TimeWait {
-    pub(crate) fn new(remains: Remains, duration: Duration, now: Instant) -> TimeWait {
-        let Remains {
+    pub(crate) fn new(fields: TimeWaitFields, duration: Duration, now: Instant) -> TimeWait {
+        let TimeWaitFields {
             ack_due,
             snd_nxt,
             rcv_nxt,
@@ -58,7 +58,7 @@ impl TimeWait {
             ts_recent,
             clock,
             ecn,
-        } = remains;
+        } = fields;
         TimeWait {
             snd_nxt,
             rcv_nxt,

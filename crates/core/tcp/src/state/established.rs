@@ -20,7 +20,7 @@ use crate::segment::{Control, Segment};
 use crate::segment_drop::SegmentDrop;
 use crate::sender::{AckKind, Established, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
-use crate::state::closing::Remains;
+use crate::state::closing::TimeWaitFields;
 use crate::state::opening::Opening;
 use crate::state::syn::Handshake;
 use crate::state_kind::StateKind;
@@ -42,7 +42,7 @@ pub(crate) struct Synchronized<P> {
     reader_gone: bool,
     /// When a closed connection stops waiting for the peer's FIN.
     linger: Option<Instant>,
-    pub(crate) tally: Tally,
+    pub(crate) counters: SegmentCounters,
     /// When payload last arrived.
     last_data_recv: Instant,
     /// The rest of the handshake, if the peer's SYN opened the connection (RFC 7413).
@@ -51,7 +51,7 @@ pub(crate) struct Synchronized<P> {
 
 /// Counters of incoming segments for [`Info`].
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
+pub(crate) struct SegmentCounters {
     bytes_received: u64,
     data_segs_in: u64,
     out_of_order_in: u64,
@@ -117,7 +117,7 @@ impl<P: Payload> Synchronized<P> {
             accurate,
             reader_gone: false,
             linger: None,
-            tally: Tally::default(),
+            counters: SegmentCounters::default(),
             last_data_recv: now,
             opening: None,
         };
@@ -192,8 +192,8 @@ impl<P: Payload> Synchronized<P> {
         self.opening = Some(Box::new(opening));
         let len = syn.payload.len();
         let accepted = self.receiver.accept_early(syn, queue);
-        self.tally.bytes_received += accepted.delivered as u64;
-        self.tally.data_segs_in += u64::from(len > 0);
+        self.counters.bytes_received += accepted.delivered as u64;
+        self.counters.data_segs_in += u64::from(len > 0);
         accepted.drop
     }
 
@@ -223,7 +223,7 @@ impl<P: Payload> Synchronized<P> {
             (Some(recent), Some(ts))
                 if segment.control != Control::Rst && recent.rejects(ts.value, now) =>
             {
-                self.tally.paws_rejected += 1;
+                self.counters.paws_rejected += 1;
                 self.note_old(segment);
                 Err(self.answer(SegmentDrop::Paws, segment, now))
             }
@@ -337,15 +337,15 @@ impl<P: Payload> Synchronized<P> {
         }
         let held = self.receiver.out_of_order();
         let accepted = self.receiver.accept(segment, queue, now);
-        self.tally.bytes_received += accepted.delivered as u64;
-        self.tally.data_segs_in += u64::from(len > 0);
+        self.counters.bytes_received += accepted.delivered as u64;
+        self.counters.data_segs_in += u64::from(len > 0);
         if accepted.drop == Some(SegmentDrop::Duplicate) {
             self.note_duplicate(seq);
         }
         if len > 0 {
             self.last_data_recv = now;
         }
-        self.tally.out_of_order_in += u64::from(self.receiver.out_of_order() > held);
+        self.counters.out_of_order_in += u64::from(self.receiver.out_of_order() > held);
         Ok(accepted)
     }
 
@@ -400,7 +400,7 @@ impl<P: Payload> Synchronized<P> {
         if !self.replies.allow_challenge(now) {
             return drop_silently(SegmentDrop::ChallengeAckLimited);
         }
-        self.tally.challenge_acks += 1;
+        self.counters.challenge_acks += 1;
         self.receiver.ack.request();
         (Disposition::answered(reason), Next::Stay)
     }
@@ -429,14 +429,14 @@ impl<P: Payload> Synchronized<P> {
     }
 
     /// Returns what TIME-WAIT keeps.
-    pub(crate) fn remains(&mut self, queue: &RecvQueue<P>) -> Remains {
+    pub(crate) fn time_wait_fields(&mut self, queue: &RecvQueue<P>) -> TimeWaitFields {
         let ack_due = self.receiver.ack.is_pending();
         let at = AnnouncedAt {
             now: Instant::ZERO,
             ts_value: 0,
         };
         let announcement = self.receiver.announce(queue, at, 0);
-        Remains {
+        TimeWaitFields {
             ack_due,
             snd_nxt: self.sender.snd_nxt(),
             rcv_nxt: announcement.ack,
@@ -454,13 +454,13 @@ impl<P: Payload> Synchronized<P> {
     }
 
     pub(crate) fn info(&self, info: &mut Info) {
-        let Tally {
+        let SegmentCounters {
             bytes_received,
             data_segs_in,
             out_of_order_in,
             challenge_acks,
             paws_rejected,
-        } = self.tally;
+        } = self.counters;
         info.timestamps = self.negotiated.timestamps;
         info.sack = self.negotiated.sack;
         info.ecn = self.negotiated.ecn != EcnMode::Off;

@@ -25,9 +25,9 @@ impl<W: Waiter> Posix<W> {
         let Some(end) = self.lock().pipe_end(fd)? else {
             return self.recv(fd, args, 0).map_err(of_any_file);
         };
-        let patience = self.lock().patience(fd)?;
-        let limit = limit_of(patience, None, 0);
-        let n = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
+        let wait_settings = self.lock().wait_settings(fd)?;
+        let limit = limit_of(wait_settings, None, 0);
+        let n = self.wait_for(limit, &[(fd, wait_settings.serial)], |table, _| {
             end.read(table, args.host)
         })?;
         Ok(Received {
@@ -48,10 +48,10 @@ impl<W: Waiter> Posix<W> {
         let Some(end) = self.lock().pipe_end(fd)? else {
             return self.send(fd, SendArgs::new(bytes), 0).map_err(of_any_file);
         };
-        let patience = self.lock().patience(fd)?;
-        let limit = limit_of(patience, None, 0);
+        let wait_settings = self.lock().wait_settings(fd)?;
+        let limit = limit_of(wait_settings, None, 0);
         let mut written = 0;
-        let outcome = self.wait_for(limit, &[(fd, patience.serial)], |table, _| {
+        let outcome = self.wait_for(limit, &[(fd, wait_settings.serial)], |table, _| {
             let rest = bytes.get(written..).unwrap_or_default();
             written += end.write(table, rest)?;
             match written < bytes.len() {

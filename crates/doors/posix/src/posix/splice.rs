@@ -5,7 +5,7 @@ use runtime::WaitLimit;
 
 use super::{Posix, limit_of};
 use crate::abi::MAX_RW_COUNT;
-use crate::table::{Patience, PipeEnd, RecvArgs, SendArgs, Table};
+use crate::table::{PipeEnd, RecvArgs, SendArgs, Table, WaitSettings};
 use crate::waiter::Waiter;
 
 /// Flags of splice.
@@ -106,7 +106,11 @@ impl<W: Waiter> Posix<W> {
         let (way, source, target) = {
             let table = self.lock();
             let way = Way::new(&table, &args)?;
-            (way, table.patience(args.from)?, table.patience(args.to)?)
+            (
+                way,
+                table.wait_settings(args.from)?,
+                table.wait_settings(args.to)?,
+            )
         };
         let never = args.flags & flag::NONBLOCK != 0;
         let mut pair = Pair {
@@ -141,8 +145,8 @@ impl<W: Waiter> Posix<W> {
     }
 }
 
-fn pipe_limit(patience: Patience, never: bool) -> WaitLimit {
-    match never || patience.nonblocking {
+fn pipe_limit(wait_settings: WaitSettings, never: bool) -> WaitLimit {
+    match never || wait_settings.nonblocking {
         true => WaitLimit::Never,
         false => WaitLimit::Forever,
     }

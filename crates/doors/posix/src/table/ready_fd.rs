@@ -25,7 +25,7 @@ struct ReadyFd {
 impl ReadyFd {
     /// Returns whether the epoll has events; `None` if it is closed.
     fn has_events(&self, table: &Table) -> Option<bool> {
-        let open = table.patience(self.epfd).ok()?;
+        let open = table.wait_settings(self.epfd).ok()?;
         let events = table.poll_events(self.epfd).ok()?;
         (open.serial == self.serial).then_some(events & ev::IN != 0)
     }
@@ -72,7 +72,7 @@ impl Table {
     /// # Errors
     /// EBADF; EINVAL: not an epoll; EMFILE.
     pub(crate) fn ready_fd(&mut self, epfd: i32) -> Result<OwnedFd, Errno> {
-        let serial = self.patience(epfd)?.serial;
+        let serial = self.wait_settings(epfd)?.serial;
         if !self.is_epoll_fd(epfd)? {
             return Err(Errno::EINVAL);
         }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::common::frames::{Frame, checked, payload};
 use crate::common::{take_rx, up};
-use gve::{ChecksumState, Knobs, RxOutcome, WireFeatures};
+use gve::{ChecksumState, Faults, RxOutcome, WireFeatures};
 use gve_driver::{QueueOptions, RxPacket, Tso, TxRequest};
 use proptest::prelude::*;
 
@@ -40,11 +40,11 @@ enum Event {
     Frame(Frame),
     SuperPacket(Frame, u16),
     Read,
-    Knobs(Knobs),
+    Faults(Faults),
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let knobs = (0..300u16, 0..5u32, 0..250u16).prop_map(|(linear_bytes, every, kept)| Knobs {
+    let faults = (0..300u16, 0..5u32, 0..250u16).prop_map(|(linear_bytes, every, kept)| Faults {
         linear_bytes,
         unsplit_every: NonZeroU32::new(every),
         rx_buffers_kept: kept,
@@ -53,7 +53,7 @@ fn event() -> impl Strategy<Value = Event> {
         6 => frame(8800).prop_map(Event::Frame),
         3 => (frame(60_000), 500..9000u16).prop_map(|(frame, size)| Event::SuperPacket(frame, size)),
         3 => Just(Event::Read),
-        1 => knobs.prop_map(Event::Knobs),
+        1 => faults.prop_map(Event::Faults),
     ]
 }
 
@@ -93,10 +93,10 @@ proptest! {
                     expected.extend_from_slice(&frame.payload);
                 }
                 Event::Read => got.extend(take_rx(&mut bench, &mut driver, 0)),
-                Event::Knobs(knobs) => bench.set_knobs(knobs),
+                Event::Faults(faults) => bench.set_faults(faults),
             }
         }
-        bench.set_knobs(Knobs::default());
+        bench.set_faults(Faults::default());
         for _ in 0..300 {
             bench.poll();
             got.extend(take_rx(&mut bench, &mut driver, 0));

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::common::frames::{Frame, checked, payload};
 use crate::common::{Bench, take_all_rx, take_rx, up, up_default};
-use gve::{ChecksumState, DropReason, Knobs, Offload, RxOutcome};
+use gve::{ChecksumState, DropReason, Faults, Offload, RxOutcome};
 use gve_defs::desc_dqo::{
     RX_CSUM_IP_ERR, RX_CSUM_L4_ERR, RX_HEADER_BUFFER_OVERFLOW, RX_IPV6_EX, RX_L3_L4_PROCESSED,
     l3_type, l4_type,
@@ -424,11 +424,11 @@ fn segments_are_no_longer_than_the_largest_mtu() {
 }
 
 #[test]
-fn the_knob_linear_bytes_leaves_payload_bytes_in_the_header_buffer() {
+fn the_fault_linear_bytes_leaves_payload_bytes_in_the_header_buffer() {
     let (mut bench, mut driver) = up_default();
-    bench.set_knobs(Knobs {
+    bench.set_faults(Faults {
         linear_bytes: 64,
-        ..Knobs::default()
+        ..Faults::default()
     });
     for len in [0, 10, 64, 65, 1448] {
         let frame = Frame::tcp4(len);
@@ -437,20 +437,20 @@ fn the_knob_linear_bytes_leaves_payload_bytes_in_the_header_buffer() {
         assert_eq!(packet.header.len(), frame.header_len() + linear);
         assert_eq!(packet.data, frame.payload[linear..]);
     }
-    bench.set_knobs(Knobs {
+    bench.set_faults(Faults {
         linear_bytes: u16::MAX,
-        ..Knobs::default()
+        ..Faults::default()
     });
     let packet = receive_one(&mut bench, &mut driver, &Frame::tcp4(1448).bytes());
     assert_eq!(packet.header.len(), 256);
 }
 
 #[test]
-fn the_knob_unsplit_every_leaves_every_kth_packet_unsplit() {
+fn the_fault_unsplit_every_leaves_every_kth_packet_unsplit() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
-    bench.set_knobs(Knobs {
+    bench.set_faults(Faults {
         unsplit_every: NonZeroU32::new(3),
-        ..Knobs::default()
+        ..Faults::default()
     });
     let frame = Frame::tcp4(100).bytes();
     let split: Vec<_> = (0..9)
@@ -461,18 +461,18 @@ fn the_knob_unsplit_every_leaves_every_kth_packet_unsplit() {
 }
 
 #[test]
-fn the_knob_rx_buffers_kept_leaves_buffers_unfilled() {
+fn the_fault_rx_buffers_kept_leaves_buffers_unfilled() {
     let (mut bench, mut driver) = one_queue(QueueOptions::default());
     // 255 buffers are posted; the last doorbell was for 224.
-    bench.set_knobs(Knobs {
+    bench.set_faults(Faults {
         rx_buffers_kept: 220,
-        ..Knobs::default()
+        ..Faults::default()
     });
     let frame = Frame::tcp4(100).bytes();
     let received: Vec<_> = (0..6).map(|_| bench.receive_plain(&frame)).collect();
     assert_eq!(received[..4], [RxOutcome::Delivered; 4]);
     assert_eq!(received[4..], [RxOutcome::Held; 2]);
-    bench.set_knobs(Knobs::default());
+    bench.set_faults(Faults::default());
     assert_eq!(bench.receive_plain(&frame), RxOutcome::Delivered);
     assert_eq!(take_rx(&mut bench, &mut driver, 0).len(), 7);
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use gve::{Knobs, LinkState};
+use gve::{Faults, LinkState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 
@@ -60,12 +60,12 @@ impl std::str::FromStr for ControlCommand {
 }
 
 impl ControlCommand {
-    /// Applies the command to `knobs`, if it sets one.
-    pub fn turn(self, knobs: &mut Knobs) {
+    /// Applies the command to `faults`, if it sets one.
+    pub fn apply_to(self, faults: &mut Faults) {
         match self {
-            Self::Linear(bytes) => knobs.linear_bytes = bytes,
-            Self::UnsplitEvery(packets) => knobs.unsplit_every = packets,
-            Self::KeepBuffers(buffers) => knobs.rx_buffers_kept = buffers,
+            Self::Linear(bytes) => faults.linear_bytes = bytes,
+            Self::UnsplitEvery(packets) => faults.unsplit_every = packets,
+            Self::KeepBuffers(buffers) => faults.rx_buffers_kept = buffers,
             Self::Reset | Self::Link(_) | Self::Stats | Self::Quit => {}
         }
     }
@@ -185,12 +185,12 @@ mod tests {
 
     #[test]
     fn a_command_changes_only_its_knob() {
-        let mut knobs = Knobs::default();
-        ControlCommand::Linear(8).turn(&mut knobs);
-        ControlCommand::UnsplitEvery(NonZeroU32::new(5)).turn(&mut knobs);
-        ControlCommand::Reset.turn(&mut knobs);
-        assert_eq!(knobs.linear_bytes, 8);
-        assert_eq!(knobs.unsplit_every, NonZeroU32::new(5));
-        assert_eq!(knobs.rx_buffers_kept, 0);
+        let mut faults = Faults::default();
+        ControlCommand::Linear(8).apply_to(&mut faults);
+        ControlCommand::UnsplitEvery(NonZeroU32::new(5)).apply_to(&mut faults);
+        ControlCommand::Reset.apply_to(&mut faults);
+        assert_eq!(faults.linear_bytes, 8);
+        assert_eq!(faults.unsplit_every, NonZeroU32::new(5));
+        assert_eq!(faults.rx_buffers_kept, 0);
     }
 }

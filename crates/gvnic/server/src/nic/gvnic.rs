@@ -5,7 +5,7 @@ use std::time::Instant as Clock;
 
 use anyhow::Context;
 use gve::{
-    BadAddress, Config, Env, GuestAddr, GuestMemory, Gve, IrqSink, Knobs, LinkState, RxOutcome,
+    BadAddress, Config, Env, Faults, GuestAddr, GuestMemory, Gve, IrqSink, LinkState, RxOutcome,
 };
 use gve_defs::pci;
 use rustix::io::Errno;
@@ -77,7 +77,7 @@ impl Gvnic {
             pending: pci::MSIX_PBA_OFFSET,
         };
         let mut gve = Gve::new(config)?;
-        gve.set_knobs(plan.knobs);
+        gve.set_faults(plan.faults);
         Ok(Self {
             gve,
             config: PciConfig::new(identity, [BAR_BYTES, BAR_BYTES, BAR_BYTES, 0, 0, 0], msix),
@@ -99,8 +99,8 @@ impl Gvnic {
         &self.wire
     }
 
-    pub fn set_knobs(&mut self, knobs: Knobs) {
-        self.gve.set_knobs(knobs);
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.gve.set_faults(faults);
     }
 
     /// Plugs the cable in or out, with effect from the end of the round.

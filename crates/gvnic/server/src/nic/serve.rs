@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
-use gve::Knobs;
+use gve::Faults;
 use nic::WireHello;
 use peer_socket::ListenError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -61,7 +61,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         gvnic,
         signals,
         control: plan.control.then(Control::new),
-        knobs: plan.knobs,
+        faults: plan.faults,
         start: Clock::now(),
         accept_after: None,
         over: false,
@@ -126,7 +126,7 @@ struct Service<'a> {
     gvnic: Gvnic,
     signals: Signals,
     control: Option<Control>,
-    knobs: Knobs,
+    faults: Faults,
     start: Clock,
     /// After a failed accept: time of the next attempt.
     accept_after: Option<Clock>,
@@ -316,8 +316,8 @@ impl Service<'_> {
             ControlCommand::Linear(_)
             | ControlCommand::UnsplitEvery(_)
             | ControlCommand::KeepBuffers(_) => {
-                command.turn(&mut self.knobs);
-                self.gvnic.set_knobs(self.knobs);
+                command.apply_to(&mut self.faults);
+                self.gvnic.set_faults(self.faults);
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use gve::{Knobs, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
+use gve::{Faults, MAX_MTU, MAX_QUEUE_PAIRS, MIN_MTU};
 use nic::Impairment;
 use rustix::rand::{GetRandomFlags, getrandom};
 use wire::MacAddr;
@@ -38,7 +38,7 @@ pub struct GvnicPlan {
     /// Capture file.
     pub capture: Option<PathBuf>,
     /// Faults to inject.
-    pub knobs: Knobs,
+    pub faults: Faults,
     /// Number of delivered frames after which a reset is requested from the driver, for tests.
     pub reset_every: Option<NonZeroU32>,
     /// End when the first virtual machine disconnects.
@@ -127,10 +127,10 @@ impl GvnicPlan {
             max_mtu,
             impairment: parse_impairment(&impair)?,
             capture,
-            knobs: Knobs {
+            faults: Faults {
                 linear_bytes: linear,
                 unsplit_every: NonZeroU32::new(unsplit_every),
-                ..Knobs::default()
+                ..Faults::default()
             },
             reset_every: NonZeroU32::new(reset_every),
             once,

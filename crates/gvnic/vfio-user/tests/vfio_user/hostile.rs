@@ -13,17 +13,17 @@ use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, ftruncate,
     memfd_create,
 };
-use vfio_user::{Breach, Command, Disconnect, DmaError, Event, MapError, Session};
+use vfio_user::{Command, Disconnect, DmaError, Event, MapError, ProtocolViolation, Session};
 
 const MAP_RW: u32 = 3;
 const ASSIGN: u32 = 0x24;
 
-/// Returns the breach for which the client was disconnected.
+/// Returns the violation for which the client was disconnected.
 #[track_caller]
-fn last_breach(bench: &mut Bench) -> Breach {
+fn last_violation(bench: &mut Bench) -> ProtocolViolation {
     let events = bench.turn();
     match events.into_iter().next() {
-        Some(Event::Left(Disconnect::Breach(breach))) => breach,
+        Some(Event::Left(Disconnect::ProtocolViolation(violation))) => violation,
         other => panic!("{other:?}"),
     }
 }
@@ -33,10 +33,10 @@ fn messages_before_the_version_and_a_second_version_are_breaches() {
     let mut bench = Bench::new();
     let mut client = bench.connect();
     client.send(GET_INFO, 0, &[0; 16], &[]);
-    let breach = last_breach(&mut bench);
+    let violation = last_violation(&mut bench);
     assert_eq!(
-        breach,
-        Breach::Order {
+        violation,
+        ProtocolViolation::Order {
             command: Command::GET_INFO
         }
     );
@@ -45,10 +45,10 @@ fn messages_before_the_version_and_a_second_version_are_breaches() {
 
     let mut client = bench.client();
     client.send(VERSION, 0, &version_body(), &[]);
-    let breach = last_breach(&mut bench);
+    let violation = last_violation(&mut bench);
     assert_eq!(
-        breach,
-        Breach::Order {
+        violation,
+        ProtocolViolation::Order {
             command: Command::VERSION
         }
     );
@@ -63,20 +63,23 @@ fn another_major_version_and_a_posted_version_are_refused() {
     let mut client = bench.connect();
     client.send(VERSION, 0, &[1, 0, 0, 0], &[]);
     assert_eq!(
-        last_breach(&mut bench),
-        Breach::Version { major: 1, minor: 0 }
+        last_violation(&mut bench),
+        ProtocolViolation::Version { major: 1, minor: 0 }
     );
     let mut client = bench.connect();
     client.send(VERSION, POSTED, &version_body(), &[]);
     assert_eq!(
-        last_breach(&mut bench),
-        Breach::Order {
+        last_violation(&mut bench),
+        ProtocolViolation::Order {
             command: Command::VERSION
         }
     );
     let mut client = bench.connect();
     client.send(VERSION, 0, &[0, 0, 0, 0, b'{'], &[]);
-    assert!(matches!(last_breach(&mut bench), Breach::Version { .. }));
+    assert!(matches!(
+        last_violation(&mut bench),
+        ProtocolViolation::Version { .. }
+    ));
     // The JSON may be missing: the server does not need it.
     let mut client = bench.connect();
     client.send(VERSION, 0, &[0; 4], &[]);
@@ -91,7 +94,7 @@ fn an_invalid_message_size_disconnects_the_client() {
         let mut bytes = message(1, GET_INFO, 0, &[]);
         bytes[4..8].copy_from_slice(&size.to_le_bytes());
         client.send_raw(&bytes, &[]);
-        assert_eq!(last_breach(&mut bench), Breach::Size { size });
+        assert_eq!(last_violation(&mut bench), ProtocolViolation::Size { size });
     }
 }
 
@@ -100,7 +103,10 @@ fn a_reply_without_a_request_disconnects_the_client() {
     let mut bench = Bench::new();
     let mut client = bench.client();
     client.send(REGION_READ, 1, &[], &[]);
-    assert_eq!(last_breach(&mut bench), Breach::NoRequest { flags: 1 });
+    assert_eq!(
+        last_violation(&mut bench),
+        ProtocolViolation::NoRequest { flags: 1 }
+    );
 }
 
 #[test]

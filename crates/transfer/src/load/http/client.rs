@@ -263,7 +263,7 @@ fn step(
             let request = joined.and_then(|url| origin.redirected(url));
             let request = request.map_err(|source| LoadError::Redirect {
                 from: way.request.url().to_string(),
-                to: super::secret::shown(place),
+                to: crate::load::shown::shown(place),
                 source,
             });
             request.map(Step::Elsewhere)

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::url::UrlError;
+use crate::load::url::UrlError;
 
 /// Longest file that is read.
 const MAX_BYTES: u64 = 1 << 20;

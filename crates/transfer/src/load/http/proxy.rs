@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::secret::shown;
-use super::url::{Url, UrlError};
+use crate::load::shown::shown;
+use crate::load::url::{Url, UrlError};
 
 /// The URL of a proxy, or why it cannot be asked, which does no harm to hosts that need no proxy.
 type Named = Result<Url, UrlError>;

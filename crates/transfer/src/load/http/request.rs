@@ -4,10 +4,10 @@ use std::fmt;
 use std::time::SystemTime;
 
 use super::proxy::Proxy;
-use super::sigv4::{S3Credentials, Signed, encoded_bytes};
-use super::url::{Url, UrlError};
+use super::sigv4::{S3Credentials, Signed};
 use crate::load::base64;
 use crate::load::tls::TlsClient;
+use crate::load::url::{Url, UrlError, encoded_bytes};
 use crate::parallel::Piece;
 
 /// Fields that the loader sets; a request with two of them would be invalid or ambiguous.

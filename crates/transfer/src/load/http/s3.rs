@@ -2,9 +2,9 @@
 
 use super::profile::Profile;
 use super::request::HttpRequest;
-use super::secret::shown;
-use super::sigv4::{S3Credentials, encoded_bytes, region};
-use super::url::{Url, UrlError};
+use super::sigv4::{S3Credentials, region};
+use crate::load::shown::shown;
+use crate::load::url::{Url, UrlError, encoded_bytes};
 
 /// The scheme of an object.
 const SCHEME: &str = "s3://";

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use ring::{digest, hmac};
 
 use super::profile::Profile;
-use super::url::{Url, decoded_bytes};
+use crate::load::url::{Url, decoded_bytes, encoded_bytes};
 
 /// SHA-256 of an empty body.
 const EMPTY_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -199,19 +199,6 @@ fn canonical_request(
 /// Returns a part of a URL as [`encoded_bytes`]. Characters that are percent-encoded already stay so.
 fn encoded(text: &str, kept: &str) -> String {
     encoded_bytes(&decoded_bytes(text), kept)
-}
-
-/// Returns text with all bytes percent-encoded but letters, digits, `-._~` and those in `kept`.
-pub(crate) fn encoded_bytes(bytes: &[u8], kept: &str) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-        match is_plain || kept.as_bytes().contains(&byte) {
-            true => out.push(char::from(byte)),
-            false => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 /// Returns a time since 1970 as `YYYYMMDDTHHMMSSZ` (ISO 8601, basic format).

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::load::http::secret::shown;
-use crate::load::http::{UrlError, encoded_bytes, url as url_parts};
+use crate::load::shown::shown;
+use crate::load::url::{self as url_parts, UrlError, encoded_bytes};
 
 /// The registered port.
 const NBD_PORT: u16 = 10_809;

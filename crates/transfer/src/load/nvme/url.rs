@@ -7,8 +7,8 @@ use nvme::pdu::Digests;
 use nvme::{DISCOVERY_NQN, MAX_NQN_BYTES, PORT};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::load::http::secret::shown;
-use crate::load::http::{UrlError, encoded_bytes, url as url_parts};
+use crate::load::shown::shown;
+use crate::load::url::{self as url_parts, UrlError, encoded_bytes};
 
 /// Where nvme-cli keeps the name of this host and its identifier.
 const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";

@@ -12,10 +12,10 @@ use super::limits::{CheckpointLimit, MAX_FILES, MAX_TENSORS};
 use super::{CheckpointError, FIRST_BYTES, header};
 use crate::load::dial::GoOn;
 use crate::load::error::LoadError;
-use crate::load::http::url::decoded_bytes;
 use crate::load::http::{Client, HttpFile, HttpRequest};
 use crate::load::loader::Loader;
 use crate::load::source::Source;
+use crate::load::url::decoded_bytes;
 use crate::parallel::Cause;
 
 /// Longest index: those of the largest checkpoints have a few megabytes.

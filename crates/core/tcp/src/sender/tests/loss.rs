@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::harness::{Bench, Setup, sent};
-use crate::rack::Patience;
+use crate::rack::ReorderingWindow;
 use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
 
@@ -69,7 +69,7 @@ fn a_dsack_widens_the_reordering_window() {
             .sender
             .flight
             .rack
-            .reordering_window(&bench.sender.flight.rtt, Patience::Some)
+            .reordering_window(&bench.sender.flight.rtt, ReorderingWindow::Open)
     };
     assert_eq!(window(&bench), Duration::from_millis(25));
     let _ = bench.sacked(1000, &[(0, 1000)]);

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use gve::{
-    Backend, BadAddress, ChecksumState, Config, Env, GuestAddr, GuestMemory, Gve, IrqSink, Knobs,
+    Backend, BadAddress, ChecksumState, Config, Env, Faults, GuestAddr, GuestMemory, Gve, IrqSink,
     LinkState, Offload, RxFrame, RxOutcome, Stats, TxFrame, TxOutcome, WireFeatures,
 };
 use gve_driver::{BarAccess, Driver, GuestRam, QueueOptions, RxPacket, TxDone, TxRequest};
@@ -152,8 +152,8 @@ impl Bench {
         self.with_env(|device, env| device.set_link(link, env));
     }
 
-    pub fn set_knobs(&mut self, knobs: Knobs) {
-        self.device.set_knobs(knobs);
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.device.set_faults(faults);
     }
 
     pub fn stats(&self) -> Stats {

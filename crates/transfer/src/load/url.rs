@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::secret::{shown, shown_target};
+use super::shown::{shown, shown_target};
 use crate::parallel::{Remedy, displays_remedy};
 
 /// Longest URL: servers refuse longer request lines.
@@ -405,6 +405,19 @@ pub(crate) fn decoded_bytes(text: &str) -> Vec<u8> {
         rest = if byte.is_some() { &after[2..] } else { after };
     }
     bytes
+}
+
+/// Returns text with all bytes percent-encoded but letters, digits, `-._~` and those in `kept`.
+pub(crate) fn encoded_bytes(bytes: &[u8], kept: &str) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        match is_plain || kept.as_bytes().contains(&byte) {
+            true => out.push(char::from(byte)),
+            false => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 /// Removes the parts `.` and `..` of a path (RFC 3986 5.2.4).

@@ -2,7 +2,7 @@
 //!
 //! Such a frame concerns all shards, and anybody on the link can send any number of them. So a shard tells the others of one only
 //! if it is an answer to what one of them has asked, or new, or has changed; what is neither an answer nor known is limited
-//! ([`NEWS_PER_SECOND`]). A shard that is not told asks when it needs the neighbour.
+//! ([`UPDATES_PER_SECOND`]). A shard that is not told asks when it needs the neighbour.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -16,9 +16,9 @@ use wire::{
 
 use crate::rate_limit::RateLimit;
 
-/// News that all shards together tell each other in a second, and at once.
-const NEWS_PER_SECOND: u64 = 1000;
-const NEWS_AT_ONCE: u64 = 256;
+/// Updates that all shards together tell each other in a second, and at once.
+const UPDATES_PER_SECOND: u64 = 1000;
+const UPDATES_AT_ONCE: u64 = 256;
 
 /// Neighbours that are remembered, in hashed places.
 const PLACES: usize = 4096;
@@ -28,14 +28,14 @@ const TELL_AGAIN_MS: u64 = 1000;
 
 /// What a frame says of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct NeighborUpdate {
     /// The neighbour, or the address that it wants to have.
     about: IpAddr,
     /// Its hardware address, and all else that distinguishes two claims.
     claim: u64,
 }
 
-impl News {
+impl NeighborUpdate {
     /// Returns what a frame says; `None`: it concerns no other shard. `message` returns the bytes after the headers.
     pub(super) fn of_arp(arp: &ArpPacket) -> Self {
         // An address probe (RFC 5227 2.1.1) is about its target.
@@ -85,11 +85,11 @@ fn digest(value: impl Hash) -> u64 {
 
 /// What the shards of one NIC have asked and told each other.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct SharedTable {
     places: Box<[AtomicU64]>,
 }
 
-impl Ledger {
+impl SharedTable {
     fn place(&self, about: IpAddr) -> (&AtomicU64, u64) {
         let digest = digest(about);
         // Less than PLACES, and evenly distributed.
@@ -122,44 +122,44 @@ fn age_of(old: u64, new: u64) -> Option<u64> {
     is_same.then_some(age * TIME_STEP_MS)
 }
 
-/// What a shard does with a piece of news.
+/// What a shard does with an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The others are to be told.
     Tell,
     /// They know it.
     Known,
-    /// There was too much news.
+    /// There were too many updates.
     Limited,
 }
 
-/// A shard's part in the exchange of news.
+/// What one shard needs to exchange updates with the others.
 #[derive(Debug)]
-pub(super) struct NewsDesk {
-    told: Arc<Ledger>,
+pub(super) struct NeighborUpdates {
+    told: Arc<SharedTable>,
     limit: RateLimit,
 }
 
-impl NewsDesk {
+impl NeighborUpdates {
     /// Returns the parts of `shards` shards.
     pub(super) fn group(shards: u16) -> impl Iterator<Item = Self> {
-        let told = Arc::new(Ledger {
+        let told = Arc::new(SharedTable {
             places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
         });
         let count = u64::from(shards.max(1));
         (0..shards).map(move |_| Self {
             told: Arc::clone(&told),
             limit: RateLimit::new(
-                (NEWS_PER_SECOND / count).max(1),
-                (NEWS_AT_ONCE / count).max(1),
+                (UPDATES_PER_SECOND / count).max(1),
+                (UPDATES_AT_ONCE / count).max(1),
             ),
         })
     }
 
-    /// Decides about a piece of news that this shard has received.
-    pub(super) fn judge(&mut self, news: News, now: Instant) -> Verdict {
-        let (place, digest) = self.told.place(news.about);
-        let new = told(digest, news.claim, now);
+    /// Decides about an update that this shard has received.
+    pub(super) fn judge(&mut self, update: NeighborUpdate, now: Instant) -> Verdict {
+        let (place, digest) = self.told.place(update.about);
+        let new = told(digest, update.claim, now);
         // The places are hints: whatever order the shards change them in, at worst something is told twice or asked again.
         let old = place.load(Ordering::Relaxed);
         if old == question(digest) {
@@ -180,8 +180,8 @@ impl NewsDesk {
     }
 
     /// Forgets that the others were told: one of them could not be.
-    pub(super) fn take_back(&self, news: News) {
-        self.told.place(news.about).0.store(0, Ordering::Relaxed);
+    pub(super) fn take_back(&self, update: NeighborUpdate) {
+        self.told.place(update.about).0.store(0, Ordering::Relaxed);
     }
 
     /// Notes a frame that this shard sends: whatever its question is about will be told.
@@ -233,8 +233,8 @@ fn may_ask(head: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn news(ip: [u8; 4], mac: u8) -> News {
-        News::of_arp(&ArpPacket {
+    fn update(ip: [u8; 4], mac: u8) -> NeighborUpdate {
+        NeighborUpdate::of_arp(&ArpPacket {
             op: ArpOperation::REPLY,
             sender_mac: MacAddr([2, 0, 0, 0, 0, mac]),
             sender_ip: ip.into(),
@@ -243,8 +243,8 @@ mod tests {
         })
     }
 
-    fn desk() -> NewsDesk {
-        NewsDesk::group(1).next().unwrap()
+    fn updates() -> NeighborUpdates {
+        NeighborUpdates::group(1).next().unwrap()
     }
 
     fn at(ms: u64) -> Instant {
@@ -253,38 +253,38 @@ mod tests {
 
     #[test]
     fn what_was_told_is_known_until_it_changes_or_is_a_second_old() {
-        let mut desk = desk();
-        let (one, other) = (news([10, 0, 0, 1], 1), news([10, 0, 0, 1], 2));
-        assert_eq!(desk.judge(one, at(0)), Verdict::Tell);
-        assert_eq!(desk.judge(one, at(10)), Verdict::Known);
-        assert_eq!(desk.judge(other, at(20)), Verdict::Tell);
-        assert_eq!(desk.judge(other, at(900)), Verdict::Known);
-        assert_eq!(desk.judge(other, at(1100)), Verdict::Tell);
-        desk.take_back(other);
-        assert_eq!(desk.judge(other, at(1100)), Verdict::Tell);
+        let mut updates = updates();
+        let (one, other) = (update([10, 0, 0, 1], 1), update([10, 0, 0, 1], 2));
+        assert_eq!(updates.judge(one, at(0)), Verdict::Tell);
+        assert_eq!(updates.judge(one, at(10)), Verdict::Known);
+        assert_eq!(updates.judge(other, at(20)), Verdict::Tell);
+        assert_eq!(updates.judge(other, at(900)), Verdict::Known);
+        assert_eq!(updates.judge(other, at(1100)), Verdict::Tell);
+        updates.take_back(other);
+        assert_eq!(updates.judge(other, at(1100)), Verdict::Tell);
     }
 
     #[test]
     fn a_flood_of_new_neighbours_is_limited_and_answers_are_not() {
-        let mut desk = desk();
-        let flood = |desk: &mut NewsDesk, ms| {
+        let mut updates = updates();
+        let flood = |updates: &mut NeighborUpdates, ms| {
             let told = (0..5000_u16).filter(|number| {
                 let [high, low] = number.to_be_bytes();
-                desk.judge(news([10, 1, high, low], 1), at(ms)) == Verdict::Tell
+                updates.judge(update([10, 1, high, low], 1), at(ms)) == Verdict::Tell
             });
             told.count() as u64
         };
-        assert_eq!(flood(&mut desk, 0), NEWS_AT_ONCE);
-        assert!(flood(&mut desk, 100) <= NEWS_PER_SECOND / 10 + 1);
-        let answer = news([10, 0, 0, 7], 1);
-        let (place, digest) = desk.told.place(answer.about);
+        assert_eq!(flood(&mut updates, 0), UPDATES_AT_ONCE);
+        assert!(flood(&mut updates, 100) <= UPDATES_PER_SECOND / 10 + 1);
+        let answer = update([10, 0, 0, 7], 1);
+        let (place, digest) = updates.told.place(answer.about);
         place.store(question(digest), Ordering::Relaxed);
-        flood(&mut desk, 100);
+        flood(&mut updates, 100);
         assert_eq!(
-            desk.judge(answer, at(100)),
+            updates.judge(answer, at(100)),
             Verdict::Tell,
             "one shard has asked"
         );
-        assert_eq!(desk.judge(answer, at(100)), Verdict::Known);
+        assert_eq!(updates.judge(answer, at(100)), Verdict::Known);
     }
 }

@@ -11,7 +11,7 @@ use tool::undelivered::Undelivered;
 
 /// The memory and the link of a transfer.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Circumstances {
+pub struct MemoryAndLink {
     /// Bytes of bound memory.
     pub mem_bytes: u64,
     /// Its pages: huge, transparent-huge or base.
@@ -30,7 +30,7 @@ pub struct Circumstances {
     pub undelivered: Undelivered,
 }
 
-impl Circumstances {
+impl MemoryAndLink {
     /// Returns those of a transfer with `nic` to which no memory was bound.
     pub fn unbound(nic: &Netdev, address: IpAddr) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Circumstances {
     }
 }
 
-impl fmt::Display for Circumstances {
+impl fmt::Display for MemoryAndLink {
     /// Writes the last rows of a table: the shards, and what was not delivered.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.spread, self.undelivered)

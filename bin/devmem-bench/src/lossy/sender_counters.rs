@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Counters of a sender over one run, or over all runs of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Conduct {
+pub struct SenderCounters {
     /// Packets retransmitted.
     pub retransmitted: u64,
     /// Fast recoveries begun.
@@ -18,7 +18,7 @@ pub struct Conduct {
     pub timeouts: u64,
 }
 
-impl Conduct {
+impl SenderCounters {
     /// Returns the counters of all kernel connections in this network namespace since its creation (nstat(8)).
     pub fn of_the_kernel() -> Result<Self> {
         let read = |file: &str| {
@@ -91,8 +91,11 @@ mod tests {
 
     #[test]
     fn this_kernel_has_the_counters() {
-        let conduct = Conduct::of_the_kernel().unwrap();
-        assert_eq!(conduct.since(conduct), Conduct::default());
+        let sender_counters = SenderCounters::of_the_kernel().unwrap();
+        assert_eq!(
+            sender_counters.since(sender_counters),
+            SenderCounters::default()
+        );
         let netstat = fs::read_to_string("/proc/self/net/netstat").unwrap();
         for name in ["TCPSackRecovery", "TCPLossProbes", "TCPTimeouts"] {
             assert!(netstat.contains(name), "{name}");

@@ -8,9 +8,9 @@ use devmem_tcp::{Dmabuf, Netdev, choice::Purpose};
 
 use crate::args::BackendChoice;
 use crate::backend::{self, Backend, SOCKETS};
-use crate::commands::load;
 use crate::kernel;
 use crate::kernels_end;
+use crate::load_failure::load_failure;
 use crate::plan::{KernelPlan, LinkPlan, LoadPlan, NicPlan, TapPlan};
 use crate::receiver::{BoundNic, open_nic};
 use tool::memory::MEM_SIZE;
@@ -113,7 +113,7 @@ impl<'a> Client<'a> {
 
     fn on_sockets(origin: &Origin, nic: &'a NicPlan, stop: &StopFlag) -> Result<Self, Failure> {
         let opened = origin.kernel_nic(&mut || stop.go_on());
-        let opened = opened.map_err(|error| load::failure(error, origin, stop))?;
+        let opened = opened.map_err(|error| load_failure(error, origin, stop))?;
         Ok(Self {
             link: opened.interface().unwrap_or_default().to_owned(),
             nic: opened,

@@ -15,6 +15,7 @@ mod client;
 mod commands;
 mod kernel;
 mod kernels_end;
+mod load_failure;
 mod plan;
 mod receiver;
 mod remedies;

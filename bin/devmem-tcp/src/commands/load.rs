@@ -5,14 +5,13 @@ mod judged;
 mod list;
 mod target;
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use anyhow::Context;
 use devmem_linux::cpu;
-use devmem_tcp::ErrorKind;
 
 use crate::client::Client;
+use crate::load_failure::load_failure;
 use crate::plan::{LoadJob, LoadPlan, NicPlan, strict_https};
 use crate::receiver::BoundNic;
 use crate::report::{LoadReport, verdict};
@@ -22,7 +21,7 @@ use tool::output::{Failure, note};
 use tool::parse::OutputArgs;
 use tool::progress::Progress;
 use tool::signals::StopFlag;
-use transfer::load::{LoadError, Loader, NoSum, Origin, Url};
+use transfer::load::{LoadError, Loader, NoSum};
 
 /// Loads by `plan`.
 ///
@@ -111,7 +110,7 @@ pub fn transfer(
         Ok(loaded) => Some(loaded),
         Err(error) => {
             target.tell_rest();
-            return Err(failure(error, &job.origin, stop));
+            return Err(load_failure(error, &job.origin, stop));
         }
     };
 
@@ -158,55 +157,4 @@ fn loader(client: &Client<'_>, job: &LoadJob) -> Loader {
         loader = loader.piece_bytes(bytes);
     }
     loader
-}
-
-/// Returns the error of a load, with the next command.
-pub fn failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
-    let (text, remedy) = match &error {
-        LoadError::Cancelled if stop.is_set() => return Failure::interrupted(),
-        LoadError::NoFamily { .. } => (error.reason(), "give it one: --addr ADDR/LEN".to_owned()),
-        LoadError::Connect { address, source } => match source.kind() {
-            ErrorKind::NetworkUnreachable => (
-                format!("there is no route to {}", address.ip()),
-                "--gateway ADDR names the router to other networks".to_owned(),
-            ),
-            ErrorKind::ConnectionRefused if proxy_of(origin).is_some() => (
-                format!("{address}, the proxy of the environment, refuses the connection"),
-                "correct http_proxy or https_proxy, or name the host in no_proxy if it needs no proxy".to_owned(),
-            ),
-            ErrorKind::ConnectionRefused => (
-                format!("{address} refuses the connection: no program listens there"),
-                format!("start one, for example `{}`", server(origin, *address)),
-            ),
-            _ => return error.into(),
-        },
-        _ => return error.into(),
-    };
-    Failure::failed(text).with_remedy(remedy)
-}
-
-fn proxy_of(origin: &Origin) -> Option<&Url> {
-    match origin {
-        Origin::Http(request) => request.proxy(),
-        _ => None,
-    }
-}
-
-/// Returns a command that starts a server on a port of an address.
-fn server(origin: &Origin, at: SocketAddr) -> String {
-    let port = at.port();
-    // Their default is IPv4 alone, on many systems.
-    let any = if at.is_ipv6() { " --bind ::" } else { "" };
-    match origin {
-        Origin::Nbd(_) => {
-            format!("qemu-nbd --persistent --shared 16 --format raw{any} --port {port} FILE")
-        }
-        Origin::Nvme(_) => {
-            format!("nvmetcli restore, with a port of addr_trtype tcp and addr_trsvcid {port}")
-        }
-        _ if origin.is_encrypted() => {
-            format!("openssl s_server -WWW -accept {port} -cert CERT -key KEY")
-        }
-        _ => format!("python3 -m http.server {port}{any}"),
-    }
 }

@@ -7,8 +7,8 @@ use anyhow::Context;
 use devmem_linux::cpu;
 use devmem_tcp::{Dmabuf, Netdev, choice::Purpose};
 
-use super::load;
 use crate::client::Client;
+use crate::load_failure::load_failure;
 use crate::plan::StorePlan;
 use crate::receiver::BoundNic;
 use crate::report::{MemoryAndLink, StoreReport, verdict};
@@ -171,7 +171,7 @@ fn chunk_bytes(plan: &StorePlan, bytes: u64, most: usize) -> usize {
 fn failure(error: StoreError, origin: &Origin, stop: &StopFlag) -> Failure {
     match error {
         StoreError::Cancelled { .. } if stop.is_set() => Failure::interrupted(),
-        StoreError::Export(error) => load::failure(error, origin, stop),
+        StoreError::Export(error) => load_failure(error, origin, stop),
         error => error.into(),
     }
 }
@@ -206,7 +206,7 @@ fn loaded_back(
             stop.go_on()
         },
     );
-    read.map_err(|error| load::failure(error, &plan.sink, stop))?;
+    read.map_err(|error| load_failure(error, &plan.sink, stop))?;
     progress.finish();
     Ok((stored.value(), device))
 }

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
 
-use super::failure;
 use super::target::Target;
+use crate::load_failure::load_failure;
 use crate::plan::LoadJob;
 use crate::report::TensorRow;
 use tool::output::Failure;
@@ -36,7 +36,7 @@ impl Contents {
             return Self::checkpoint(loader, request.clone(), stop);
         }
         let source = loader.open(&job.origin, &mut || stop.go_on());
-        let source = source.map_err(|error| failure(error, &job.origin, stop))?;
+        let source = source.map_err(|error| load_failure(error, &job.origin, stop))?;
         let range = match (&job.range, source.size()) {
             (Some(range), _) => range.clone(),
             (None, Some(size)) => 0..size,
@@ -53,7 +53,9 @@ impl Contents {
         let name = request.url().to_string();
         match Checkpoint::open_while(loader, request.clone(), &mut || stop.go_on()) {
             Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
-            Err(CheckpointError::Load(error)) => Err(failure(error, &Origin::Http(request), stop)),
+            Err(CheckpointError::Load(error)) => {
+                Err(load_failure(error, &Origin::Http(request), stop))
+            }
             // One that has its own remedy keeps it.
             Err(error @ CheckpointError::Header { .. }) if error.remedy().is_none() => {
                 let failure = Failure::from(error);

@@ -6,7 +6,7 @@ use devmem_tcp::Netdev;
 use devmem_tcp::text::Printable;
 use serde::Serialize;
 
-use super::failure;
+use crate::load_failure::load_failure;
 use tool::output::Failure;
 use tool::parse::OutputArgs;
 use tool::signals::StopFlag;
@@ -54,7 +54,7 @@ pub fn host_of(origin: &Origin) -> Option<&NvmeUrl> {
 /// It does not answer, or a signal has arrived.
 pub fn run(nic: &Netdev, url: &NvmeUrl, form: OutputArgs, stop: &StopFlag) -> Result<(), Failure> {
     let listed = NvmeNamespace::list(nic, url, &mut || stop.go_on());
-    let listed = listed.map_err(|error| failure(error, &Origin::Nvme(url.clone()), stop))?;
+    let listed = listed.map_err(|error| load_failure(error, &Origin::Nvme(url.clone()), stop))?;
     form.print(&List {
         subsystems: listed.into_iter().map(Subsystem::of).collect(),
     })

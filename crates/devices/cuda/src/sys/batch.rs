@@ -7,8 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use devmem_gpu::driver::{CopyBatch, DevicePtr, Name, RawCopy, RawStream, Status};
 
-use super::driver::find_versioned;
-use super::functions::Find;
+use super::functions::{Find, find_versioned};
 
 /// CUmemLocation: 1 is a device, 0 no hint.
 #[repr(C)]

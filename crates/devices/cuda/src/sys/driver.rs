@@ -16,7 +16,7 @@ use devmem_gpu::driver::{
 use netmem::DeviceError;
 
 use super::batch::BatchCopy;
-use super::functions::{Find, KERNEL_NAMES, NAMES, OWN_NAMES, Own};
+use super::functions::{Find, KERNEL_NAMES, NAMES, OWN_NAMES, Own, find_versioned};
 use crate::{PLATFORM, remedy};
 
 /// The library of the driver. `libcuda.so` is a link of the development kit, perhaps to a library that does nothing.
@@ -256,14 +256,4 @@ const fn terminated(text: &'static str) -> &'static CStr {
         Ok(text) => text,
         Err(_) => panic!("the text has no NUL but the last byte"),
     }
-}
-
-/// Returns a function in the version of a CUDA release.
-pub(super) fn find_versioned(find: Find, name: Name) -> Option<*mut c_void> {
-    let (mut found, mut status) = (ptr::null_mut(), 0);
-    let version = (name.since.0 * 1000 + name.since.1 * 10).cast_signed();
-    let (symbol, found_at) = (name.symbol.as_ptr(), &raw mut found);
-    // SAFETY: a terminated string, and room for a pointer and a status.
-    let result = unsafe { find(symbol, found_at, version, 0, &raw mut status) };
-    (result == SUCCESS && !found.is_null()).then_some(found)
 }

@@ -1,12 +1,13 @@
 //! The driver's functions: their names, and the parameters of those that other vendors do not have.
 //!
-// UNSAFETY: functions of the driver are declared. The names and parameters here are the proof: each has those of the version
+// UNSAFETY: functions of the driver are declared, and found by one of them. The names and parameters here are the proof: each has those of the version
 // that is asked for (cuda.h 12.9 and 13.0).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
 
-use devmem_gpu::driver::{DevicePtr, KernelNames, Name, Names, RawDevice, Status};
+use devmem_gpu::driver::{DevicePtr, KernelNames, Name, Names, RawDevice, SUCCESS, Status};
 use devmem_gpu::function_table;
 
 /// The functions that other vendors have, too.
@@ -78,3 +79,13 @@ pub(crate) const KERNEL_NAMES: KernelNames = KernelNames {
     module_function: Name::new(c"cuModuleGetFunction", 2, 0),
     launch: Name::new(c"cuLaunchKernel", 4, 0),
 };
+
+/// Returns a function in the version of a CUDA release.
+pub(super) fn find_versioned(find: Find, name: Name) -> Option<*mut c_void> {
+    let (mut found, mut status) = (ptr::null_mut(), 0);
+    let version = (name.since.0 * 1000 + name.since.1 * 10).cast_signed();
+    let (symbol, found_at) = (name.symbol.as_ptr(), &raw mut found);
+    // SAFETY: a terminated string, and room for a pointer and a status.
+    let result = unsafe { find(symbol, found_at, version, 0, &raw mut status) };
+    (result == SUCCESS && !found.is_null()).then_some(found)
+}

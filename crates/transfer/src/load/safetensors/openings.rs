@@ -12,6 +12,10 @@ use crate::load::dial::{GoOn, SLICE, ask};
 use crate::load::error::LoadError;
 use crate::load::http::{Client, HttpFile};
 
+/// Files that are opened at the same time at first. Each that was opened lets one more begin: a server whose queue of connections is full
+/// drops the SYN, which is repeated after a second, and queues of 5 are common.
+const FIRST_THREADS: usize = 4;
+
 /// A file, and its first bytes.
 type Opened = (HttpFile, Vec<u8>);
 
@@ -28,10 +32,19 @@ struct Queue {
 struct Next {
     /// Number of the next file that is opened.
     index: usize,
+    /// How many were opened.
+    opened: usize,
     /// Numbers below are opened now: not far before those that were taken, so that few wait in memory.
     limit: usize,
     /// The end of all numbers.
     end: usize,
+}
+
+impl Next {
+    /// Returns whether the thread with this number has to wait before it opens a file.
+    fn must_wait(&self, thread: usize) -> bool {
+        self.index >= self.limit || thread >= self.opened + FIRST_THREADS
+    }
 }
 
 impl Queue {
@@ -39,16 +52,22 @@ impl Queue {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of the next file, when it may be opened; `None` if there is none.
-    fn next(&self) -> Option<usize> {
+    /// Returns the number of the next file, when the thread with the number `thread` may open it; `None` if there is none.
+    fn next(&self, thread: usize) -> Option<usize> {
         let mut next = self.locked();
-        while next.index >= next.limit && next.index < next.end {
+        while next.must_wait(thread) && next.index < next.end {
             let waited = self.changed.wait(next);
             next = waited.unwrap_or_else(PoisonError::into_inner);
         }
         let index = next.index;
         next.index += 1;
         (index < next.end).then_some(index)
+    }
+
+    /// Notes that a file was opened.
+    fn add_opened(&self) {
+        self.locked().opened += 1;
+        self.changed.notify_all();
     }
 
     fn set_limit(&self, limit: usize) {
@@ -91,6 +110,7 @@ pub(super) fn open_each(
     let queue = Queue {
         next: Mutex::new(Next {
             index: 0,
+            opened: 0,
             limit: 2 * threads,
             end: shards.len(),
         }),
@@ -102,7 +122,9 @@ pub(super) fn open_each(
         for number in 0..threads {
             let (tell, queue) = (tell.clone(), &queue);
             let thread = thread::Builder::new().name("devmem-open".to_owned());
-            let begun = thread.spawn_scoped(scope, move || open_some(client, shards, queue, &tell));
+            let begun = thread.spawn_scoped(scope, move || {
+                open_some(number, client, shards, queue, &tell)
+            });
             match begun {
                 Ok(_) => {}
                 // Fewer will do.
@@ -117,6 +139,7 @@ pub(super) fn open_each(
 
 /// The body of a thread.
 fn open_some(
+    thread: usize,
     client: Client<'_>,
     shards: &[Shard],
     queue: &Queue,
@@ -126,9 +149,10 @@ fn open_some(
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     };
-    while let Some(index) = queue.next() {
+    while let Some(index) = queue.next(thread) {
         let request = &shards[index].request;
         let opened = HttpFile::open_with(client, request, FIRST_BYTES, &mut go_on);
+        queue.add_opened();
         if tell.send((index, opened)).is_err() {
             return;
         }
@@ -164,4 +188,27 @@ fn take_each(
         queue.set_limit(index + 1 + ahead);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_threads_begin_and_each_file_that_was_opened_lets_one_more_begin() {
+        let waiting = |index, opened| {
+            let next = Next {
+                index,
+                opened,
+                limit: 32,
+                end: 60,
+            };
+            (0..16).filter(|thread| next.must_wait(*thread)).count()
+        };
+        assert_eq!(waiting(0, 0), 12);
+        assert_eq!(waiting(4, 1), 11);
+        assert_eq!(waiting(24, 12), 0);
+        // So many are open before their turn.
+        assert_eq!(waiting(32, 20), 16);
+    }
 }

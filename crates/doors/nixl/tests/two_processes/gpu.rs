@@ -15,7 +15,7 @@ use crate::near::{NAME, Near, done};
 use crate::setup::use_way;
 
 /// Names the driver's library.
-const LIBRARY: &str = "DEVMEM_LIBCUDA";
+pub const LIBRARY: &str = "DEVMEM_LIBCUDA";
 
 /// Runs a test, of this name, in a process that loads the driver's stub.
 pub fn with_gpus(test: &str, body: impl FnOnce()) {
@@ -30,27 +30,12 @@ pub fn with_plan(test: &str, plan: &str, body: impl FnOnce()) {
     }
 }
 
-/// As [`with_gpus`], with GPUs of AMD, whose libraries the stub is, too.
-fn with_gpus_of_amd(test: &str, body: impl FnOnce()) {
-    const LIBRARY_OF_AMD: &str = "DEVMEM_LIBAMDHIP";
-    if std::env::var_os(LIBRARY_OF_AMD).is_some() {
-        return body();
-    }
-    let none = PathBuf::from("/nonexistent/libcuda.so.1");
-    let libraries = [
-        (LIBRARY, none),
-        (LIBRARY_OF_AMD, stub()),
-        ("DEVMEM_LIBHSA", stub()),
-    ];
-    run_with(test, "devices=1", &libraries);
-}
-
-fn stub() -> PathBuf {
+pub fn stub() -> PathBuf {
     built_library("libdevmem_gpu_stub.so")
 }
 
 /// Runs a test again, in a process with these libraries of drivers.
-fn run_with(test: &str, plan: &str, libraries: &[(&str, PathBuf)]) {
+pub fn run_with(test: &str, plan: &str, libraries: &[(&str, PathBuf)]) {
     let program = std::env::current_exe().expect("this program has a path");
     let ran = Command::new(program)
         // With one thread, what the test prints would begin in the line with its name.
@@ -220,7 +205,7 @@ fn pairs(
 }
 
 /// Moves bytes by way of the kernel's sockets, and between the processes.
-fn moved_on_every_way() {
+pub fn moved_on_every_way() {
     for way in ["sockets", "unix"] {
         use_way(way);
         for (near, far) in [(true, true), (true, false), (false, true)] {
@@ -234,11 +219,6 @@ fn moved_on_every_way() {
 pub fn memory_of_gpus_is_read_and_written_from_either_side() {
     let test = "gpu::memory_of_gpus_is_read_and_written_from_either_side";
     with_gpus(test, moved_on_every_way);
-}
-
-pub fn memory_of_gpus_of_amd_is_read_and_written_from_either_side() {
-    let test = "gpu::memory_of_gpus_of_amd_is_read_and_written_from_either_side";
-    with_gpus_of_amd(test, moved_on_every_way);
 }
 
 pub fn an_agent_copies_between_its_own_memories() {

@@ -4,6 +4,7 @@
 mod failures;
 mod far;
 mod gpu;
+mod gpus_of_amd;
 mod hostile;
 mod kernel_nics;
 mod last_records;
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
 fn with_gpus() -> impl IntoIterator<Item = Trial> {
     trials_of_ways![
         gpu::memory_of_gpus_is_read_and_written_from_either_side,
-        gpu::memory_of_gpus_of_amd_is_read_and_written_from_either_side,
+        gpus_of_amd::memory_is_read_and_written_from_either_side,
         gpu::an_agent_copies_between_its_own_memories,
         gpu::bytes_that_go_through_host_memory_are_counted,
         gpu::deregistered_memory_of_a_gpu_is_used_no_more,

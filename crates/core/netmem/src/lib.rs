@@ -85,6 +85,7 @@ mod page_pool;
 mod payload;
 mod pool_shared;
 mod pool_types;
+mod populate;
 mod provider;
 mod region;
 mod return_ring;

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use mapped::UnmappableFile;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
@@ -13,6 +12,7 @@ use crate::device::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
 use crate::errors::DmabufError;
 use crate::lent::LentMemory;
 use crate::page_kind::{self, PageKind};
+use crate::populate::{collapse, populate};
 use crate::region::{
     Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile, MemoryRegion, RegionSpan,
 };
@@ -474,53 +474,4 @@ fn map_file(
             },
             refused => DmabufError::File(refused),
         })
-}
-
-/// Bytes that are touched at a time.
-const POPULATE_BYTES: usize = 16 << 20;
-/// Time of one step from which on the rest gets base pages. A step takes 2 to 5 ms; where free memory is in pieces, the kernel moves pages to make huge
-/// ones (compaction), which was seen to take seconds for each.
-const POPULATE_LIMIT: Duration = Duration::from_millis(100);
-
-/// Touches every page: MADV_POPULATE_WRITE, by hand before Linux 5.14 (EINVAL). Huge pages that the kernel has to make room for are not waited for.
-fn populate(region: &MemoryRegion) -> Result<(), DmabufError> {
-    let mut is_slow = false;
-    for start in (0..region.len()).step_by(POPULATE_BYTES) {
-        let end = region.len().min(start + POPULATE_BYTES);
-        let begun = Instant::now();
-        match region.advise_part(start..end, Advice::Populate) {
-            Ok(()) => {}
-            Err(error) if unknown_advice(&error) => {
-                region.touch();
-                return Ok(());
-            }
-            Err(source) => {
-                let size = region.len();
-                return Err(DmabufError::Populate { size, source });
-            }
-        }
-        if !is_slow && begun.elapsed() >= POPULATE_LIMIT {
-            is_slow = true;
-            // Base pages work, slower.
-            let _ = region.advise_part(end..region.len(), Advice::Base);
-        }
-    }
-    Ok(())
-}
-
-/// Turns base pages into huge ones, as long as the kernel does so at once. Refused before Linux 6.1 and for hugetlb; base pages work, slower.
-fn collapse(region: &MemoryRegion) {
-    for start in (0..region.len()).step_by(POPULATE_BYTES) {
-        let end = region.len().min(start + POPULATE_BYTES);
-        let begun = Instant::now();
-        let collapsed = region.advise_part(start..end, Advice::Collapse);
-        if collapsed.is_err() || begun.elapsed() >= POPULATE_LIMIT {
-            return;
-        }
-    }
-}
-
-fn unknown_advice(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{InvalidInput, Unsupported};
-    matches!(error.kind(), InvalidInput | Unsupported)
 }

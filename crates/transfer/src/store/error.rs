@@ -236,8 +236,13 @@ impl StoreError {
                 ..
             } => format!("{host} cannot {operation}{}: {status}", at(*start, *end)),
             Self::GaveUp {
-                attempts, cause, ..
-            } => format!("gave up after {attempts} attempts: {cause}"),
+                attempts,
+                cause,
+                acknowledged,
+                total,
+            } => format!(
+                "gave up after {attempts} attempts, when {acknowledged} of {total} bytes were acknowledged: {cause}"
+            ),
             Self::Cancelled {
                 acknowledged,
                 total,
@@ -273,14 +278,8 @@ impl StoreError {
             Self::Server {
                 operation, errno, ..
             } => of_errno(*operation, *errno)?,
-            Self::GaveUp {
-                acknowledged,
-                total,
-                ..
-            } => {
-                let done = format!("{acknowledged} of {total} bytes were acknowledged");
-                let remedy = format!("{done}; store all of them again when the server is back");
-                return Some(remedy.into());
+            Self::GaveUp { cause, .. } => {
+                return Some(cause.remedy_or("store all bytes again when the server is back"));
             }
             Self::Overlap { .. }
             | Self::OutsideMemory { .. }
@@ -330,4 +329,24 @@ fn of_errno(operation: Operation, errno: u32) -> Option<&'static str> {
         28 => "make room where the server keeps the export, and store all bytes again",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_gave_up_says_how_far_it_came_and_what_helps_against_the_cause() {
+        let gave_up = |cause| StoreError::GaveUp {
+            attempts: 8,
+            cause,
+            acknowledged: 1,
+            total: 2,
+        };
+        let plain = gave_up("the server shuts down".into()).to_string();
+        assert!(plain.contains("1 of 2 bytes were acknowledged: the server"));
+        assert!(plain.ends_with("\n  store all bytes again when the server is back"));
+        let known = Cause::from("no answer").with_remedy("start it");
+        assert_eq!(gave_up(known).remedy(), Some("start it".into()));
+    }
 }

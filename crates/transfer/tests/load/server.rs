@@ -21,6 +21,11 @@ impl Asked {
     pub fn target(&self) -> &str {
         self.head.split(' ').nth(1).unwrap_or_default()
     }
+
+    /// Returns whether the answer has no body (RFC 9110 9.3.2).
+    pub fn is_for_head(&self) -> bool {
+        self.head.starts_with("HEAD ")
+    }
 }
 
 /// What to do after a response.
@@ -132,7 +137,9 @@ pub fn good(asked: &Asked, file: &[u8], out: &mut impl Write) -> io::Result<Afte
         range.end - range.start
     );
     out.write_all(head.as_bytes())?;
-    out.write_all(&file[range.start as usize..range.end as usize])?;
+    if !asked.is_for_head() {
+        out.write_all(&file[range.start as usize..range.end as usize])?;
+    }
     Ok(After::Keep)
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use devmem_linux::test_util::in_netns;
 use devmem_tcp::Dmabuf;
@@ -41,10 +42,6 @@ fn answer(asked: &Asked, file: &[u8], fields: &str, out: &mut impl Write) -> io:
     if asked.range.is_none() {
         let status = b"HTTP/1.1 206 Partial Content".len();
         text.splice(..status, *b"HTTP/1.1 200 OK");
-    }
-    if asked.head.starts_with("HEAD") {
-        let end = text.windows(4).position(|end| end == b"\r\n\r\n");
-        text.truncate(end.expect("a head") + 4);
     }
     out.write_all(&text)?;
     Ok(after)
@@ -174,6 +171,44 @@ fn tensors_in_memory_are_compared_with_the_checksums_of_their_files() {
         let cancelled = checkpoint.compare(&loader, &memory, &mut || ControlFlow::Break(()));
         let cancelled = cancelled.unwrap_err().to_string();
         assert!(cancelled.contains("cancelled"), "{cancelled}");
+        world.end();
+    });
+}
+
+#[test]
+fn a_body_that_follows_the_answer_to_head_does_not_answer_the_next_request() {
+    const TEST: &str =
+        "sums::a_body_that_follows_the_answer_to_head_does_not_answer_the_next_request";
+    in_netns(TEST, || {
+        let file = safetensors("a", &[1000]).0;
+        let parts = [0..50, 50..file.len()];
+        let (heads, gets) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let server = Server::start(move |asked, out| {
+            let heads = heads.fetch_add(asked.is_for_head().into(), Ordering::SeqCst);
+            let is_get = heads > 0 && !asked.is_for_head();
+            let gets = gets.fetch_add(is_get.into(), Ordering::SeqCst);
+            // On the connection of an answer to HEAD: the body of that answer comes now.
+            match is_get && gets == 0 || asked.is_for_head() && heads == 1 {
+                true => out.write_all(&file).map(|()| After::Close),
+                false => answer_in_parts(asked, &file, &parts, out),
+            }
+        });
+        let world = World::new(V4);
+        let loader = Loader::new(&world.nic);
+        let url = format!("http://{}:{}/a.safetensors", V4.host, server.port);
+        let request = HttpRequest::new(url.parse().unwrap());
+        let request = request.sign_s3(S3Credentials::new("k", "s", "us-east-1"));
+        let checkpoint = Checkpoint::open(&loader, request).expect("it opens");
+        let memory = Dmabuf::anonymous(checkpoint.memory_bytes()).unwrap();
+        let loaded = checkpoint.load(&loader, &memory, &mut |_| ControlFlow::Continue(()));
+        loaded.expect("it loads");
+        let before = server.requests();
+        let compared = checkpoint.compare(&loader, &memory, &mut || ControlFlow::Continue(()));
+        let compared = compared.expect("the server is asked on another connection");
+        let sums = compared[0].outcome.as_ref().expect("the server has one");
+        assert!(sums.is_equal(), "{sums:?}");
+        // HEAD of the file and of both parts, GET of the header, and one more of each method.
+        assert_eq!(server.requests() - before, 6);
         world.end();
     });
 }

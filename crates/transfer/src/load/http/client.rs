@@ -144,7 +144,11 @@ impl Client<'_> {
                 None => self.connect(way, go_on),
             };
             let answered = match connected {
-                Ok(transport) => self.exchange(way, transport, ask, wanted, go_on)?,
+                Ok(transport) => match self.exchange(way, transport, ask, wanted, go_on) {
+                    // Bytes of the answer before: some servers send a body after the head that HEAD asks for.
+                    Err(LoadError::Invalid { .. }) if is_kept => continue,
+                    answered => answered?,
+                },
                 // A server that breaks off the handshake of TLS, or a proxy that does not reach it.
                 Err(LoadError::Broken { host, problem }) => Err(Broken {
                     cause: problem.during(host),

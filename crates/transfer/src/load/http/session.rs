@@ -330,6 +330,8 @@ impl Session for HttpSession {
                 self.on_head(head, &text[len..])?;
                 Ok(len.saturating_sub(before))
             }
+            // The file was found by other responses. These bytes may belong to one of those, as of a server that answers HEAD with a body.
+            Err(error) if !self.is_persistent => Err(Fault::Broken(error.into())),
             Err(error) => Err(self.invalid(error)),
         }
     }

@@ -152,7 +152,7 @@ fn frames_that_long_that_are_no_super_packets_of_tcp_are_dropped() {
     udp[24..26].copy_from_slice(&sum.to_be_bytes());
     bench.link.scatter(udp, SUPER);
     assert!(bench.receive().is_none());
-    assert_eq!(bench.dropped(DropReason::RxBadUdpHeader), 1);
+    assert_eq!(bench.dropped(DropReason::RxBadIpHeader), 1);
     bench.link.scatter(vec![0; BIG_PACKET_LEN + 19], SUPER);
     assert!(bench.receive().is_none());
     assert_eq!(bench.dropped(DropReason::RxOversize), 4);

@@ -4,16 +4,16 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
 use netmem::{
-    BufSpan, DmaPort, Dmabuf, DmabufProvider, Frag, FragList, Netmem, NiovSize, PagePool,
-    PoolConfig,
+    BufSpan, DmaPort, Dmabuf, DmabufProvider, Frag, Netmem, NiovSize, PagePool, PoolConfig,
 };
-use nic::{HeaderBuf, Posted, VnetFd};
+use nic::{HeaderBuf, VnetFd};
 use wire::{
     ArpOperation, ArpPacket, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders, TcpFlags,
     TcpHeader, TcpOptions, Timestamps, VnetHeader,
@@ -198,17 +198,10 @@ impl Peer {
         let (mut spans, mut next) = (Vec::new(), 0);
         while !self.done {
             target.post(next, &mut spans);
-            let mut posted = Posted {
-                head: &mut head,
-                predicted_header: self.header_len,
-                spans: &spans,
-                spill: &mut spill,
-                frame: &mut Vec::new(),
-                lent: &mut FragList::new(),
-                port,
-            };
-            match self.tap.receive(&mut posted) {
-                Ok((frame_len, _)) => {
+            let predicted = head.with_vnet(VnetHeader::LEN, self.header_len);
+            match port.readv(self.tap.as_fd(), predicted, &spans, &mut spill) {
+                Ok(read) => {
+                    let frame_len = read.saturating_sub(VnetHeader::LEN);
                     let split = self.header_len.min(frame_len);
                     // The rest of a header that is longer than predicted is in device memory.
                     let rest = (frame_len - split).min(MAX_HEADER_LEN - split);

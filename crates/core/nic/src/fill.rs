@@ -168,12 +168,15 @@ impl Fill {
         posted
     }
 
-    /// Extends the run as [`post`](Self::post) does, for a link that fills [`spans`](Self::spans); returns the bytes of those.
-    pub(crate) fn post_spans(&mut self, want: usize, headroom: usize) -> usize {
-        let most = MAX_PAYLOAD.max(self.share_niovs * self.niov_size / POSTED_PARTS);
+    /// Returns the most bytes to post for a link that fills [`spans`](Self::spans).
+    pub(crate) fn most_in_spans(&self, headroom: usize) -> usize {
         let spannable = (MAX_SPANS * self.niov_size).saturating_sub(self.start(headroom));
-        let posted = self.post(want.min(most).min(spannable), headroom);
-        posted.min(spannable)
+        spannable.min(MAX_PAYLOAD.max(self.share_niovs * self.niov_size / POSTED_PARTS))
+    }
+
+    /// Returns the bytes of [`spans`](Self::spans).
+    pub(crate) fn span_bytes(&self, headroom: usize) -> usize {
+        (self.run.len().min(MAX_SPANS) * self.niov_size).saturating_sub(self.start(headroom))
     }
 
     /// Returns how much memory is free.

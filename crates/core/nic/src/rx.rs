@@ -272,7 +272,9 @@ impl RxSide {
                 direct = self.ddp.post(room);
             }
             if direct < room {
-                run = queue.posted_fill_mut().post_spans(room, headroom);
+                let fill = queue.posted_fill_mut();
+                fill.post(room.min(fill.most_in_spans(headroom)), headroom);
+                run = fill.span_bytes(headroom);
             }
         }
         PostedBody::new(id, header_len + linear, headroom, direct, run)

@@ -5,7 +5,7 @@
 //! receive queues).
 //!
 //! In the walk of a received segment this crate is steps 4, 5, 7, 8 and 9: `Stack::poll` pops a
-//! packet from the NIC, `rx::receive_ip` and `rx::receive_tcp` find its connection or listener
+//! packet from the NIC, `Stack::receive` and `Stack::receive_tcp` find its connection or listener
 //! (`Demux::lookup`), `rx::into_segment` makes a segment for `tcp::Connection::on_segment`;
 //! `Network::send_control` sends replies that belong to no connection; [`Stack::recvmsg`] delivers bytes or
 //! tokens (`TokenTable::issue`), [`Stack::dontneed`] takes tokens back (`TokenTable::release`). In the walk
@@ -81,7 +81,7 @@ pub use socket::error::{
 pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::id::SocketId;
 pub use socket::readiness::Readiness;
-pub use socket::recvmsg::{RecvMsg, RecvOutcome, Stopped};
+pub use socket::recv_msg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sockopt::{OptionName, SocketOption};
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;

@@ -12,7 +12,7 @@ mod listen;
 mod options;
 mod poll;
 mod queries;
-mod receive;
+mod recvmsg;
 mod rx;
 mod sendmsg;
 mod serve;

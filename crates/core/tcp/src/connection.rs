@@ -1,10 +1,11 @@
-//! One connection: its events (segments, timers, news from the network). The user's calls are in `calls.rs`.
+//! One connection: its events (segments, timers, news from the network). `sending.rs` has what it sends, `calls.rs` the other calls
+//! of its user.
 
 mod calls;
 mod early;
+pub(crate) mod sending;
 
 use netmem::Payload;
-use thiserror::Error;
 use wire::{Instant, TcpOptions, Timestamps};
 
 use crate::config::ConnectionConfig;
@@ -104,27 +105,6 @@ impl Reset {
     }
 }
 
-/// Whether more payload follows at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Push {
-    /// No: queued payload is sent without delay (PSH).
-    #[default]
-    Now,
-    /// Yes: a small segment may wait for it (MSG_MORE).
-    Later,
-}
-
-/// Reason why payload was not queued, with the payload.
-#[derive(Debug, Error)]
-pub enum SendError<P> {
-    /// The connection is not open yet (EAGAIN or ENOTCONN).
-    #[error("the connection is not established yet")]
-    NotEstablished(P),
-    /// This side has ended its half of the stream, or the connection is over (EPIPE).
-    #[error("the connection sends no more")]
-    Closed(P),
-}
-
 impl<P: Payload> Connection<P> {
     /// Returns a connection that opens actively; the first [`Connection::poll_send`] returns its SYN.
     ///
@@ -212,6 +192,21 @@ impl<P: Payload> Connection<P> {
             opened_with_data: false,
             early: None,
             write_waits: false,
+        }
+    }
+
+    /// Returns the state from ESTABLISHED to LAST-ACK, with the two halves.
+    fn synchronized(&self) -> Option<&Synchronized<P>> {
+        match &self.state {
+            ConnectionState::Synchronized(synchronized) => Some(synchronized),
+            _ => None,
+        }
+    }
+
+    fn synchronized_mut(&mut self) -> Option<&mut Synchronized<P>> {
+        match &mut self.state {
+            ConnectionState::Synchronized(synchronized) => Some(synchronized),
+            _ => None,
         }
     }
 
@@ -466,42 +461,6 @@ impl<P: Payload> Connection<P> {
                 timestamps: sync.timestamps(),
             }),
         }
-    }
-
-    /// Returns the next segment to send, `None` if there is nothing to send now.
-    ///
-    /// A segment that is returned counts as sent; if it is lost, it is retransmitted as any other. A caller whose NIC is busy
-    /// should not call this.
-    pub fn poll_send(&mut self, settings: &Settings, now: Instant) -> Option<Segment<P>> {
-        let cx = Context::new(settings, &self.config, now);
-        let segment = match self.reset.take() {
-            Some(reset) => Some(reset.segment(now)),
-            None => match &mut self.state {
-                ConnectionState::Closed => None,
-                ConnectionState::SynSent(syn_sent) => {
-                    let mut syn = syn_sent.poll_send(&cx);
-                    if let (Some(syn), Some(early)) = (&mut syn, &mut self.early) {
-                        let len = early.decorate(syn);
-                        syn_sent.note_early(len);
-                    }
-                    syn
-                }
-                ConnectionState::SynReceived(syn_received) => syn_received.poll_send(&cx),
-                ConnectionState::Synchronized(synchronized) => {
-                    synchronized.poll_send(&self.queue, &cx)
-                }
-                ConnectionState::TimeWait(time_wait) => time_wait.poll_send(now),
-            },
-        };
-        if let Some(segment) = &segment {
-            let packets = segment.gso_segments() as u64;
-            self.segs_out += packets;
-            self.data_segs_out += match segment.payload.is_empty() {
-                true => 0,
-                false => packets,
-            };
-        }
-        segment
     }
 
     /// Returns when [`Connection::on_timer`] should be called.

@@ -12,7 +12,7 @@
 //! # Its part of the walks
 //!
 //! Receive: `Connection::on_segment` -> `Synchronized::on_segment` (the checks of RFC 9293 3.10.7.4 in
-//! their order) -> `Receiver::accept` -> `Segment::trim_to_window` -> `Reassembly::insert` ->
+//! their order) -> `Receiver::accept` -> `receiver::cut_to_window` -> `Reassembly::insert` ->
 //! [`RecvQueue`], from which the socket takes the payload. No byte is read or copied: payload is cut,
 //! moved and joined as a list of owned pieces.
 //!
@@ -82,7 +82,8 @@ pub use chrono::{Busy, BusyTimes, Chrono};
 pub use config::{
     AckConfig, Config, ConnectionConfig, EcnConfig, EcnMode, EcnPolicy, SynCookies, TimerConfig,
 };
-pub use connection::{Connection, Push, SendError};
+pub use connection::Connection;
+pub use connection::sending::{Push, SendError};
 pub use disposition::Disposition;
 pub use error::{TcpError, Unreachable};
 pub use fast_open::{

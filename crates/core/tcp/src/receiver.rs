@@ -349,7 +349,7 @@ impl<P: Payload> Receiver<P> {
         if segment.payload.is_empty() {
             return Accepted::default();
         }
-        if !segment.trim_to_window(self.rcv_nxt, self.window.right_edge()) {
+        if !cut_to_window(&mut segment, self.rcv_nxt, self.window.right_edge()) {
             return Accepted::dropped(SegmentDrop::NoSpace);
         }
         Accepted {
@@ -387,7 +387,7 @@ impl<P: Payload> Receiver<P> {
         if seq.before(self.rcv_nxt) {
             self.note_duplicate(seq, end.earliest(self.rcv_nxt));
         }
-        if !segment.trim_to_window(self.rcv_nxt, edge) {
+        if !cut_to_window(&mut segment, self.rcv_nxt, edge) {
             let drop = match self.fin {
                 _ if end.before_eq(self.rcv_nxt) => SegmentDrop::Duplicate,
                 Some(_) => SegmentDrop::AfterFin,
@@ -558,6 +558,29 @@ impl<P: Payload> Receiver<P> {
             sack.push(from.0, to.0);
         }
     }
+}
+
+/// Cuts a segment of payload alone to `[rcv_nxt, edge)`; returns false if nothing of it lies inside. No byte is read or copied. PSH is
+/// removed with the last byte.
+#[must_use]
+pub(crate) fn cut_to_window<P: Payload>(
+    segment: &mut Segment<P>,
+    rcv_nxt: SeqNum,
+    edge: SeqNum,
+) -> bool {
+    debug_assert!(segment.control.is_empty(), "SYN and FIN were taken before");
+    let end = segment.end();
+    let (first, last) = (segment.seq.latest(rcv_nxt), end.earliest(edge));
+    if first.after_eq(last) {
+        return false;
+    }
+    segment.payload.trim_front(first.bytes_since(segment.seq));
+    segment.seq = first;
+    if last != end {
+        segment.payload.truncate(last.bytes_since(first));
+        segment.push = false;
+    }
+    true
 }
 
 /// Time at which a segment is sent, and its TSval.

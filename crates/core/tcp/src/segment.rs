@@ -123,51 +123,6 @@ impl<P: Payload> Segment<P> {
         }
     }
 
-    /// Cuts the segment to `[rcv_nxt, right_edge)`; returns false if nothing of it lies inside.
-    ///
-    /// No byte is read or copied. If a SYN or FIN is cut off, `control` becomes [`Control::None`]; PSH is removed with the
-    /// last byte. A segment without sequence numbers stays as it is.
-    #[must_use]
-    pub fn trim_to_window(&mut self, rcv_nxt: SeqNum, right_edge: SeqNum) -> bool {
-        if self.seq_len() == 0 {
-            return true;
-        }
-        let start = self.seq.latest(rcv_nxt);
-        if start.after_eq(self.end().earliest(right_edge)) {
-            return false;
-        }
-        self.trim_before(rcv_nxt);
-        self.trim_after(right_edge);
-        true
-    }
-
-    fn trim_before(&mut self, rcv_nxt: SeqNum) {
-        let mut old = rcv_nxt.bytes_since(self.seq);
-        if old > 0 && self.control == Control::Syn {
-            self.control = Control::None;
-            self.seq += 1;
-            old -= 1;
-        }
-        self.payload.trim_front(old);
-        self.seq += old;
-    }
-
-    fn trim_after(&mut self, right_edge: SeqNum) {
-        let excess = self.end().bytes_since(right_edge);
-        if excess == 0 {
-            return;
-        }
-        let fin = usize::from(self.control == Control::Fin);
-        self.control = if fin == 1 {
-            Control::None
-        } else {
-            self.control
-        };
-        self.push = false;
-        let kept = self.payload.len().saturating_sub(excess - fin.min(excess));
-        self.payload.truncate(kept);
-    }
-
     /// Returns the RST that answers a segment without a connection; `None` if the segment is a RST
     /// (RFC 9293 3.10.7.1).
     ///
@@ -218,29 +173,6 @@ mod tests {
         assert_eq!(control(true, false, false), Control::Syn);
         assert_eq!(control(false, true, false), Control::Fin);
         assert_eq!(control(false, false, false), Control::None);
-    }
-
-    #[test]
-    fn trim_keeps_the_part_inside_the_window() {
-        let mut seg = segment(90, 30, Control::None);
-        assert!(seg.trim_to_window(SeqNum(100), SeqNum(110)));
-        assert_eq!(
-            (seg.seq, seg.payload.len(), seg.push),
-            (SeqNum(100), 10, false)
-        );
-    }
-
-    #[test]
-    fn trim_takes_the_fin_off_first() {
-        let mut seg = segment(100, 10, Control::Fin);
-        assert!(seg.trim_to_window(SeqNum(100), SeqNum(110)));
-        assert_eq!((seg.payload.len(), seg.control), (10, Control::None));
-        let mut seg = segment(100, 10, Control::Fin);
-        assert!(seg.trim_to_window(SeqNum(100), SeqNum(111)));
-        assert_eq!(
-            (seg.payload.len(), seg.control, seg.push),
-            (10, Control::Fin, true)
-        );
     }
 
     #[test]

@@ -273,6 +273,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::head::Head;
     use crate::{
         EtherType, MacAddr, RxHeaders, TcpFlags, TcpOptions, Timestamps, shorten_big_headers,
     };
@@ -467,7 +468,7 @@ mod tests {
             };
             prop_assert_eq!(bytes(V6.with_fragmentation(ident)), bytes(V6));
             let packet = [bytes(V4.with_fragmentation(ident)), vec![0; 20]].concat();
-            let header = Ipv4Header::parse(&packet).unwrap();
+            let header = Ipv4Header::parse(Head::new(&packet, packet.len()), 0).unwrap().0;
             prop_assert_eq!((header.dont_fragment, header.ident), (false, ident));
         }
 

@@ -142,6 +142,15 @@ impl EthernetHeader {
         }
     }
 
+    /// Returns the header length that the first [`LEN`](Self::LEN) bytes of a frame announce.
+    #[inline]
+    pub(crate) fn announced_len(untagged: &[u8]) -> usize {
+        match untagged.ends_with(&EtherType::VLAN.0.to_be_bytes()) {
+            true => Self::TAGGED_LEN,
+            false => Self::LEN,
+        }
+    }
+
     /// Parses the header at the start of `frame`.
     ///
     /// # Errors

@@ -6,7 +6,9 @@ use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::checksum;
+use crate::head::Head;
 use crate::parse_error::ParseError;
+use crate::protocol;
 
 /// An IPv4 header. Options are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +17,7 @@ pub struct Ipv4Header {
     pub src: Ipv4Addr,
     /// Destination.
     pub dst: Ipv4Addr,
-    /// Protocol of the payload (see [`protocol`](crate::protocol)).
+    /// Protocol of the payload (see [`protocol`]).
     pub protocol: u8,
     /// Time to live, in hops.
     pub ttl: u8,
@@ -81,17 +83,18 @@ impl Ipv4Header {
         }
     }
 
-    /// Parses the header at the start of `packet` and verifies its checksum. The caller checks that the
-    /// packet is as long as `total_len` says; 0 is accepted, for super-packets too long for the field (Linux: BIG TCP).
+    /// Parses the header at `at` of a frame and verifies its checksum; returns it, and the frame up to the end of the packet.
+    ///
+    /// A packet too long for its length field has 0 there, and ends with the frame: a super-packet of TCP (Linux: BIG TCP).
     ///
     /// # Errors
-    /// [`ParseError::Truncated`], [`ParseError::BadVersion`], [`ParseError::BadHeaderLength`],
-    /// [`ParseError::BadTotalLength`] (shorter than the header), [`ParseError::BadIpChecksum`].
+    /// [`ParseError::NeedMore`], [`ParseError::Truncated`], [`ParseError::BadVersion`], [`ParseError::BadHeaderLength`],
+    /// [`ParseError::BadTotalLength`], [`ParseError::BadIpChecksum`].
     #[inline(always)]
-    pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
-        let (raw, _) = Raw::ref_from_prefix(packet).map_err(|_| ParseError::Truncated)?;
-        let header_len = Self::announced_len(raw.version_ihl)?;
-        let header = packet.get(..header_len).ok_or(ParseError::Truncated)?;
+    pub(crate) fn parse(frame: Head<'_>, at: usize) -> Result<(Self, Head<'_>), ParseError> {
+        let header_len = Self::announced_len(frame.slice(at, Self::LEN)?[0])?;
+        let header = frame.slice(at, header_len)?;
+        let (raw, _) = Raw::ref_from_prefix(header).map_err(|_| ParseError::Truncated)?;
         let total_len = usize::from(raw.total_len.get());
         if total_len < header_len && total_len > 0 {
             return Err(ParseError::BadTotalLength);
@@ -99,7 +102,13 @@ impl Ipv4Header {
         if checksum(header) != 0 {
             return Err(ParseError::BadIpChecksum);
         }
-        Ok(Self::from_raw(raw, header_len))
+        let ip = Self::from_raw(raw, header_len);
+        let packet = match total_len {
+            0 if ip.transport() != Some(protocol::TCP) => return Err(ParseError::BadTotalLength),
+            0 => frame.big_packet(at, Self::MAX_PACKET_LEN)?,
+            len => frame.packet(at, len)?,
+        };
+        Ok((ip, packet))
     }
 
     /// Parses a header that an ICMP error quotes. Routers may have changed it, so neither checksum nor
@@ -132,6 +141,15 @@ impl Ipv4Header {
     #[inline]
     pub const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset != 0
+    }
+
+    /// Returns the protocol of the header that follows; `None` in a fragment, which may have none.
+    #[inline]
+    pub(crate) const fn transport(&self) -> Option<u8> {
+        match self.is_fragment() {
+            true => None,
+            false => Some(self.protocol),
+        }
     }
 
     /// Replaces a total length of 0 in the IPv4 header at the start of `packet` with the maximum, and updates the header
@@ -232,7 +250,9 @@ mod tests {
         fn headers_survive_the_round_trip(header in arbitrary()) {
             let mut out = [0; 20];
             prop_assert_eq!(header.emit(&mut out), 20);
-            prop_assert_eq!(Ipv4Header::parse(&out), Ok(header));
+            let end = usize::from(header.total_len);
+            let parsed = Ipv4Header::parse(Head::new(&out, end), 0);
+            prop_assert_eq!(parsed.map(|(header, packet)| (header, packet.end)), Ok((header, end)));
             prop_assert_eq!(Ipv4Header::parse_quoted(&out), Ok(header));
         }
 
@@ -241,7 +261,7 @@ mod tests {
             let mut out = [0; 20];
             header.emit(&mut out);
             out[at / 8] ^= 1 << (at % 8);
-            prop_assert!(Ipv4Header::parse(&out).is_err());
+            prop_assert!(Ipv4Header::parse(Head::new(&out, usize::MAX), 0).is_err());
         }
     }
 

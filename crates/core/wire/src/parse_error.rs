@@ -1,7 +1,5 @@
 //! Why headers are rejected.
 
-use crate::tcp_options::TcpOptionsError;
-
 /// Reason to reject the headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
@@ -42,4 +40,23 @@ pub enum ParseError {
     /// The ARP packet is not for IPv4 over Ethernet.
     #[error("ARP not about IPv4 over Ethernet")]
     BadArp,
+}
+
+/// Reason to reject a list of options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TcpOptionsError {
+    /// The list ends after the kind of an option, before its length.
+    #[error("TCP option {kind} has no length byte")]
+    NoLength {
+        /// The option's kind.
+        kind: u8,
+    },
+    /// The length is 0 or 1, or reaches past the end of the header.
+    #[error("TCP option {kind} has length {len}")]
+    BadLength {
+        /// The option's kind.
+        kind: u8,
+        /// Its length byte.
+        len: u8,
+    },
 }

@@ -109,23 +109,114 @@ impl RxHeaders {
     #[inline]
     pub fn parse(head: &[u8], frame_len: usize) -> Result<Self, ParseError> {
         let head = Head::new(head, frame_len);
-        let ethernet = parse_ethernet(head)?;
-        let at = ethernet.header_len();
-        match ethernet.ethertype {
-            EtherType::IPV4 => parse_ipv4(ethernet, head, at),
-            EtherType::IPV6 => parse_ipv6(ethernet, head, at),
-            other => Ok(Self {
-                ethernet,
-                network: if other == EtherType::ARP {
-                    Network::Arp
-                } else {
-                    Network::Other
-                },
-                transport: Transport::None,
-                header_len: at,
-                payload_len: frame_len - at,
-            }),
+        let at = EthernetHeader::announced_len(head.slice(0, EthernetHeader::LEN)?);
+        let ethernet = EthernetHeader::parse(head.slice(0, at)?)?;
+        let network = match ethernet.ethertype {
+            EtherType::IPV4 => {
+                let (ip, packet) = Ipv4Header::parse(head, at)?;
+                let (l4, protocol) = (at + ip.header_len, ip.transport());
+                return Self::parse_transport(ethernet, Network::Ipv4(ip), packet, l4, protocol);
+            }
+            EtherType::IPV6 => return Self::parse_ipv6(ethernet, head, at),
+            EtherType::ARP => Network::Arp,
+            _ => Network::Other,
+        };
+        Ok(Self {
+            ethernet,
+            network,
+            transport: Transport::None,
+            header_len: at,
+            payload_len: frame_len - at,
+        })
+    }
+
+    /// Parses the transport header at `at` of an IP packet (protocol `None`: a fragment), and returns it with the headers before.
+    //
+    // It is inlined into `parse`, as everything from there to the options. Out of line, each header is built on the stack and copied
+    // into the enclosing structure; wide copies of fields that were just stored one by one stall on store forwarding, which costs as
+    // much as the parsing.
+    #[inline(always)]
+    fn parse_transport(
+        ethernet: EthernetHeader,
+        network: Network,
+        packet: Head<'_>,
+        at: usize,
+        protocol: Option<u8>,
+    ) -> Result<Self, ParseError> {
+        let (transport, header_len, end) = match protocol {
+            Some(protocol::TCP) => {
+                let tcp = TcpHeader::parse(packet, at)?;
+                (Transport::Tcp(tcp), at + tcp.header_len, packet.end)
+            }
+            Some(protocol::UDP) => {
+                let udp = UdpHeader::parse(packet.slice(at, UdpHeader::LEN)?)?;
+                // The UDP length, not the IP length, bounds the checksum and the payload.
+                let end = at + usize::from(udp.length);
+                if end > packet.end {
+                    return Err(ParseError::BadUdpLength);
+                }
+                (Transport::Udp(udp), at + UdpHeader::LEN, end)
+            }
+            Some(protocol::NO_NEXT_HEADER) if matches!(network, Network::Ipv6(_)) => {
+                (Transport::None, at, packet.end)
+            }
+            Some(other) => (Transport::Other(other), at, packet.end),
+            None => (Transport::Fragment, at, packet.end),
+        };
+        Ok(Self {
+            ethernet,
+            network,
+            transport,
+            header_len,
+            payload_len: end - header_len,
+        })
+    }
+
+    /// Parses IPv6, its extension headers and what follows them.
+    #[inline(always)]
+    fn parse_ipv6(ethernet: EthernetHeader, head: Head<'_>, at: usize) -> Result<Self, ParseError> {
+        let ip = Ipv6Header::parse(head.slice(at, Ipv6Header::LEN)?)?;
+        if ip.payload_len == 0 && head.is_longer_than(at, Ipv6Header::MAX_PACKET_LEN) {
+            return Self::parse_big_ipv6(ethernet, ip, head, at);
         }
+        let packet = head.packet(at, Ipv6Header::LEN + usize::from(ip.payload_len))?;
+        let extensions = ExtensionHeaders::walk(ip.next_header, packet, at + Ipv6Header::LEN)?;
+        let protocol = match extensions.fragment {
+            true => None,
+            false => Some(extensions.transport),
+        };
+        Self::parse_transport(
+            ethernet,
+            Network::Ipv6(ip),
+            packet,
+            extensions.end,
+            protocol,
+        )
+    }
+
+    /// Parses a super-packet too long for its length field: TCP, after a jumbo payload option, or directly after the IPv6 header
+    /// (Linux: BIG TCP; later than v6.18 without the option).
+    #[cold]
+    fn parse_big_ipv6(
+        ethernet: EthernetHeader,
+        ip: Ipv6Header,
+        head: Head<'_>,
+        at: usize,
+    ) -> Result<Self, ParseError> {
+        let start = at + Ipv6Header::LEN;
+        let (packet, l4, kind) = match ip.next_header {
+            protocol::HOP_BY_HOP => {
+                let (next_header, len) =
+                    JumboPayload::parse(head.slice(start, JumboPayload::LEN)?)?;
+                let packet = head.packet(start, len)?;
+                (packet, start + JumboPayload::LEN, next_header)
+            }
+            kind => (head, start, kind),
+        };
+        if kind != protocol::TCP {
+            return Err(ParseError::ExtensionHeaders);
+        }
+        Self::parse_transport(ethernet, Network::Ipv6(ip), packet, l4, Some(kind))
     }
 
     /// Returns the source address of an IP packet.
@@ -204,147 +295,6 @@ impl RxHeaders {
             None => None,
         }
     }
-}
-
-#[inline]
-fn parse_ethernet(head: Head<'_>) -> Result<EthernetHeader, ParseError> {
-    let untagged = head.slice(0, EthernetHeader::LEN)?;
-    if untagged.ends_with(&EtherType::VLAN.0.to_be_bytes()) {
-        return EthernetHeader::parse(head.slice(0, EthernetHeader::TAGGED_LEN)?);
-    }
-    EthernetHeader::parse(untagged)
-}
-
-// Everything from here to the options is inlined into `RxHeaders::parse`. Out of line, each header
-// is built on the stack and copied into the enclosing structure; wide copies of fields that were
-// just stored one by one stall on store forwarding, which costs as much as the parsing.
-#[inline(always)]
-fn parse_ipv4(
-    ethernet: EthernetHeader,
-    head: Head<'_>,
-    at: usize,
-) -> Result<RxHeaders, ParseError> {
-    let fixed = head.slice(at, Ipv4Header::LEN)?;
-    let header_len = Ipv4Header::announced_len(fixed[0])?;
-    let ip = Ipv4Header::parse(head.slice(at, header_len)?)?;
-    let packet = match ip.total_len {
-        0 => head.big_packet(at, Ipv4Header::MAX_PACKET_LEN)?,
-        len => head.packet(at, len.into())?,
-    };
-    let kind = if ip.is_fragment() {
-        None
-    } else {
-        Some(ip.protocol)
-    };
-    let (transport, header_len, end) = parse_transport(packet, at + header_len, kind)?;
-    if ip.total_len == 0 && !matches!(transport, Transport::Tcp(_)) {
-        return Err(ParseError::BadTotalLength);
-    }
-    let network = Network::Ipv4(ip);
-    Ok(RxHeaders {
-        ethernet,
-        network,
-        transport,
-        header_len,
-        payload_len: end - header_len,
-    })
-}
-
-#[inline(always)]
-fn parse_ipv6(
-    ethernet: EthernetHeader,
-    head: Head<'_>,
-    at: usize,
-) -> Result<RxHeaders, ParseError> {
-    let ip = Ipv6Header::parse(head.slice(at, Ipv6Header::LEN)?)?;
-    if ip.payload_len == 0 && head.is_longer_than(at, Ipv6Header::MAX_PACKET_LEN) {
-        return parse_big_ipv6(ethernet, ip, head, at);
-    }
-    let packet = head.packet(at, Ipv6Header::LEN + usize::from(ip.payload_len))?;
-    let extensions = ExtensionHeaders::walk(ip.next_header, packet, at + Ipv6Header::LEN)?;
-    let kind = if extensions.fragment {
-        None
-    } else {
-        Some(extensions.transport)
-    };
-    let (transport, header_len, end) = match kind {
-        Some(protocol::NO_NEXT_HEADER) => (Transport::None, extensions.end, packet.end),
-        kind => parse_transport(packet, extensions.end, kind)?,
-    };
-    let network = Network::Ipv6(ip);
-    Ok(RxHeaders {
-        ethernet,
-        network,
-        transport,
-        header_len,
-        payload_len: end - header_len,
-    })
-}
-
-/// Parses a super-packet too long for its length field: TCP, after a jumbo payload option, or directly after the IPv6 header
-/// (Linux: BIG TCP; later than v6.18 without the option).
-#[cold]
-fn parse_big_ipv6(
-    ethernet: EthernetHeader,
-    ip: Ipv6Header,
-    head: Head<'_>,
-    at: usize,
-) -> Result<RxHeaders, ParseError> {
-    let start = at + Ipv6Header::LEN;
-    let (packet, l4, kind) = match ip.next_header {
-        protocol::HOP_BY_HOP => {
-            let (next_header, len) = JumboPayload::parse(head.slice(start, JumboPayload::LEN)?)?;
-            (
-                head.packet(start, len)?,
-                start + JumboPayload::LEN,
-                next_header,
-            )
-        }
-        kind => (head, start, kind),
-    };
-    if kind != protocol::TCP {
-        return Err(ParseError::ExtensionHeaders);
-    }
-    let (transport, header_len, end) = parse_transport(packet, l4, Some(kind))?;
-    Ok(RxHeaders {
-        ethernet,
-        network: Network::Ipv6(ip),
-        transport,
-        header_len,
-        payload_len: end - header_len,
-    })
-}
-
-/// Parses the transport header at `at` (protocol `None` is a fragment); returns it, the end of the
-/// headers and the end of the payload.
-#[inline(always)]
-fn parse_transport(
-    packet: Head<'_>,
-    at: usize,
-    kind: Option<u8>,
-) -> Result<(Transport, usize, usize), ParseError> {
-    Ok(match kind {
-        Some(protocol::TCP) => {
-            let fixed = packet.slice(at, TcpHeader::LEN)?;
-            let len = TcpHeader::announced_len(fixed[12])?;
-            if at + len > packet.end {
-                return Err(ParseError::BadTcpOffset);
-            }
-            let tcp = TcpHeader::parse(packet.slice(at, len)?)?;
-            (Transport::Tcp(tcp), at + len, packet.end)
-        }
-        Some(protocol::UDP) => {
-            let udp = UdpHeader::parse(packet.slice(at, UdpHeader::LEN)?)?;
-            // The UDP length, not the IP length, bounds the checksum and the payload.
-            let end = at + usize::from(udp.length);
-            if end > packet.end {
-                return Err(ParseError::BadUdpLength);
-            }
-            (Transport::Udp(udp), at + UdpHeader::LEN, end)
-        }
-        Some(other) => (Transport::Other(other), at, packet.end),
-        None => (Transport::Fragment, at, packet.end),
-    })
 }
 
 #[cfg(test)]

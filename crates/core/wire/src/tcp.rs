@@ -1,10 +1,28 @@
-//! TCP headers (RFC 9293 3.1).
+//! TCP headers (RFC 9293 3.1), with the options that we support: MSS, window scale, SACK, timestamps, AccECN, Fast Open (RFC 9293 3.2,
+//! 7323, 2018, 9768, 7413). `emit.rs` writes them.
+
+mod emit;
+mod sack_blocks;
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::parse_error::ParseError;
-use crate::tcp_options::TcpOptions;
+use crate::accecn::{ACCECN0, ACCECN1, AccEcn};
+use crate::fast_open::{self, FastOpen};
+use crate::head::Head;
+use crate::parse_error::{ParseError, TcpOptionsError};
+pub use sack_blocks::SackBlocks;
+
+/// Largest window scale; a larger received value is replaced with this one (RFC 7323 2.3).
+pub const MAX_WINDOW_SCALE: u8 = 14;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
 
 bitflags::bitflags! {
     /// Control bits of a TCP header.
@@ -95,20 +113,20 @@ impl TcpHeader {
         }
     }
 
-    /// Parses the header at the start of `segment`. Does not verify the checksum, which covers payload
-    /// that may be unreadable.
+    /// Parses the header at `at` of a packet. Does not verify the checksum, which covers payload that may be unreadable.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] if there are fewer than [`TcpHeader::LEN`] bytes,
-    /// [`ParseError::BadTcpOffset`] if the data offset is below 5 or past the end of `segment`,
+    /// [`ParseError::NeedMore`], [`ParseError::Truncated`] if there are fewer than [`TcpHeader::LEN`] bytes,
+    /// [`ParseError::BadTcpOffset`] if the data offset is below 5 or past the end of the packet,
     /// [`ParseError::BadTcpOptions`].
     #[inline(always)]
-    pub fn parse(segment: &[u8]) -> Result<Self, ParseError> {
-        let (raw, _) = Raw::ref_from_prefix(segment).map_err(|_| ParseError::Truncated)?;
-        let header_len = Self::announced_len(raw.data_offset)?;
-        let options = segment
-            .get(Self::LEN..header_len)
-            .ok_or(ParseError::BadTcpOffset)?;
+    pub(crate) fn parse(packet: Head<'_>, at: usize) -> Result<Self, ParseError> {
+        let header_len = Self::announced_len(packet.slice(at, Self::LEN)?[12])?;
+        if at + header_len > packet.end {
+            return Err(ParseError::BadTcpOffset);
+        }
+        let header = packet.slice(at, header_len)?;
+        let (raw, options) = Raw::ref_from_prefix(header).map_err(|_| ParseError::Truncated)?;
         Ok(Self {
             src_port: raw.src_port.get(),
             dst_port: raw.dst_port.get(),
@@ -121,43 +139,112 @@ impl TcpHeader {
             header_len,
         })
     }
+}
 
-    /// Returns the bytes that [`emit`](Self::emit) writes: the fixed header and `options`.
-    pub fn emit_len(&self) -> usize {
-        Self::LEN + self.options.emit_len()
+/// The options of one TCP header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// Maximum segment size, only in a SYN.
+    pub mss: Option<u16>,
+    /// Window scale, only in a SYN; at most [`MAX_WINDOW_SCALE`] once parsed.
+    pub window_scale: Option<u8>,
+    /// The sender accepts SACK; only in a SYN.
+    pub sack_permitted: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// Counters of ECN codepoints.
+    pub accecn: Option<AccEcn>,
+    /// SACK blocks.
+    pub sack: SackBlocks,
+    /// Fast Open's cookie, or the request for one; only in a SYN.
+    pub fast_open: Option<FastOpen>,
+}
+
+/// The timestamps option (RFC 7323 3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamps {
+    /// TSval: timestamp of the sender.
+    pub value: u32,
+    /// TSecr: echo of the latest TSval received; meaningful with [`TcpFlags::ACK`](crate::TcpFlags::ACK).
+    pub echo: u32,
+}
+
+impl TcpOptions {
+    /// Parses the bytes between the fixed header and the payload.
+    ///
+    /// Unknown options, and known ones with an unexpected length, are skipped; if a kind occurs twice,
+    /// the later one counts (as in Linux, net/ipv4/tcp_input.c `tcp_parse_options`).
+    ///
+    /// # Errors
+    /// A missing or invalid length (RFC 9293 MUST-7): the next option cannot be found.
+    #[inline(always)]
+    pub fn parse(bytes: &[u8]) -> Result<Self, TcpOptionsError> {
+        // Fast path: most segments have only timestamps, laid out as in RFC 7323 appendix A.
+        if let &[NOP, NOP, TIMESTAMPS, 10, v0, v1, v2, v3, e0, e1, e2, e3] = bytes {
+            let value = u32::from_be_bytes([v0, v1, v2, v3]);
+            let echo = u32::from_be_bytes([e0, e1, e2, e3]);
+            return Ok(Self {
+                timestamps: Some(Timestamps { value, echo }),
+                ..Self::default()
+            });
+        }
+        Self::parse_slow(bytes)
     }
 
-    /// Writes header and options to the start of `out` with a checksum field of 0; returns the bytes
-    /// written (and ignores `header_len`).
-    ///
-    /// # Panics
-    /// If `out` is shorter than [`emit_len`](Self::emit_len).
-    pub fn emit(&self, out: &mut [u8]) -> usize {
-        let Self {
-            src_port,
-            dst_port,
-            seq,
-            ack,
-            flags,
-            window,
-            urgent,
-            ref options,
-            header_len: _,
-        } = *self;
-        let len = Self::LEN + options.emit(&mut out[Self::LEN..]);
-        let raw = Raw {
-            src_port: src_port.into(),
-            dst_port: dst_port.into(),
-            seq: seq.into(),
-            ack: ack.into(),
-            // At most 60 / 4 = 15, which fits the four bits.
-            data_offset: (len as u8 / 4) << 4 | u8::from(flags.contains(TcpFlags::AE)),
-            flags: flags.low_byte(),
-            window: window.into(),
-            checksum: 0.into(),
-            urgent: urgent.into(),
-        };
-        out[..Self::LEN].copy_from_slice(raw.as_bytes());
-        len
+    fn parse_slow(mut bytes: &[u8]) -> Result<Self, TcpOptionsError> {
+        let mut options = Self::default();
+        while let [kind, rest @ ..] = bytes {
+            let kind = *kind;
+            match kind {
+                END => break,
+                NOP => {
+                    bytes = rest;
+                    continue;
+                }
+                _ => {}
+            }
+            let &[len, ..] = rest else {
+                return Err(TcpOptionsError::NoLength { kind });
+            };
+            let (option, rest) = (usize::from(len) >= 2)
+                .then(|| bytes.split_at_checked(len.into()))
+                .flatten()
+                .ok_or(TcpOptionsError::BadLength { kind, len })?;
+            options.set(kind, &option[2..]);
+            bytes = rest;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, kind: u8, body: &[u8]) {
+        match (kind, body) {
+            (MSS, &[a, b]) => self.mss = Some(u16::from_be_bytes([a, b])),
+            (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
+            (SACK_PERMITTED, []) => self.sack_permitted = true,
+            (SACK, body) => {
+                if let (blocks, []) = body.as_chunks::<8>() {
+                    self.sack = SackBlocks::new();
+                    for &[a, b, c, d, e, f, g, h] in blocks {
+                        self.sack.push(
+                            u32::from_be_bytes([a, b, c, d]),
+                            u32::from_be_bytes([e, f, g, h]),
+                        );
+                    }
+                }
+            }
+            (TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => {
+                let value = u32::from_be_bytes([a, b, c, d]);
+                let echo = u32::from_be_bytes([e, f, g, h]);
+                self.timestamps = Some(Timestamps { value, echo });
+            }
+            (ACCECN0 | ACCECN1, body) => self.accecn = AccEcn::parse(kind, body).or(self.accecn),
+            (fast_open::KIND | fast_open::EXPERIMENT, body) => {
+                self.fast_open = FastOpen::parse(kind, body).or(self.fast_open);
+            }
+            _ => {}
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

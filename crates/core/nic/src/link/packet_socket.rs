@@ -9,10 +9,9 @@ use ::wire::{EthernetHeader, Instant};
 use rustix::io::Errno;
 
 use super::socket_events::SocketEvents;
-use super::vnet_fd::FrameWriter;
 use super::{
-    BIG_PACKET_LEN, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, VnetFd,
-    VnetHeaderLen,
+    BIG_PACKET_LEN, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TapLink, TapOptions,
+    TxFrame, VnetHeaderLen,
 };
 use crate::drops::DropReason;
 
@@ -49,17 +48,14 @@ pub struct PacketLinkOptions {
 /// non-blocking), because that needs privileges. The filter shortens frames of VLANs, whose tag cannot be seen, to less than an
 /// Ethernet header. Packets are read and written as those of a TAP.
 pub struct PacketLink {
-    fd: VnetFd,
+    tap: TapLink,
     options: PacketLinkOptions,
     room: SocketEvents,
-    writer: FrameWriter,
     state: LinkState,
     /// When to ask the kernel next. `None`: nothing was received since the last time, and the interface is not down.
     look_at: Option<Instant>,
     /// Lost packets that [`Link::take_lost`] has not returned yet.
     lost: u64,
-    /// Values that end with the link.
-    kept: Option<Box<dyn Send>>,
 }
 
 impl fmt::Debug for PacketLink {
@@ -77,22 +73,28 @@ impl PacketLink {
     /// # Errors
     /// An epoll instance cannot be created.
     pub fn new(socket: OwnedFd, options: PacketLinkOptions) -> io::Result<Self> {
+        let as_tap = TapOptions {
+            vnet_header: VnetHeaderLen::Ten,
+            offloads: true,
+            mtu: options.mtu,
+            max_super_packet: options.max_super_packet,
+            // What arrives is as long as other machines, or this one for the packets that it merges (GRO), have been set to.
+            max_rx_packet: BIG_PACKET_LEN,
+        };
         Ok(Self {
-            room: SocketEvents::of_room()?,
-            fd: VnetFd::new(socket, VnetHeaderLen::Ten),
+            tap: TapLink::new(vec![socket], as_tap)?,
             options,
-            writer: FrameWriter::default(),
+            room: SocketEvents::of_room()?,
             state: LinkState::Up,
             look_at: None,
             lost: 0,
-            kept: None,
         })
     }
 
     /// Drops `value` when the link is dropped, after its socket was closed.
     #[must_use]
     pub fn keeping(mut self, value: impl Send + 'static) -> Self {
-        self.kept = Some(Box::new(value));
+        self.tap = self.tap.keeping(value);
         self
     }
 
@@ -102,7 +104,9 @@ impl PacketLink {
             return;
         }
         self.look_at = None;
-        if let Ok(status) = (self.options.look)(self.fd.as_fd(), self.options.ifindex) {
+        let socket = self.tap.poll_fd();
+        let look = |socket| (self.options.look)(socket, self.options.ifindex).ok();
+        if let Some(status) = socket.and_then(look) {
             self.lost += status.lost;
             // An interface that was moved away and back is not the one of the socket any more.
             if self.state != LinkState::Gone {
@@ -140,57 +144,42 @@ impl Link for PacketLink {
     fn caps(&self) -> LinkCaps {
         LinkCaps {
             name: "packet",
-            mtu: self.options.mtu,
-            vnet: true,
-            tso: true,
-            max_super_packet: self.options.max_super_packet,
-            // What arrives is as long as other machines, or this one for the packets that it merges (GRO), have been set to.
-            max_rx_packet: BIG_PACKET_LEN,
-            tx_checksum: true,
-            queues: 1,
-            lends: false,
+            ..self.tap.caps()
         }
     }
 
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
-        match self.fd.receive(posted) {
-            Ok((frame_len, _)) if frame_len < EthernetHeader::LEN => {
+        let received = self.tap.receive(posted, now);
+        match &received {
+            Ok(LinkReceived::Placed { frame_len, .. }) => {
                 self.look_again(now);
-                Ok(LinkReceived::Dropped(DropReason::RxVlan))
-            }
-            Ok((frame_len, header)) => {
-                self.look_again(now);
-                let meta = header.offload().into();
-                Ok(LinkReceived::Placed { frame_len, meta })
-            }
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::AGAIN) => Ok(LinkReceived::None),
-                // linux v6.18 include/linux/virtio_net.h virtio_net_hdr_from_skb: a super-packet of no known kind.
-                Some(Errno::INVAL) => Ok(LinkReceived::Dropped(DropReason::RxLro)),
-                _ => {
-                    self.note_error(&error, now);
-                    Err(error)
+                if *frame_len < EthernetHeader::LEN {
+                    return Ok(LinkReceived::Dropped(DropReason::RxVlan));
                 }
-            },
+            }
+            Ok(_) => {}
+            // linux v6.18 include/linux/virtio_net.h virtio_net_hdr_from_skb: a super-packet of no known kind.
+            Err(error) if Errno::from_io_error(error) == Some(Errno::INVAL) => {
+                return Ok(LinkReceived::Dropped(DropReason::RxLro));
+            }
+            Err(error) => self.note_error(error, now),
         }
+        received
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        let longest = self.options.max_super_packet + EthernetHeader::TAGGED_LEN;
-        if frame.frame_len() > longest {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let sent = self.writer.send(&self.fd, frame);
-        match &sent {
-            Ok(sent) => self.room.on_sent(&self.fd, *sent),
-            Err(error) => self.note_error(error, now),
+        let sent = self.tap.send(frame, now);
+        match (&sent, self.tap.poll_fd()) {
+            (Ok(sent), Some(socket)) => self.room.on_sent(socket, *sent),
+            (Ok(_), None) => {}
+            (Err(error), _) => self.note_error(error, now),
         }
         sent
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         // The socket itself: an epoll instance would be told of each packet that arrives, by the thread that delivers it.
-        Some(self.fd.as_fd())
+        self.tap.poll_fd()
     }
 
     fn room_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,4 +1,6 @@
-//! A TAP device: a link to the kernel's network stack.
+//! A TAP device: a link to the kernel's network stack. Other links with such packets stand on it.
+
+mod flow;
 
 use std::fmt;
 use std::io;
@@ -6,15 +8,17 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ::wire::{EtherType, EthernetHeader, Instant, protocol};
-use peer_socket::PeerSocket;
+use ::wire::{EthernetHeader, Instant, VnetHeader};
+use netmem::{DmaPort, FragList};
+use peer_socket::{PeerSocket, close_aside};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::vnet_fd::FrameWriter;
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_PACKET_LEN, Posted, TxFrame, VnetFd, VnetHeaderLen,
+    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
+    VnetHeaderLen,
 };
+use flow::queue_of;
 
 /// Options that the TAP was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +79,9 @@ pub struct TapLink {
     /// Number of frames that were read from it since it became the first.
     read: usize,
     up: bool,
-    writer: FrameWriter,
+    /// Host bytes of the packet that is being sent: the virtio-net header and the head.
+    scratch: Vec<u8>,
+    nothing: FragList,
     kept: Guard,
 }
 
@@ -88,6 +94,10 @@ impl fmt::Debug for Guard {
         f.debug_tuple("Guard").field(&self.0.is_some()).finish()
     }
 }
+
+/// Maximum number of payload pieces of one write. A packet with more pieces, which are small then, is first copied into
+/// one buffer.
+const MAX_PIECES: usize = DmaPort::MAX_WRITE_FRAGS;
 
 /// Frames that are read from one of several queues before the next one is read, so that a queue that always has frames does not
 /// keep the others from being read.
@@ -140,7 +150,8 @@ impl TapLink {
             first: 0,
             read: 0,
             up: true,
-            writer: FrameWriter::default(),
+            scratch: Vec::new(),
+            nothing: FragList::default(),
             kept: Guard::default(),
         }
     }
@@ -189,40 +200,6 @@ fn epoll_of(fds: &[OwnedFd]) -> io::Result<OwnedFd> {
     Ok(any)
 }
 
-/// Returns the queue to send a frame on: the same for all frames of a connection. The kernel delivers the packets of a
-/// connection to the queue that last sent one (linux drivers/net/tun.c `tun_flow_update`), so a connection that changed its
-/// queue would be received out of order.
-fn queue_of(head: &[u8], queues: usize) -> usize {
-    let hash = flow_hash(head).unwrap_or(0);
-    // Less than `queues`, and evenly distributed, as the hash is.
-    ((u64::from(hash) * queues as u64) >> 32) as usize
-}
-
-/// Returns a hash of the addresses and ports of a frame of this stack; `None` for a frame without ports.
-fn flow_hash(head: &[u8]) -> Option<u32> {
-    let ethernet = EthernetHeader::parse(head).ok()?;
-    let ip = head.get(ethernet.header_len()..)?;
-    let (addresses, ports_at) = match ethernet.ethertype {
-        EtherType::IPV4 => (ip.get(12..20)?, 4 * usize::from(ip.first()? & 0x0f)),
-        // Only the jumbo payload option (8 bytes) may be between the header and TCP; long packets have it.
-        EtherType::IPV6 if *ip.get(6)? == protocol::HOP_BY_HOP => (ip.get(8..40)?, 48),
-        EtherType::IPV6 => (ip.get(8..40)?, 40),
-        _ => return None,
-    };
-    let ports = ip.get(ports_at..ports_at + 4)?;
-    let words = addresses.chunks_exact(4).chain([ports]);
-    let hash = words.fold(0_u64, |hash, word| {
-        let word = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
-        let hash = (hash ^ u64::from(word)).wrapping_mul(GOLDEN_RATIO);
-        hash ^ hash >> 32
-    });
-    Some(hash as u32)
-}
-
-/// 2^64 divided by the golden ratio: a multiplication by it distributes neighbouring numbers evenly (Knuth, The Art of
-/// Computer Programming 3, 6.4).
-const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-
 impl Link for TapLink {
     fn caps(&self) -> LinkCaps {
         let TapOptions {
@@ -251,12 +228,11 @@ impl Link for TapLink {
     fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
         for turn in 0..self.fds.len() {
             let queue = (self.first + turn) % self.fds.len();
-            match self.fds[queue].receive(posted) {
-                Ok((frame_len, header)) => {
+            match read_into(posted, &self.fds[queue], self.options.vnet_header) {
+                Ok(placed) => {
                     self.note_read(queue);
                     self.up = true;
-                    let meta = header.offload().into();
-                    return Ok(LinkReceived::Placed { frame_len, meta });
+                    return Ok(placed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
@@ -268,6 +244,7 @@ impl Link for TapLink {
         Ok(LinkReceived::None)
     }
 
+    /// Sends one frame by one writev: the virtio-net header, and the frame.
     fn send(&mut self, frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
         let longest = self.options.max_super_packet + EthernetHeader::TAGGED_LEN;
         if frame.frame_len() > longest {
@@ -277,13 +254,33 @@ impl Link for TapLink {
             1 => 0,
             queues => queue_of(frame.head, queues),
         };
-        let sent = self.writer.send(&self.fds[queue], frame);
-        match &sent {
-            Ok(LinkSent::Done) => self.up = true,
-            Ok(LinkSent::Busy | LinkSent::TooLong) => {}
-            Err(error) => self.note_error(error),
+        self.scratch.clear();
+        self.scratch.resize(self.options.vnet_header.bytes(), 0);
+        VnetHeader::new(frame.offload(), frame.head).emit(&mut self.scratch);
+        self.scratch.extend_from_slice(frame.head);
+        let pieces = match frame.payload.frag_count() {
+            ..=MAX_PIECES => frame.payload,
+            _ => {
+                frame.copy_payload_to(&mut self.scratch);
+                &self.nothing
+            }
+        };
+        let fd = self.fds[queue].as_fd();
+        match frame.port.writev(fd, &self.scratch, pieces) {
+            Ok(_) => {
+                self.up = true;
+                Ok(LinkSent::Done)
+            }
+            Err(error) => match Errno::from_io_error(&error) {
+                // A packet has at most 17 pieces of memory, which are small where memory is fragmented.
+                Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(LinkSent::TooLong),
+                Some(Errno::AGAIN | Errno::NOBUFS) => Ok(LinkSent::Busy),
+                _ => {
+                    self.note_error(&error);
+                    Err(error)
+                }
+            },
         }
-        sent
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -298,38 +295,37 @@ impl Link for TapLink {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Headers of an Ethernet frame with TCP over IPv6.
-    fn head_v6() -> Vec<u8> {
-        let mut head = vec![0; 14 + 40 + 20];
-        head[12..14].copy_from_slice(&EtherType::IPV6.0.to_be_bytes());
-        head[14] = 0x60;
-        head[14 + 6] = protocol::TCP;
-        for (at, byte) in head[22..58].iter_mut().enumerate() {
-            *byte = at as u8;
+/// Reads one packet of a queue into memory of the NIC, by one readv, or recvmsg where descriptors may come with it: the frame's
+/// first bytes into `posted.head`, the next into the spans, the rest into the spill. A packet shorter than the virtio-net header
+/// is an empty frame.
+///
+/// # Errors
+/// As readv(2). `ENETDOWN` at the end of file: the peer has closed its socket. A TAP has no end of file.
+fn read_into(
+    posted: &mut Posted<'_>,
+    queue: &VnetFd,
+    header: VnetHeaderLen,
+) -> io::Result<LinkReceived> {
+    let vnet_len = header.bytes();
+    let head = posted.head.with_vnet(vnet_len, posted.predicted_header);
+    let (port, spans) = (posted.port, posted.spans);
+    let read = match queue.may_get_descriptors() {
+        false => port.readv(queue.as_fd(), head, spans, posted.spill)?,
+        true => {
+            let mut fds = Vec::new();
+            let read = port.receive(queue.as_fd(), head, spans, posted.spill, &mut fds);
+            // Their files are of no use here.
+            close_aside(fds);
+            read?
         }
-        head
+    };
+    if read == 0 {
+        return Err(Errno::NETDOWN.into());
     }
-
-    #[test]
-    fn a_long_packet_with_a_jumbo_payload_option_has_the_hash_of_its_connection() {
-        let short = head_v6();
-        let mut long = short.clone();
-        long[14 + 6] = protocol::HOP_BY_HOP;
-        long.splice(54..54, [protocol::TCP, 0, 0xc2, 4, 0, 1, 0, 0]);
-        assert!(flow_hash(&short).is_some());
-        assert_eq!(flow_hash(&long), flow_hash(&short));
-    }
-
-    #[test]
-    fn a_frame_without_ports_has_no_hash_and_one_queue() {
-        let mut arp = head_v6();
-        arp[12..14].copy_from_slice(&EtherType::ARP.0.to_be_bytes());
-        for head in [&arp[..], &head_v6()[..57], &arp[..9], &[]] {
-            assert_eq!((flow_hash(head), queue_of(head, 8)), (None, 0));
-        }
-    }
+    let (frame_len, header) = match read.checked_sub(vnet_len) {
+        Some(len) => (len, VnetHeader::parse(posted.head.with_vnet(vnet_len, 0))),
+        None => (0, Ok(VnetHeader::default())),
+    };
+    let meta = header.unwrap_or_default().offload().into();
+    Ok(LinkReceived::Placed { frame_len, meta })
 }

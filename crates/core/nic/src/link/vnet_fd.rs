@@ -1,15 +1,12 @@
 //! Descriptors for packets of a virtio-net header and a frame: a queue of a TAP, or a UNIX wire.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ::wire::VnetHeader;
-use netmem::{DmaPort, FragList};
-use peer_socket::{PeerSocket, close_aside, receive};
+use peer_socket::{PeerSocket, receive};
 use rustix::io::Errno;
-
-use super::{LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
 
 /// Length of the virtio-net header in front of every frame (TUNSETVNETHDRSZ).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,39 +66,11 @@ impl VnetFd {
     }
 
     /// Returns whether descriptors may come with a packet. They would be closed by a call that reads it without taking them.
-    fn may_get_descriptors(&self) -> bool {
+    pub(super) fn may_get_descriptors(&self) -> bool {
         match &self.file {
             VnetFile::Queue(_) => false,
             VnetFile::Socket(socket) => socket.may_have_descriptors(),
         }
-    }
-
-    /// Reads one packet into memory of a NIC, by one readv, or recvmsg where descriptors may come with it: the frame's first
-    /// bytes into `posted.head`, the next into the spans, the rest into the spill. Returns the length of the frame and its
-    /// header. A packet shorter than the virtio-net header is returned as an empty frame with the default header.
-    ///
-    /// # Errors
-    /// As readv(2). `ENETDOWN` at the end of file: the peer has closed its socket. A TAP has no end of file.
-    pub fn receive(&self, posted: &mut Posted<'_>) -> io::Result<(usize, VnetHeader)> {
-        let vnet_len = self.header.bytes();
-        let head = posted.head.with_vnet(vnet_len, posted.predicted_header);
-        let (port, spans) = (posted.port, posted.spans);
-        let read = match self.may_get_descriptors() {
-            false => port.readv(self.as_fd(), head, spans, posted.spill)?,
-            true => {
-                let mut fds = Vec::new();
-                let read = port.receive(self.as_fd(), head, spans, posted.spill, &mut fds);
-                // Their files are of no use here.
-                close_aside(fds);
-                read?
-            }
-        };
-        if read == 0 {
-            return Err(Errno::NETDOWN.into());
-        }
-        let frame_len = read.checked_sub(vnet_len);
-        let header = VnetHeader::parse(posted.head.with_vnet(vnet_len, 0)).unwrap_or_default();
-        Ok(frame_len.map_or_else(Default::default, |len| (len, header)))
     }
 
     /// Reads one packet, its frame into `frame`, by one readv. Returns the length of the frame and its header; `None` for
@@ -143,46 +112,6 @@ impl AsFd for VnetFd {
         match &self.file {
             VnetFile::Queue(fd) => fd.as_fd(),
             VnetFile::Socket(socket) => socket.as_fd(),
-        }
-    }
-}
-
-/// Maximum number of payload pieces of one write. A packet with more pieces, which are small then, is first copied into
-/// one buffer.
-const MAX_PIECES: usize = DmaPort::MAX_WRITE_FRAGS;
-
-/// Sends the frames of a NIC on a [`VnetFd`]. Keeps the buffer of the headers to reuse its allocation.
-#[derive(Debug, Default)]
-pub(super) struct FrameWriter {
-    scratch: Vec<u8>,
-    nothing: FragList,
-}
-
-impl FrameWriter {
-    /// Sends one frame completely or not at all, by one writev: the virtio-net header, and the frame.
-    ///
-    /// # Errors
-    /// As writev(2), except that a full queue and a lack of memory are [`LinkSent::Busy`] or [`LinkSent::TooLong`].
-    pub(super) fn send(&mut self, fd: &VnetFd, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
-        self.scratch.clear();
-        self.scratch.resize(fd.header.bytes(), 0);
-        VnetHeader::new(frame.offload(), frame.head).emit(&mut self.scratch);
-        self.scratch.extend_from_slice(frame.head);
-        let pieces = match frame.payload.frag_count() {
-            ..=MAX_PIECES => frame.payload,
-            _ => {
-                frame.copy_payload_to(&mut self.scratch);
-                &self.nothing
-            }
-        };
-        match frame.port.writev(fd.as_fd(), &self.scratch, pieces) {
-            Ok(_) => Ok(LinkSent::Done),
-            Err(error) => match Errno::from_io_error(&error) {
-                // A packet has at most 17 pieces of memory, which are small where memory is fragmented.
-                Some(Errno::NOBUFS) if frame.frame_len() > MAX_FRAME_LEN => Ok(LinkSent::TooLong),
-                Some(Errno::AGAIN | Errno::NOBUFS) => Ok(LinkSent::Busy),
-                _ => Err(error),
-            },
         }
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod kind;
 pub(crate) mod listener;
 pub(crate) mod place;
 pub(crate) mod readiness;
-pub(crate) mod recvmsg;
+pub(crate) mod recv_msg;
 pub(crate) mod sockets;
 pub(crate) mod sockopt;
 mod table;

@@ -100,15 +100,6 @@ pub struct Sending {
     end: Option<u64>,
 }
 
-/// The parts of the stack that a send needs.
-struct SendContext<'a> {
-    pools: &'a mut SendPools,
-    host_send_buffer: usize,
-    bindings: &'a Bindings,
-    egress: EgressRoutes<'a>,
-    sending: &'a mut Sending,
-}
-
 /// Maximum bytes copied at once. If the page pool runs out, at most this number of bytes was copied needlessly.
 const COPIED_BYTES: usize = 64 << 10;
 
@@ -155,28 +146,45 @@ impl Stack {
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(SendError::NotConnected { id })?;
-        memory
-            .send_pools
-            .use_memory_of_peer(nic.link().send_memory());
-        let context = SendContext {
-            pools: &mut memory.send_pools,
-            host_send_buffer: memory.host_send_buffer,
-            bindings: &memory.bindings,
-            egress: EgressRoutes {
-                routes: network.routes(),
-                ifindex: network.ifindex,
-            },
-            sending,
+        let pools = &mut memory.send_pools;
+        pools.use_memory_of_peer(nic.link().send_memory());
+        let sent = match (parse_tx(msg.control)?, msg.iovec) {
+            (TxSource::Host, Iovec::Host(host)) => {
+                can_send(id, &mut connection)?;
+                let options = &mut connection.options;
+                options.limit_send_buffer(memory.host_send_buffer);
+                send_host(&mut connection, pools, sending, host, msg.pieces, flags)?
+            }
+            (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
+                let egress = EgressRoutes {
+                    routes: network.routes(),
+                    ifindex: network.ifindex,
+                };
+                let bindings = &memory.bindings;
+                let binding = judge_device(
+                    &connection,
+                    bindings,
+                    egress,
+                    sending,
+                    dmabuf,
+                    ranges,
+                    flags,
+                )?;
+                can_send(id, &mut connection)?;
+                send_device(&mut connection, binding, sending, ranges, flags)?
+            }
+            // An address must not be taken for an offset, nor an offset for an address.
+            (TxSource::Devmem(_), Iovec::Host(_)) => return Err(SendError::NotOffsets),
+            (TxSource::Host, Iovec::Device(_)) => return Err(SendError::NoDmabufNamed),
         };
-        let sent = sendmsg(id, &mut connection, context, msg, flags);
-        if sent.is_ok() && flags.contains(MsgFlags::EOR) {
+        if flags.contains(MsgFlags::EOR) {
             connection.conn.push_boundary();
         }
-        if matches!(sent, Ok(1..)) {
+        if sent > 0 {
             connection.mark(Mark::Touched);
             self.turns += 1;
         }
-        sent
+        Ok(sent)
     }
 
     /// Ends a send: no more bytes belong to it. Does nothing if the socket has been closed.
@@ -229,58 +237,18 @@ fn parse_tx(control: &[u8]) -> Result<TxSource, SendError> {
     }
 }
 
-/// Queues as many bytes as there is room for; returns how many.
-fn sendmsg(
-    id: SocketId,
-    socket: &mut ConnectionSocket,
-    cx: SendContext<'_>,
-    msg: &SendMsg<'_>,
-    flags: MsgFlags,
-) -> Result<usize, SendError> {
-    let SendMsg {
-        iovec,
-        control,
-        pieces,
-    } = *msg;
-    match (parse_tx(control)?, iovec) {
-        (TxSource::Host, Iovec::Host(host)) => {
-            can_send(id, socket)?;
-            send_host(socket, cx, host, pieces, flags)
-        }
-        (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
-            let binding = judge_device(socket, &cx, dmabuf, ranges, flags)?;
-            can_send(id, socket)?;
-            let begun = cx
-                .sending
-                .number
-                .and_then(|id| socket.writer.errors.take_memory(id));
-            let send = begun.unwrap_or_else(|| binding.memory.begin());
-            send_device(socket, send, cx.sending, ranges, flags)
-        }
-        // An address must not be taken for an offset, nor an offset for an address.
-        (TxSource::Devmem(_), Iovec::Host(_)) => Err(SendError::NotOffsets),
-        (TxSource::Host, Iovec::Device(_)) => Err(SendError::NoDmabufNamed),
-    }
-}
-
 /// Copies host bytes and queues them. With MSG_ZEROCOPY they are copied, too, and the completion says so.
 ///
 /// The program may change or unmap its memory at any time, and a retransmission must have the same bytes; also, the
 /// slice is not valid after the call. Linux copies, too, for loopback and for packet sockets.
 fn send_host(
     socket: &mut ConnectionSocket,
-    cx: SendContext<'_>,
+    pools: &mut SendPools,
+    sending: &mut Sending,
     host: &[u8],
     pieces: &[Range<usize>],
     flags: MsgFlags,
 ) -> Result<usize, SendError> {
-    let SendContext {
-        pools,
-        host_send_buffer,
-        sending,
-        ..
-    } = cx;
-    socket.options.limit_send_buffer(host_send_buffer);
     // Without SO_ZEROCOPY the flag has no effect on host memory (linux `tcp_sendmsg_locked`).
     let reports = flags.contains(MsgFlags::ZEROCOPY) && socket.options.zerocopy;
     if reports && sending.number.is_none() && !socket.writer.errors.has_room() {
@@ -349,7 +317,9 @@ impl Sending {
 /// of all ranges are checked before the first byte is queued.
 fn judge_device<'b>(
     socket: &ConnectionSocket,
-    cx: &SendContext<'b>,
+    bindings: &'b Bindings,
+    egress: EgressRoutes<'_>,
+    sending: &Sending,
     dmabuf: DmabufId,
     ranges: &[Range<usize>],
     flags: MsgFlags,
@@ -365,7 +335,7 @@ fn judge_device<'b>(
     if !socket.options.zerocopy {
         return Err(SendError::ZerocopyOff);
     }
-    let binding = cx.bindings.tx(dmabuf, &cx.egress, socket.tuple().src_ip)?;
+    let binding = bindings.tx(dmabuf, &egress, socket.tuple().src_ip)?;
     for range in ranges {
         let (offset, len) = (range.start, range.len());
         if range.start > range.end || binding.memory.check(offset, len).is_err() {
@@ -377,7 +347,7 @@ fn judge_device<'b>(
             });
         }
     }
-    if cx.sending.number.is_none() && !socket.writer.errors.has_room() {
+    if sending.number.is_none() && !socket.writer.errors.has_room() {
         return Err(SendError::TooManySends);
     }
     Ok(binding)
@@ -386,7 +356,7 @@ fn judge_device<'b>(
 /// Queues ranges of device memory as far as there is room.
 fn send_device(
     socket: &mut ConnectionSocket,
-    send: FragUse,
+    binding: &TxBinding,
     sending: &mut Sending,
     ranges: &[Range<usize>],
     flags: MsgFlags,
@@ -394,6 +364,10 @@ fn send_device(
     let total = ranges
         .iter()
         .fold(0_usize, |sum, range| sum.saturating_add(range.len()));
+    let begun = sending
+        .number
+        .and_then(|id| socket.writer.errors.take_memory(id));
+    let send = begun.unwrap_or_else(|| binding.memory.begin());
     let mut rest = ranges.iter().cloned();
     // No memory of this host is used up.
     socket.options.limit_send_buffer(usize::MAX);

@@ -1,39 +1,20 @@
-//! Calls of a connection's user: reading, writing, closing, options, and facts about the connection.
+//! Calls of a connection's user: reading, closing, options, and facts about the connection.
 
 use netmem::Payload;
-use wire::Instant;
 
-use super::{Connection, ConnectionState, Push, SendError};
-use crate::context::Context;
+use super::{Connection, ConnectionState};
 use crate::disposition::Next;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::receiver::KeptPayload;
 use crate::recv_queue::RecvQueue;
-use crate::sender::Sender;
 use crate::seqnum::SeqNum;
 use crate::settings::Settings;
 use crate::state::closing::TimeWait;
-use crate::state::established::Synchronized;
 use crate::state::syn::EarlyClose;
 use crate::state_kind::StateKind;
 
 impl<P: Payload> Connection<P> {
-    /// Returns the state from ESTABLISHED to LAST-ACK, with the two halves.
-    fn synchronized(&self) -> Option<&Synchronized<P>> {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => Some(synchronized),
-            _ => None,
-        }
-    }
-
-    fn synchronized_mut(&mut self) -> Option<&mut Synchronized<P>> {
-        match &mut self.state {
-            ConnectionState::Synchronized(synchronized) => Some(synchronized),
-            _ => None,
-        }
-    }
-
     /// Makes a pending ACK due, because the stack has emptied the link; soon after an ACK of many bytes it waits for
     /// [`Connection::on_idle`], or for a timer.
     pub fn on_drained(&mut self) {
@@ -166,90 +147,9 @@ impl<P: Payload> Connection<P> {
         &mut self.queue
     }
 
-    /// Returns how many bytes [`Connection::send`] takes.
-    #[must_use]
-    pub fn write_room(&self, settings: &Settings) -> usize {
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized.sender.queue.room(settings.snd_buf_max)
-            }
-            ConnectionState::SynSent(_) => self.early.as_ref().map_or(0, |early| early.room()),
-            _ => 0,
-        }
-    }
-
-    /// Returns how many of `wanted` bytes a write may queue now.
-    ///
-    /// At most [`Connection::write_room`] bytes, unless the stack
-    /// [fills super-segments](crate::tuning::Tuning::fills_super_segments). No new super-segment begins while
-    /// TCP_NOTSENT_LOWAT bytes are unsent.
-    #[must_use]
-    pub fn admit(&mut self, wanted: usize, settings: &Settings) -> usize {
-        match &mut self.state {
-            ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized
-                    .sender
-                    .admit(wanted, settings, &self.config.shared)
-            }
-            // The payload of a SYN: no sender exists yet, and nothing is sent but this.
-            ConnectionState::SynSent(_) => wanted.min(self.write_room(settings)),
-            _ => 0,
-        }
-    }
-
-    /// Queues payload for sending; [`Connection::poll_send`] sends it as the windows allow. The send buffer is not checked:
-    /// [`Connection::admit`] says how much of a write it takes.
-    ///
-    /// Returns the stream offset behind the payload: once [`Connection::acked_offset`] reaches it, all of the payload is
-    /// released.
-    ///
-    /// # Errors
-    ///
-    /// There is no connection. The error returns the payload.
-    pub fn send(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
-        let synchronized = match &mut self.state {
-            ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {
-                return self.send_early(payload, push);
-            }
-            ConnectionState::Synchronized(synchronized) if synchronized.kind().can_send() => {
-                synchronized
-            }
-            _ => return Err(SendError::Closed(payload)),
-        };
-        Ok(synchronized.sender.queue.push(payload, push == Push::Later))
-    }
-
-    /// Queues payload for the SYN (RFC 7413).
-    fn send_early(&mut self, payload: P, push: Push) -> Result<u64, SendError<P>> {
-        let Some(early) = &mut self.early else {
-            return Err(SendError::NotEstablished(payload));
-        };
-        let room = early.room();
-        // The SYN is full: what follows leaves in other packets.
-        let push = match payload.len() == room {
-            true => Push::Now,
-            false => push,
-        };
-        match &mut early.sender {
-            Some(sender) if payload.len() <= room => {
-                Ok(sender.queue.push(payload, push == Push::Later))
-            }
-            _ => Err(SendError::NotEstablished(payload)),
-        }
-    }
-
     /// Notes that a write waits until the connection is open: its data can carry the ACK of the SYN-ACK.
     pub fn await_open(&mut self) {
         self.write_waits = true;
-    }
-
-    /// Lets the next send start a new packet: host and device bytes do not share packets (MSG_EOR).
-    pub fn push_boundary(&mut self) {
-        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
-            synchronized.sender.queue.push_boundary();
-        } else if let Some(sender) = self.early_sender_mut() {
-            sender.queue.push_boundary();
-        }
     }
 
     /// Returns the consecutive timeouts of the retransmission timer without an answer.
@@ -275,36 +175,6 @@ impl<P: Payload> Connection<P> {
     pub fn is_early_success(&self) -> bool {
         let acked = self.early.as_ref().is_some_and(|early| early.acked);
         acked && self.error.is_none()
-    }
-
-    fn early_sender(&self) -> Option<&Sender<P>> {
-        self.early.as_ref()?.sender.as_deref()
-    }
-
-    fn early_sender_mut(&mut self) -> Option<&mut Sender<P>> {
-        self.early.as_mut()?.sender.as_deref_mut()
-    }
-
-    /// Returns the stream offset up to which every byte is acknowledged; 0 without a stream: before one is open, and in CLOSED and
-    /// TIME-WAIT, where everything is released.
-    #[must_use]
-    pub fn acked_offset(&self) -> u64 {
-        self.synchronized()
-            .map_or(0, |open| open.sender.acked_offset())
-    }
-
-    /// Returns the stream offset behind the last byte that was sent at least once; 0 without a stream.
-    pub fn sent_offset(&self) -> u64 {
-        self.synchronized()
-            .map_or(0, |open| open.sender.sent_offset())
-    }
-
-    /// Returns the stream offset behind the last byte that was queued; 0 without a stream.
-    pub fn pushed_offset(&self) -> u64 {
-        match self.synchronized() {
-            Some(open) => open.sender.queue.end(),
-            None => self.early_sender().map_or(0, |sender| sender.queue.end()),
-        }
     }
 
     /// Ends this side's half of the stream behind what is queued; reading goes on.
@@ -378,21 +248,6 @@ impl<P: Payload> Connection<P> {
         }
     }
 
-    /// Returns whether a caller that expects further sends soon may postpone [`poll_send`](Self::poll_send): it would send a
-    /// part of a super-segment and nothing else, while a whole one is unacknowledged. Never with TCP_NODELAY.
-    #[must_use]
-    pub fn may_gather(&self, settings: &Settings, now: Instant) -> bool {
-        let cx = Context::new(settings, &self.config, now);
-        match &self.state {
-            ConnectionState::Synchronized(synchronized) => {
-                self.reset.is_none()
-                    && !synchronized.receiver.ack.is_due(now)
-                    && synchronized.sender.may_gather(&cx)
-            }
-            _ => false,
-        }
-    }
-
     /// Notes that the user has read everything: an ACK that waited for it is due.
     pub fn on_read(&mut self) {
         if let Some(open) = self.synchronized_mut() {
@@ -411,15 +266,6 @@ impl<P: Payload> Connection<P> {
     pub fn set_quick_acks(&mut self, quick: bool) {
         if let Some(open) = self.synchronized_mut() {
             open.receiver.ack.set_quick(quick);
-        }
-    }
-
-    /// Returns how many payload bytes are queued and not acknowledged (SIOCOUTQ).
-    #[must_use]
-    pub fn unacked_len(&self) -> usize {
-        match self.synchronized() {
-            Some(open) => open.sender.queue.len(),
-            None => self.early_sender().map_or(0, |sender| sender.queue.len()),
         }
     }
 
@@ -448,19 +294,6 @@ impl<P: Payload> Connection<P> {
     #[must_use]
     pub fn error(&self) -> Option<TcpError> {
         self.error
-    }
-
-    /// Returns how many bytes are queued and were never sent (SIOCOUTQNSD).
-    #[must_use]
-    pub fn unsent_len(&self) -> u64 {
-        self.synchronized().map_or(0, |open| open.sender.unsent())
-    }
-
-    /// Returns whether `times` the unsent bytes are below TCP_NOTSENT_LOWAT (linux `__sk_stream_memory_free`).
-    #[must_use]
-    pub fn has_unsent_room(&self, times: u64, settings: &Settings) -> bool {
-        let limit = self.config.shared.notsent_limit(settings);
-        limit.is_none_or(|lowat| self.unsent_len().saturating_mul(times) < lowat.into())
     }
 
     /// Returns the facts of `TCP_INFO`.

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::tcp_options::TcpOptionsError;
+use crate::parse_error::TcpOptionsError;
 use crate::{
     IpRepr, MAX_EXTENSION_HEADERS, MacAddr, TcpFlags, TcpOptions, Timestamps, checksum,
     emit_frame_headers, emit_tcp_frame_headers,

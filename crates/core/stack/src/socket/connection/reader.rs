@@ -9,9 +9,9 @@ use tcp::{Connection, SeqNum, StateKind};
 use wire::{FourTuple, Instant};
 
 use super::ConnectionSocket;
-use crate::socket::error::{DontneedError, RecvError};
+use crate::socket::error::RecvError;
 use crate::socket::place::{Place, PlacedFrags};
-use crate::socket::recvmsg::{RecvCall, RecvOutcome, Stopped, recvmsg};
+use crate::socket::recv_msg::{RecvOutcome, Stopped};
 use crate::socket::timestamps::ArrivalTimes;
 use crate::socket::token_table::{TokenMemory, TokenTable};
 
@@ -27,38 +27,27 @@ pub(crate) struct Reader {
     /// Where the next bytes belong, if the program has said so.
     place: Option<Place>,
     /// Frags in its places that are lent. `None`: it was given no place yet.
-    placed_frags: Option<Box<PlacedFrags>>,
-    tokens: TokenTable<TokenMemory>,
+    pub(crate) placed_frags: Option<Box<PlacedFrags>>,
+    /// The frags that are lent. What is released is not needed at its place any more, either ([`Reader::note_gathered`]).
+    pub(crate) tokens: TokenTable<TokenMemory>,
     /// The program has shut down reading.
     is_shut_down: bool,
 }
 
 impl ConnectionSocket {
-    /// Delivers payload to the program, or the end of the stream, or the error of the connection.
-    pub(crate) fn receive(&mut self, call: RecvCall<'_, '_>) -> Result<RecvOutcome, RecvError> {
+    /// Notes that the program has read the next `bytes`.
+    pub(crate) fn note_read(&mut self, bytes: usize) {
         let Self { conn, reader, .. } = self;
-        let is_peek = call.is_peek();
-        let placed_frags = reader.placed_frags.as_deref_mut();
-        let received = recvmsg(conn.recv_queue(), &mut reader.tokens, placed_frags, call);
-        let mut outcome = match received {
-            Err(RecvError::WouldBlock) => return self.end_of_queue(),
-            received => received?,
-        };
-        let end = reader.read + outcome.bytes as u64;
-        outcome.arrived = reader.arrival_times.of(reader.read..end);
-        if !is_peek {
-            reader.read = end;
-            reader.arrival_times.forget(end);
-            if conn.readable_len() == 0 {
-                conn.on_read();
-            }
+        reader.read += bytes as u64;
+        reader.arrival_times.forget(reader.read);
+        if conn.readable_len() == 0 {
+            conn.on_read();
         }
-        Ok(outcome)
     }
 
     /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
     /// `WouldBlock`.
-    fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
+    pub(crate) fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
         match self.take_error() {
             Some(error) => Err(RecvError::Connection(error)),
             None if self.reader.is_at_end(self.conn.state()) => {
@@ -83,6 +72,11 @@ impl Reader {
     /// Returns the total number of payload bytes that became readable in order.
     pub(crate) fn delivered(&self, conn: &Connection<FragList>) -> u64 {
         self.read + conn.readable_len() as u64
+    }
+
+    /// Returns the arrival time of the segment with the last of the next `bytes`, if it was noted.
+    pub(crate) fn arrival_of_next(&self, bytes: usize) -> Option<Instant> {
+        self.arrival_times.of(self.read..self.read + bytes as u64)
     }
 
     /// Notes that the program has shut down reading.
@@ -145,19 +139,6 @@ impl Reader {
     /// Returns how many bytes lie before the urgent byte; `None` if there is none, or it was read.
     pub(crate) fn until_urgent(&self) -> Option<u64> {
         self.urgent?.checked_sub(self.read)
-    }
-
-    /// Takes tokens back; passes each net_iov to `home`.
-    pub(crate) fn dontneed(
-        &mut self,
-        ranges: &[DmabufToken],
-        mut home: impl FnMut(Netmem),
-    ) -> Result<u32, DontneedError> {
-        let freed = self
-            .tokens
-            .release(ranges, |memory| memory.into_iter().for_each(&mut home))?;
-        self.note_gathered(ranges);
-        Ok(freed)
     }
 
     /// Takes all tokens back.

@@ -11,7 +11,7 @@ use super::{ConnectionSocket, SourceMemory};
 use crate::path_mtu::PathMtu;
 use crate::socket::error::RecvError;
 use crate::socket::errqueue::ErrQueue;
-use crate::socket::recvmsg::{RecvOutcome, Stopped};
+use crate::socket::recv_msg::{RecvOutcome, Stopped};
 
 /// The writing side of a connection.
 #[derive(Debug, Default)]

@@ -6,12 +6,11 @@ use devmem_uapi::{CmsgSink, DevmemCmsg, MsgFlags, NoSpace};
 use nic::{Nic, NicConfig, WireLink, WireOptions};
 use wire::Instant;
 
-use super::super::recvmsg::RecvMsg;
 use super::super::sockopt::SocketOption;
 use super::super::timestamps::{StampIds, Timestamping};
 use super::*;
 use crate::socket::readiness::Readiness;
-use crate::{FlushScope, Secret, SendMsg, Stack, StackConfig};
+use crate::{FlushScope, RecvMsg, Secret, SendMsg, Stack, StackConfig};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 5201;

@@ -174,6 +174,7 @@ mod keys;
 mod limits;
 mod linger;
 mod matching;
+mod named;
 mod notifications;
 mod operations;
 mod options;

@@ -206,8 +206,14 @@ impl<D: Driven> Driver<D> {
 
     /// Polls the stacks and wakes the threads whose sockets became ready. Returns whether there was work.
     pub(crate) fn poll(&self, core: &mut Core<D>) -> bool {
+        self.poll_at(core, self.now())
+    }
+
+    /// As [`poll`](Self::poll), at a time that the caller has just read from the clock. It is read again after each packet.
+    fn poll_at(&self, core: &mut Core<D>, now: Instant) -> bool {
+        let mut just_read = Some(now);
         let received = poll_stacks(core.driven.stacks_mut(), PollUntil::LikelyEmpty, || {
-            self.now()
+            just_read.take().unwrap_or_else(|| self.now())
         });
         core.received += received;
         let worked = received > 0 || core.driven.has_events();
@@ -222,14 +228,13 @@ impl<D: Driven> Driver<D> {
     /// What does not fill a super-packet may stay until the next poll, if no thread sleeps on the links that would have to be woken
     /// for it.
     fn after_call(&self, core: &mut Core<D>) {
-        let now = self.now();
         let scope = match core.calls.leader {
             Leader::Nobody => FlushScope::Full,
             _ => FlushScope::All,
         };
         for stack in core.driven.stacks_mut() {
             if stack.wants_flush() {
-                stack.flush(scope, now);
+                stack.flush(scope, self.now());
             }
         }
         core.driven.tell_events(&mut core.calls);

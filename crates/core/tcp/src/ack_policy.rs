@@ -8,9 +8,11 @@
 //! When the link is empty, the stack calls [`AckPolicy::on_drained`], and pending ACKs are sent. Soon after one that covered many
 //! bytes (`DRAINED_INTERVAL`) they wait for the next poll, which sends them if it receives nothing ([`AckPolicy::on_idle`]).
 //!
-//! A small request that the program has always answered is acknowledged with the answer (`interactive.rs`).
+//! A small request that the program has always answered is acknowledged with the answer, and so is one of several segments if the answer
+//! comes before the next poll (`interactive.rs`).
 //!
-//! So RFC 9293 3.8.6.3's "every second segment" holds whenever the link is not saturated, and its limit of 500 ms always.
+//! So RFC 9293 3.8.6.3's "every second segment" holds whenever the link is not saturated, for the last packet of a request by the next poll, and
+//! its limit of 500 ms always.
 
 mod decision;
 mod interactive;

@@ -127,6 +127,11 @@ impl Control {
         self.out.is_empty()
     }
 
+    /// Returns whether received bytes are not decoded.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
     /// Returns whether the peer has ended its direction, and every record before the end was returned.
     pub(super) fn has_ended(&self) -> bool {
         self.ended

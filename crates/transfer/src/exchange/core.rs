@@ -9,10 +9,11 @@ use super::cut::{Cut, cut_message, cut_notification};
 use super::data::{DataStream, Expected, Owner, Progress};
 use super::error::{Cause, Violation};
 use super::keys::Keys;
+use super::limits::MAX_PARTS;
 use super::linger::Lingering;
 use super::matching::Room;
 use super::notifications::Notifications;
-use super::operations::{Active, Announced, Destination, Event, Operations, Purpose};
+use super::operations::{Active, Announced, Destination, Event, Incoming, Operations, Purpose};
 use super::options::{Engine, Placement};
 use super::record::{Carrier, Record};
 use super::region::{RegionKey, Span};
@@ -62,6 +63,10 @@ pub(super) struct Core {
     turns: usize,
     /// Turns in a row that did nothing.
     idle_turns: u32,
+    /// A turn may do something that no watch shows.
+    needs_turn: bool,
+    /// Reused by every wait.
+    watches: Vec<Watch>,
 }
 
 impl Core {
@@ -82,6 +87,8 @@ impl Core {
             progress: Progress::default(),
             turns: 0,
             idle_turns: 0,
+            needs_turn: true,
+            watches: Vec::new(),
         }
     }
 
@@ -108,28 +115,30 @@ impl Core {
         };
         let was_full = !self.notifications.has_room();
         self.notifications.on_taken(bytes.len());
-        (event, was_full && self.notifications.has_room())
+        let reads_again = was_full && self.notifications.has_room();
+        self.needs_turn |= reads_again;
+        (event, reads_again)
     }
 
     /// Posts a receive. Its records leave with what is sent next, or in the next turn: often that is one packet. If turns
     /// are made by a thread, which may sleep, they leave at once.
-    pub(super) fn receive(&mut self, user: u64, parts: Vec<(Span, u32)>) {
-        let posted: Vec<_> = parts
-            .iter()
-            .map(|(span, tag)| (span.len() as u64, *tag))
-            .collect();
-        let spans = parts.into_iter().map(|(span, _)| span).collect();
-        let op = self.ops.receive(user, spans);
+    pub(super) fn receive(&mut self, user: u64, parts: Vec<Incoming>, tags: &[u32]) {
+        let mut lens = [0; MAX_PARTS];
+        for (len, part) in lens.iter_mut().zip(&parts) {
+            *len = part.room();
+        }
+        let op = self.ops.receive(user, parts);
         let Some(wires) = &mut self.wires else {
             return self.ops.fail_all();
         };
-        for (part, (len, tag)) in (0..).zip(posted) {
+        for (part, (&tag, len)) in (0..).zip(tags.iter().zip(lens)) {
             wires.control.queue(Record::Posted { op, part, len, tag });
         }
         if !wires.control.has_room() || self.station.board.engine == Engine::Thread {
             let flushed = self.flush_control();
             self.settle(flushed);
         }
+        self.needs_turn |= self.has_leftovers();
     }
 
     /// Posts a send.
@@ -187,6 +196,15 @@ impl Core {
     fn push(&mut self) {
         let pushed = self.try_push();
         self.settle(pushed);
+        self.needs_turn |= self.has_leftovers();
+    }
+
+    /// Goes on with what was not sent yet: most messages are sent when they are posted.
+    fn push_rest(&mut self) -> Result<(), Cause> {
+        match !self.ops.active.is_empty() || self.is_waiting_for_tcp() {
+            true => self.try_push(),
+            false => Ok(()),
+        }
     }
 
     /// Sends queued records. When the connection has ended, what arrived before still counts.
@@ -216,15 +234,32 @@ impl Core {
         self.turns = self.turns.wrapping_add(1);
         let turned = self.try_turn().and_then(|()| self.look_for_peer());
         self.settle(turned);
+        // What a turn has left that did nothing waits for TCP.
+        self.needs_turn = self.progress.worked && self.has_leftovers();
         self.progress.worked
+    }
+
+    /// Returns whether a turn may do something although TCP has no news: a budget has ended the last one, records wait to leave with what is
+    /// sent next, or the end of the connection was noticed by a call that only sends.
+    pub(super) fn needs_turn(&self) -> bool {
+        self.needs_turn
+    }
+
+    fn has_leftovers(&self) -> bool {
+        let has_records = |wires: &Wires| !wires.control.is_flushed() || wires.control.has_unread();
+        self.ending.is_some()
+            || !self.ops.active.is_empty()
+            || self.wires.as_ref().is_some_and(has_records)
     }
 
     fn try_turn(&mut self) -> Result<(), Cause> {
         self.read_records(Budget::records())?;
-        self.try_push()?;
-        self.pull()?;
-        // What was sent may have made room for further chunks, and received records may have answers.
-        self.try_push()?;
+        self.push_rest()?;
+        if self.outstanding > 0 {
+            self.pull()?;
+            // What was sent may have made room for further chunks.
+            self.push_rest()?;
+        }
         self.deliver_notifications();
         match self.ending.is_some() && self.is_settled() {
             true => Err(Cause::PeerClosed),
@@ -306,6 +341,19 @@ impl Core {
             && self.outstanding < MAX_ANNOUNCED
             && self.ops.answers() < MAX_ANSWERS
             && self.notifications.has_room()
+    }
+
+    /// Takes the list of what must happen before another turn can do something, to wait for it without the lock.
+    pub(super) fn take_watches(&mut self) -> Vec<Watch> {
+        let mut watches = std::mem::take(&mut self.watches);
+        watches.clear();
+        self.watch(&mut watches);
+        watches
+    }
+
+    /// Gives the list back, to reuse its memory.
+    pub(super) fn reuse_watches(&mut self, watches: Vec<Watch>) {
+        self.watches = watches;
     }
 
     /// Adds what must happen before another turn can do something.

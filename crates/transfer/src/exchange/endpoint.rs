@@ -10,7 +10,7 @@ use super::error::{Cause, PostError, PublishError};
 use super::inner::FabricInner;
 use super::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
 use super::linger::Lingering;
-use super::operations::Event;
+use super::operations::{Event, Incoming};
 use super::options::Engine;
 use super::record::Record;
 use super::region::{Access, Region, RegionKey};
@@ -94,18 +94,20 @@ impl Endpoint {
         if !(1..=MAX_PARTS).contains(&parts.len()) {
             return Err(PostError::Parts { parts: parts.len() });
         }
-        let spans = parts.iter().map(|part| {
-            let span = part
-                .region
-                .span(self.fabric.station.id, part.range.clone())?;
-            Ok((span, part.tag))
-        });
-        let spans = spans.collect::<Result<Vec<_>, PostError>>()?;
+        let mut tags = [0; MAX_PARTS];
+        let mut rooms = Vec::with_capacity(parts.len());
+        for (tag, part) in tags.iter_mut().zip(parts) {
+            let range = part.range.clone();
+            rooms.push(Incoming::new(
+                part.region.span(self.fabric.station.id, range)?,
+            ));
+            *tag = part.tag;
+        }
         let mut core = self.core();
         if !core.has_room() || !core.ops.has_room_to_receive() {
             return Err(PostError::Full);
         }
-        core.receive(user, spans);
+        core.receive(user, rooms, &tags[..parts.len()]);
         self.tell(core);
         Ok(())
     }
@@ -236,26 +238,53 @@ impl Endpoint {
     /// Makes progress until there is an event, for `at_most`; `None`: there was none in that time. Spins for a short time, then
     /// sleeps.
     pub fn wait_event(&self, at_most: Duration) -> Option<Event> {
+        match self.fabric.station.board.engine {
+            Engine::Thread => self.sleep_until_event(at_most),
+            Engine::Calls => self.progress_until_event(at_most),
+        }
+    }
+
+    /// Waits for the thread. Another thread of the program may take the event that has ended the sleep.
+    fn sleep_until_event(&self, at_most: Duration) -> Option<Event> {
         let started = Instant::now();
-        let mut watches = Vec::new();
         loop {
-            if let Some(event) = self.next_event() {
+            let left = at_most.saturating_sub(started.elapsed());
+            match self.next_event() {
+                None if !left.is_zero() => self.shared.wait(left),
+                event => return event,
+            }
+        }
+    }
+
+    /// Waits for what a turn needs before it makes one: one that finds nothing costs as much as one that receives a message.
+    fn progress_until_event(&self, at_most: Duration) -> Option<Event> {
+        let board = &self.fabric.station.board;
+        let mut core = self.core();
+        if let (Some(event), _) = core.next_event() {
+            return Some(event);
+        }
+        let started = Instant::now();
+        let mut left = at_most;
+        loop {
+            if !core.needs_turn() && !left.is_zero() {
+                let watches = core.take_watches();
+                drop(core);
+                // The turn finds out why it failed.
+                let _ = board.poller.wait(&watches, left.min(SLICE));
+                core = self.core();
+                core.reuse_watches(watches);
+            }
+            let worked = core.turn();
+            if let (Some(event), _) = core.next_event() {
                 return Some(event);
             }
-            let left = at_most.saturating_sub(started.elapsed());
-            let board = &self.fabric.station.board;
-            let worked = board.engine == Engine::Calls && self.progress();
-            match (board.engine, worked) {
-                (_, true) => {}
-                (_, false) if left.is_zero() => return self.next_event(),
-                (Engine::Thread, false) => self.shared.wait(left),
-                (Engine::Calls, false) => {
-                    watches.clear();
-                    self.core().watch(&mut watches);
-                    // The next turn finds out why it failed.
-                    let _ = board.poller.wait(&watches, left.min(SLICE));
-                }
+            drop(core);
+            board.step_lingering();
+            left = at_most.saturating_sub(started.elapsed());
+            if !worked && left.is_zero() {
+                return None;
             }
+            core = self.core();
         }
     }
 
@@ -299,5 +328,93 @@ impl Drop for Endpoint {
             false => Closing::Linger,
         };
         self.shut(closing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use devmem_tcp::{Impairment, Netdev};
+
+    use super::super::region::{Buffer, Memory};
+    use super::super::{Fabric, Options};
+    use super::*;
+
+    /// Two endpoints in virtual time, connected to each other, and their fabrics.
+    fn pair() -> [(Endpoint, Fabric); 2] {
+        let (a, b) = Netdev::pair(Impairment::NONE).unwrap();
+        let [a, b] = [a, b].map(|nic| Fabric::open(nic, Options::default()).unwrap());
+        let listener = b.listen().unwrap();
+        let mut dial = a.dial(&listener.ticket()).unwrap();
+        let (mut ours, mut theirs) = (None, None);
+        while ours.is_none() || theirs.is_none() {
+            ours = ours.or(dial.poll().unwrap());
+            theirs = theirs.or(listener.poll().unwrap());
+        }
+        [(ours.unwrap(), a), (theirs.unwrap(), b)]
+    }
+
+    /// Makes turns until neither end has anything to do.
+    fn settle(ends: &[(Endpoint, Fabric); 2]) {
+        let mut idle = 0;
+        while idle < 4 {
+            idle = match ends[0].0.progress() | ends[1].0.progress() {
+                true => 0,
+                false => idle + 1,
+            };
+        }
+    }
+
+    fn region(fabric: &Fabric) -> Region {
+        let memory = Memory::Host(Buffer::new(vec![0; 8]));
+        fabric.register(memory, Access::PRIVATE).unwrap()
+    }
+
+    fn receive(end: &Endpoint, region: &Region) {
+        let (range, tag) = (0..8, 0);
+        end.receive(&[Part { region, range, tag }], 1).unwrap();
+    }
+
+    #[test]
+    fn a_wait_begins_with_a_turn_only_for_what_tcp_does_not_tell() {
+        let ends = pair();
+        settle(&ends);
+        let [(ours, a), (theirs, b)] = &ends;
+        let needs_turn = |end: &Endpoint| end.core().needs_turn();
+        assert!(!needs_turn(ours) && !needs_turn(theirs));
+        let (source, target) = (region(a), region(b));
+        receive(theirs, &target);
+        assert!(needs_turn(theirs), "a record has to leave");
+        settle(&ends);
+        ours.send(&source, 0..8, 0, 2).unwrap();
+        assert!(!needs_turn(ours), "the message has left");
+        let is_sent = matches!(
+            ours.wait_event(Duration::ZERO),
+            Some(Event::Sent { user: 2 })
+        );
+        assert!(is_sent && !needs_turn(theirs));
+        let arrived = theirs.wait_event(Duration::from_secs(1));
+        assert!(matches!(arrived, Some(Event::Received { user: 1, .. })));
+        assert!(!needs_turn(theirs), "all records are read");
+    }
+
+    #[test]
+    fn a_wait_goes_on_with_what_a_budget_has_left() {
+        let ends = pair();
+        settle(&ends);
+        let [(ours, _), (theirs, _)] = &ends;
+        // More records than a turn reads.
+        let all = 300;
+        for _ in 0..all {
+            ours.notify(b"eight by").unwrap();
+            ours.progress();
+        }
+        let mut taken = 1;
+        assert!(theirs.wait_event(Duration::ZERO).is_some());
+        assert!(theirs.core().needs_turn(), "records are left");
+        while theirs.wait_event(Duration::ZERO).is_some() {
+            taken += 1;
+        }
+        assert_eq!(taken, all);
+        assert!(!theirs.core().needs_turn());
     }
 }

@@ -1,12 +1,13 @@
 //! The operations of an endpoint: what was posted, and what of it is done. No I/O.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::data::Owner;
 use super::error::{Cause, Violation};
 use super::limits::{MAX_NOTIFIES, MAX_PARTS, MAX_RECEIVES, MAX_SENDS};
 use super::matching::{Matcher, Room};
+use super::named::Named;
 use super::region::Span;
 
 /// Most parts that a peer may have posted.
@@ -111,12 +112,28 @@ pub(super) enum Active {
 
 /// A part of a receive, or the only one of a get.
 #[derive(Debug)]
-struct Incoming {
+pub(super) struct Incoming {
     span: Span,
     /// Length of the message, known from its first chunk.
     total: Option<u64>,
     announced: u64,
     placed: u64,
+}
+
+impl Incoming {
+    pub(super) fn new(span: Span) -> Self {
+        Self {
+            span,
+            total: None,
+            announced: 0,
+            placed: 0,
+        }
+    }
+
+    /// Returns the length of the longest message that fits.
+    pub(super) fn room(&self) -> u64 {
+        self.span.len() as u64
+    }
 }
 
 /// What a receive is for.
@@ -148,8 +165,8 @@ pub(super) struct Announced {
 /// All operations of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
-    outgoing: BTreeMap<u64, Outgoing>,
-    receives: BTreeMap<u64, Receive>,
+    outgoing: Named<Outgoing>,
+    receives: Named<Receive>,
     matcher: Matcher,
     pub(super) active: VecDeque<Active>,
     /// Notifications among `active`: a peer that takes nothing keeps them there.
@@ -203,33 +220,24 @@ impl Operations {
     }
 
     /// Adds a receive, and returns the name under which to announce its parts.
-    pub(super) fn receive(&mut self, user: u64, spans: Vec<Span>) -> u64 {
-        self.add_receive(user, Wanted::Receive, spans)
+    pub(super) fn receive(&mut self, user: u64, parts: Vec<Incoming>) -> u64 {
+        self.add_receive(user, Wanted::Receive, parts)
     }
 
     /// Adds a get, and returns the name under which to ask for it.
     pub(super) fn get(&mut self, user: u64, span: Span) -> u64 {
-        self.add_receive(user, Wanted::Get, vec![span])
+        self.add_receive(user, Wanted::Get, vec![Incoming::new(span)])
     }
 
-    fn add_receive(&mut self, user: u64, wanted: Wanted, spans: Vec<Span>) -> u64 {
+    fn add_receive(&mut self, user: u64, wanted: Wanted, parts: Vec<Incoming>) -> u64 {
         let op = self.name();
-        let parts: Vec<_> = spans
-            .into_iter()
-            .map(|span| Incoming {
-                span,
-                total: None,
-                announced: 0,
-                placed: 0,
-            })
-            .collect();
         let receive = Receive {
             user,
             wanted,
             left: parts.len(),
             parts,
         };
-        self.receives.insert(op, receive);
+        self.receives.add(op, receive);
         op
     }
 
@@ -263,7 +271,7 @@ impl Operations {
             destination,
             cut: 0,
         };
-        self.outgoing.insert(op, outgoing);
+        self.outgoing.add(op, outgoing);
         op
     }
 
@@ -280,7 +288,7 @@ impl Operations {
 
     /// A send has met its room.
     fn begin(&mut self, op: u64, room: Room) -> Result<(), Cause> {
-        let Some(outgoing) = self.outgoing.get_mut(&op) else {
+        let Some(outgoing) = self.outgoing.get_mut(op) else {
             return Ok(());
         };
         let sent = outgoing.span.len() as u64;
@@ -301,12 +309,12 @@ impl Operations {
     }
 
     pub(super) fn outgoing_mut(&mut self, op: u64) -> Option<&mut Outgoing> {
-        self.outgoing.get_mut(&op)
+        self.outgoing.get_mut(op)
     }
 
     /// `bytes` of an outgoing message are done. A message without bytes is done when it is announced: `bytes` 0.
     pub(super) fn on_sent(&mut self, op: u64, bytes: usize) {
-        let Some(outgoing) = self.outgoing.get_mut(&op) else {
+        let Some(outgoing) = self.outgoing.get_mut(op) else {
             return;
         };
         outgoing.left -= bytes;
@@ -314,7 +322,7 @@ impl Operations {
             return;
         }
         let purpose = outgoing.purpose;
-        self.outgoing.remove(&op);
+        self.outgoing.remove(op);
         match purpose {
             Purpose::Send { user } => self.events.push_back(Event::Sent { user }),
             Purpose::Put { user } => self.events.push_back(Event::Put { user }),
@@ -324,10 +332,10 @@ impl Operations {
 
     /// The peer announces a chunk of at most `chunk` bytes. Returns where its bytes go; `None` for a message without bytes.
     pub(super) fn on_chunk(&mut self, it: Announced, chunk: u64) -> Result<Option<Span>, Cause> {
-        let receive = self.receives.get_mut(&it.op);
+        let receive = self.receives.get_mut(it.op);
         let part = receive.and_then(|receive| receive.parts.get_mut(usize::from(it.part)));
         let part = part.ok_or(Violation::UnknownReceive)?;
-        let room = part.span.len() as u64;
+        let room = part.room();
         if it.total > room {
             return Err(Cause::TooLong {
                 sent: it.total,
@@ -371,7 +379,7 @@ impl Operations {
         let Owner::Part { op, part } = owner else {
             return;
         };
-        let Some(receive) = self.receives.get_mut(&op) else {
+        let Some(receive) = self.receives.get_mut(op) else {
             return;
         };
         let Some(part) = receive.parts.get_mut(usize::from(part)) else {
@@ -397,21 +405,21 @@ impl Operations {
             Wanted::Receive => Event::Received { user, sizes },
             Wanted::Get => Event::Got { user },
         };
-        self.receives.remove(&op);
+        self.receives.remove(op);
         self.events.push_back(event);
     }
 
     /// Ends every operation.
     pub(super) fn fail_all(&mut self) {
         let mut failed: Vec<(u64, u64)> = Vec::new();
-        for (op, outgoing) in std::mem::take(&mut self.outgoing) {
+        for (op, outgoing) in self.outgoing.take() {
             match outgoing.purpose {
                 Purpose::Send { user } | Purpose::Put { user } => failed.push((op, user)),
                 Purpose::Answer => {}
             }
         }
-        let receives = std::mem::take(&mut self.receives);
-        failed.extend(receives.into_iter().map(|(op, receive)| (op, receive.user)));
+        let receives = self.receives.take();
+        failed.extend(receives.map(|(op, receive)| (op, receive.user)));
         failed.sort_unstable();
         let events = failed.into_iter().map(|(_, user)| Event::Failed { user });
         self.events.extend(events);
@@ -452,7 +460,7 @@ mod tests {
     #[test]
     fn a_receive_is_done_when_every_byte_is_placed() {
         let mut ops = Operations::default();
-        let op = ops.receive(77, vec![span(10_000)]);
+        let op = ops.receive(77, vec![Incoming::new(span(10_000))]);
         for (offset, len) in [(0, 4096), (4096, 4)] {
             let place = ops.on_chunk(announced(op, offset, len, 4100), CHUNK);
             assert_eq!(place.unwrap().unwrap().len() as u64, len);
@@ -470,7 +478,7 @@ mod tests {
     #[test]
     fn an_empty_message_has_one_chunk() {
         let mut ops = Operations::default();
-        let op = ops.receive(1, vec![span(8), span(8)]);
+        let op = ops.receive(1, vec![Incoming::new(span(8)), Incoming::new(span(8))]);
         assert!(
             ops.on_chunk(announced(op, 0, 0, 0), CHUNK)
                 .unwrap()
@@ -492,12 +500,12 @@ mod tests {
         ];
         for (chunk, expected) in bad {
             let mut ops = Operations::default();
-            ops.receive(1, vec![span(8192)]);
+            ops.receive(1, vec![Incoming::new(span(8192))]);
             let refused = ops.on_chunk(chunk, CHUNK);
             assert!(matches!(refused, Err(Cause::Protocol(violation)) if violation == expected));
         }
         let mut ops = Operations::default();
-        let op = ops.receive(1, vec![span(8)]);
+        let op = ops.receive(1, vec![Incoming::new(span(8))]);
         let other = Announced {
             part: 1,
             ..announced(op, 0, 8, 8)
@@ -560,7 +568,7 @@ mod tests {
     fn each_operation_fails_once_in_the_order_of_posting() {
         let mut ops = Operations::default();
         ops.send(5, span(9), 3).unwrap();
-        ops.receive(4, vec![span(1)]);
+        ops.receive(4, vec![Incoming::new(span(1))]);
         ops.get(6, span(1));
         ops.fail_all();
         ops.fail_all();

@@ -260,9 +260,7 @@ impl Record {
 
     /// Writes the record.
     pub fn encode(self) -> [u8; RECORD_BYTES] {
-        let mut bytes = [0; RECORD_BYTES];
-        bytes.copy_from_slice(self.raw().as_bytes());
-        bytes
+        zerocopy::transmute!(self.raw())
     }
 
     fn raw(self) -> Raw {

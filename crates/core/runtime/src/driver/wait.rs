@@ -73,12 +73,12 @@ impl<D: Driven> Driver<D> {
         let mut caller = Caller::enter(self, wait.limit);
         let mut core = self.core.lock();
         let started = self.now();
+        let mut now = started;
         let mut idle_since = None;
         let mut polled = false;
         let mut rest = wait.idling.rest();
         let mut turn_began = core.received;
         loop {
-            let now = self.now();
             core.note_foreground(wait.limit, now);
             if let Some(result) = attempt(&mut core.driven, now) {
                 self.after_call(&mut core);
@@ -91,11 +91,12 @@ impl<D: Driven> Driver<D> {
             // A call that must not wait polls only once: other sockets could keep it receiving without end.
             let looks = wait.limit != WaitLimit::Never || !polled;
             polled = true;
-            if looks && self.poll(&mut core) {
+            if looks && self.poll_at(&mut core, now) {
                 if idle_since.take().is_some() {
                     core.spin.on_work();
                 }
                 core = self.share(core, &mut turn_began);
+                now = self.now();
                 continue;
             }
             if let Some(reason) = wait.limit.over(started, now) {
@@ -117,6 +118,7 @@ impl<D: Driven> Driver<D> {
                 }
             };
             turn_began = core.received;
+            now = self.now();
         }
     }
 

@@ -29,7 +29,7 @@ const STARVED_BUDGET: usize = 64;
 pub(crate) enum Burst {
     /// More may follow: an ACK may be delayed to cover them.
     GoesOn,
-    /// The link is empty: delayed ACKs are sent, except soon after others.
+    /// The link is empty: delayed ACKs are sent, except soon after others, and those that an answer may take along.
     Drained,
     /// The packet came alone, as far as those before it tell ([`Arrivals`](super::arrivals::Arrivals)): as if the link had been found
     /// empty.

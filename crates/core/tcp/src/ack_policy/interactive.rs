@@ -5,6 +5,9 @@
 //! sends the second part when the first one is acknowledged, and such a mode makes each of its requests wait for the delay.
 //! Here only a connection on which each single small segment was answered is interactive; each delay in vain makes that
 //! harder to achieve again.
+//!
+//! The ACK of a longer request, of more than one segment, waits for much less: until the program that has received it makes its next call that
+//! finds nothing, which polls. The peer may send no more before it has that ACK, and after a few milliseconds it probes for a loss.
 
 use core::time::Duration;
 
@@ -19,6 +22,33 @@ const MOST_NEEDED: u8 = 128;
 /// So many answers in a row while it is interactive make up for all delays in vain.
 const FORGIVEN_AFTER: u8 = 255;
 
+/// The ACK of a longer request that left so late was held in vain: the program computes, and the peer is about to probe (linux
+/// `TCP_TIMEOUT_MIN_US`: 2 ms and two round trips).
+const LATE: Duration = Duration::from_millis(1);
+
+/// What data that arrived may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Not all that the peer has to say, or more than one packet since the last ACK.
+    No,
+    /// One segment.
+    Short,
+    /// Several segments, which arrived as one packet.
+    Long,
+}
+
+/// What a pending ACK waits for, although the link is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    No,
+    /// For the answer to a short request.
+    ForAnswer,
+    /// For the program to receive a longer one.
+    ForProgram,
+    /// For the next poll: the program may have answered by then.
+    UntilPoll,
+}
+
 /// What the last segments of a connection say about its program.
 #[derive(Debug)]
 pub(super) struct Interactive {
@@ -32,8 +62,7 @@ pub(super) struct Interactive {
     /// Answers in a row that make the connection interactive.
     needed: u8,
     is_on: bool,
-    /// The pending ACK waits for an answer.
-    is_held: bool,
+    held: Held,
 }
 
 impl Interactive {
@@ -45,7 +74,7 @@ impl Interactive {
             answered: 0,
             needed: FIRST_NEEDED,
             is_on: false,
-            is_held: false,
+            held: Held::No,
         }
     }
 
@@ -53,20 +82,36 @@ impl Interactive {
         self.is_on
     }
 
-    /// Returns whether the pending ACK waits for an answer, although the link is empty.
-    pub(super) fn holds_ack(&self) -> bool {
-        self.is_held
+    /// Returns whether the pending ACK waits for an answer, and not for a poll.
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.held == Held::ForAnswer
     }
 
-    /// Data arrived in order; `is_request`: a single small segment since the last ACK, with PSH.
-    pub(super) fn on_data(&mut self, is_request: bool, now: Instant) {
+    /// The link is empty. Returns whether the pending ACK waits all the same.
+    pub(super) fn on_drained(&mut self) -> bool {
+        match self.held {
+            Held::No | Held::UntilPoll => false,
+            Held::ForAnswer => true,
+            Held::ForProgram => {
+                self.held = Held::UntilPoll;
+                true
+            }
+        }
+    }
+
+    /// Data arrived in order.
+    pub(super) fn on_data(&mut self, request: Request, now: Instant) {
         self.last_arrival = now;
         self.arrivals = self.arrivals.saturating_add(1).min(2);
         if self.arrivals > 1 && self.is_on {
             // The peer goes on without an answer.
             self.stop();
         }
-        self.is_held = self.is_on && is_request;
+        self.held = match request {
+            Request::Short if self.is_on => Held::ForAnswer,
+            Request::Long if self.is_on => Held::ForProgram,
+            _ => Held::No,
+        };
     }
 
     /// Data was sent.
@@ -87,19 +132,24 @@ impl Interactive {
         }
     }
 
-    /// An ACK was sent; `is_late`: alone, after the delay.
-    pub(super) fn on_ack_sent(&mut self, is_late: bool) {
-        if is_late && self.is_held {
+    /// An ACK was sent; `is_delayed`: alone, after the delay.
+    pub(super) fn on_ack_sent(&mut self, is_delayed: bool, now: Instant) {
+        let was_in_vain = match self.held {
+            Held::No => false,
+            Held::ForAnswer => is_delayed,
+            Held::ForProgram | Held::UntilPoll => now.saturating_since(self.last_arrival) >= LATE,
+        };
+        if was_in_vain {
             self.needed = self.needed.saturating_mul(2).min(MOST_NEEDED);
             self.stop();
         }
-        self.is_held = false;
+        self.held = Held::No;
     }
 
     /// ACKs leave at once, until requests were answered again.
     pub(super) fn stop(&mut self) {
         self.is_on = false;
-        self.is_held = false;
+        self.held = Held::No;
         self.answered = 0;
     }
 
@@ -121,8 +171,8 @@ mod tests {
     fn after_answers(count: u64) -> Interactive {
         let mut mode = Interactive::new(Duration::from_millis(40));
         for ms in 0..count {
-            mode.on_data(true, at(ms));
-            mode.on_ack_sent(false);
+            mode.on_data(Request::Short, at(ms));
+            mode.on_ack_sent(false, at(ms));
             mode.on_data_sent(at(ms));
         }
         mode
@@ -131,16 +181,16 @@ mod tests {
     #[test]
     fn one_answer_starts_it_and_the_next_request_is_held() {
         let mut mode = after_answers(0);
-        mode.on_data(true, at(0));
-        assert!(!mode.holds_ack());
-        mode.on_ack_sent(false);
+        mode.on_data(Request::Short, at(0));
+        assert!(!mode.awaits_answer());
+        mode.on_ack_sent(false, at(0));
         mode.on_data_sent(at(39));
         assert!(mode.is_on());
-        mode.on_data(true, at(50));
-        assert!(mode.holds_ack());
-        mode.on_data(true, at(51));
+        mode.on_data(Request::Short, at(50));
+        assert!(mode.awaits_answer());
+        mode.on_data(Request::Short, at(51));
         assert!(
-            !mode.holds_ack(),
+            !mode.awaits_answer(),
             "a second one came without an answer to the first"
         );
         assert!(!mode.is_on());
@@ -149,12 +199,12 @@ mod tests {
     #[test]
     fn a_late_answer_and_one_to_two_segments_do_not_start_it() {
         let mut mode = after_answers(0);
-        mode.on_data(true, at(0));
+        mode.on_data(Request::Short, at(0));
         mode.on_data_sent(at(40));
         assert!(!mode.is_on());
         for ms in [50, 60, 70] {
-            mode.on_data(true, at(ms));
-            mode.on_data(true, at(ms + 1));
+            mode.on_data(Request::Short, at(ms));
+            mode.on_data(Request::Short, at(ms + 1));
             mode.on_data_sent(at(ms + 1));
             mode.on_data_sent(at(ms + 1));
             assert!(!mode.is_on(), "written in two parts");
@@ -165,23 +215,55 @@ mod tests {
     fn each_delay_in_vain_doubles_the_answers_that_are_needed_and_many_answers_make_up_for_it() {
         let mut mode = after_answers(1);
         for needed in [2, 4, 8] {
-            mode.on_data(true, at(100));
-            mode.on_ack_sent(true);
+            mode.on_data(Request::Short, at(100));
+            mode.on_ack_sent(true, at(140));
             assert!(!mode.is_on());
             mode.on_data_sent(at(1000));
             for _ in 0..needed {
                 assert!(!mode.is_on());
-                mode.on_data(true, at(2000));
-                mode.on_ack_sent(false);
+                mode.on_data(Request::Short, at(2000));
+                mode.on_ack_sent(false, at(2000));
                 mode.on_data_sent(at(2000));
             }
             assert!(mode.is_on(), "{needed}");
         }
         for _ in 0..255 {
-            mode.on_data(true, at(3000));
+            mode.on_data(Request::Short, at(3000));
             mode.on_data_sent(at(3000));
-            mode.on_ack_sent(false);
+            mode.on_ack_sent(false, at(3000));
         }
         assert_eq!(mode.needed, FIRST_NEEDED);
+    }
+    #[test]
+    fn the_ack_of_a_longer_request_is_held_for_one_poll() {
+        let mut mode = after_answers(1);
+        for ms in 0..10 {
+            mode.on_data(Request::Long, at(ms));
+            assert!(!mode.awaits_answer(), "the next poll may send it");
+            assert!(mode.on_drained());
+            assert!(!mode.on_drained());
+            mode.on_ack_sent(false, at(ms));
+            mode.on_data_sent(at(ms));
+            assert!(mode.is_on());
+        }
+        mode.on_data(Request::Long, at(10));
+        mode.on_data(Request::Long, at(10));
+        assert!(!mode.on_drained(), "two packets");
+        let mut mode = after_answers(0);
+        mode.on_data(Request::Long, at(0));
+        assert!(!mode.on_drained(), "no request was answered");
+    }
+
+    #[test]
+    fn one_that_waited_for_a_millisecond_was_held_in_vain() {
+        let mut mode = after_answers(1);
+        for (ms, is_on) in [(0, true), (1, false)] {
+            mode.on_data(Request::Long, at(50));
+            assert!(mode.on_drained());
+            mode.on_ack_sent(false, at(50 + ms));
+            assert_eq!(mode.is_on(), is_on, "{ms}");
+            mode.on_data_sent(at(50 + ms));
+        }
+        assert_eq!(mode.needed, 2);
     }
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use wire::Instant;
 
 use super::decision::{AckDelay, AckFacts, AckTime};
-use super::interactive::Interactive;
+use super::interactive::{Interactive, Request};
 use crate::config::{ACK_BYTES_MAX, AckConfig};
 use crate::ecn::echo::AckUrgency;
 
@@ -19,8 +19,7 @@ const DRAINED_INTERVAL: Duration = Duration::from_micros(100);
 const BULK_BYTES: usize = 32 << 10;
 
 /// Sends ACKs when the link is empty: more waiting would gain nothing, and bulk transfers, which keep the link busy, need
-/// few ACKs. A small request that the program usually answers at once is acknowledged with the answer
-/// ([`Interactive`]).
+/// few ACKs. A request that the program usually answers at once is acknowledged with the answer ([`Interactive`]).
 #[derive(Debug)]
 pub(super) struct WhenDrained {
     /// Number of segments left that are acknowledged one by one.
@@ -68,8 +67,7 @@ impl WhenDrained {
     /// Payload arrived in order.
     pub(super) fn on_data(&mut self, facts: AckFacts, now: Instant) -> AckTime {
         self.last_arrival = now;
-        let is_request = facts.push && facts.unacked == facts.len && facts.len < facts.mss.into();
-        self.interactive.on_data(is_request, now);
+        self.interactive.on_data(request(facts), now);
         let quick = self.quick > 0 && !facts.push;
         if quick {
             self.quick -= 1;
@@ -101,12 +99,12 @@ impl WhenDrained {
 
     /// Returns whether a pending ACK is sent when the link is empty, or soon after.
     pub(super) fn waits_for_link(&self) -> bool {
-        !self.interactive.holds_ack()
+        !self.interactive.awaits_answer()
     }
 
     /// The stack has emptied the link.
     pub(super) fn on_drained(&mut self) -> AckTime {
-        if self.interactive.holds_ack() {
+        if self.interactive.on_drained() {
             return AckTime::Unchanged;
         }
         let next = self.bulk_ack.map(|at| at + DRAINED_INTERVAL);
@@ -128,7 +126,7 @@ impl WhenDrained {
 
     /// An ACK was sent, alone or with data.
     pub(super) fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant) {
-        self.interactive.on_ack_sent(delay == AckDelay::Over);
+        self.interactive.on_ack_sent(delay == AckDelay::Over, now);
         self.bulk_ack = (facts.unacked >= BULK_BYTES).then_some(now);
     }
 
@@ -143,5 +141,45 @@ impl WhenDrained {
     /// Returns whether ACKs are quick, as TCP_QUICKACK reports it.
     pub(super) fn is_quick(&self) -> bool {
         !self.interactive.is_on()
+    }
+}
+
+/// Returns what a packet with payload may be: with PSH, and the first one since the last ACK, all that the peer has to say.
+fn request(facts: AckFacts) -> Request {
+    match facts.push && facts.unacked == facts.len {
+        true if facts.len < facts.mss.into() => Request::Short,
+        true if facts.len < BULK_BYTES => Request::Long,
+        _ => Request::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_one_packet_with_psh_of_less_than_half_a_super_packet() {
+        let facts = |len, unacked, push| AckFacts {
+            len,
+            push,
+            unacked,
+            window: 1 << 20,
+            rcv_mss: 1460,
+            mss: 1460,
+        };
+        for (len, unacked, push, expected) in [
+            (1459, 1459, true, Request::Short),
+            (1460, 1460, true, Request::Long),
+            (BULK_BYTES - 1, BULK_BYTES - 1, true, Request::Long),
+            (BULK_BYTES, BULK_BYTES, true, Request::No),
+            (1460, 1461, true, Request::No),
+            (1460, 1460, false, Request::No),
+        ] {
+            assert_eq!(
+                request(facts(len, unacked, push)),
+                expected,
+                "{len} {unacked}"
+            );
+        }
     }
 }

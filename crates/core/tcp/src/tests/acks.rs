@@ -392,7 +392,7 @@ fn after_requests_in_one_write_such_a_sender_waits_a_few_times_at_most() {
 }
 
 #[test]
-fn full_segments_pushes_without_psh_and_gaps_are_not_held() {
+fn full_segments_without_psh_and_gaps_are_not_held() {
     let (mut t, mut seq) = (established(), 1);
     exchange(&mut t, &mut seq, 10, 1);
     send!(t, seq: seq, len: 8);
@@ -401,7 +401,7 @@ fn full_segments_pushes_without_psh_and_gaps_are_not_held() {
     answer(&mut t, seq + 8);
     seq += 8;
     exchange(&mut t, &mut seq, 10, 1);
-    send!(t, seq: seq, len: 1000, push: true);
+    send!(t, seq: seq, len: 1000);
     t.conn.on_drained();
     expect!(t, ack: seq + 1000);
     seq += 1000;
@@ -409,6 +409,55 @@ fn full_segments_pushes_without_psh_and_gaps_are_not_held() {
     exchange(&mut t, &mut seq, 10, 1);
     send!(t, seq: seq + 8, len: 8, push: true);
     assert!(t.poll().is_some(), "a gap");
+}
+
+/// A connection whose program has answered ten small requests, the last one when it had room for `window` bytes.
+fn after_answers(window: u32) -> (Trace, u32) {
+    let (mut t, mut seq) = (established(), 1);
+    exchange(&mut t, &mut seq, 10, 1);
+    request(&mut t, &mut seq);
+    t.conn.set_rcv_space(window);
+    answer(&mut t, seq);
+    (t, seq)
+}
+
+/// A connection that has received a request of 3,000 bytes after that. The link is empty.
+fn long_request() -> (Trace, u32) {
+    let (mut t, seq) = after_answers(60_000);
+    send!(t, seq: seq, len: 3000, push: true);
+    t.conn.on_drained();
+    expect_nothing!(t);
+    assert!(t.conn.has_ack_for_link(), "the next poll may send it");
+    t.read();
+    (t, seq + 3000)
+}
+
+#[test]
+fn the_answer_to_a_request_of_several_segments_takes_its_ack_along() {
+    let (mut t, seq) = long_request();
+    answer(&mut t, seq);
+    t.conn.on_idle();
+    expect_nothing!(t);
+    assert!(!t.conn.has_ack_for_link());
+}
+
+#[test]
+fn without_an_answer_that_ack_leaves_with_the_next_poll() {
+    let (mut t, seq) = long_request();
+    t.conn.on_idle();
+    expect!(t, ack: seq);
+    let (mut t, seq) = long_request();
+    t.conn.on_drained();
+    expect!(t, ack: seq);
+}
+
+#[test]
+fn a_request_that_fills_a_quarter_of_the_window_is_acknowledged_at_once() {
+    let (mut t, seq) = after_answers(12_000);
+    send!(t, seq: seq, len: 3000, push: true);
+    t.conn.on_drained();
+    expect!(t, ack: seq + 3000);
+    t.read();
 }
 
 #[test]

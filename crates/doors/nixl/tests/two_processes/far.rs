@@ -307,11 +307,7 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
                 let memory = Memory::new(number(1) as usize);
                 memory.write(0, &pattern(number(2), number(1) as usize));
                 let region = agent.register(&memory);
-                let answer = format!(
-                    "{region} {} {}",
-                    memory.address(),
-                    hex(&agent.describe(region))
-                );
+                let answer = described(agent, region, memory.address());
                 memories.insert(region, memory);
                 answer
             }
@@ -319,7 +315,7 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
                 let memory = GpuSide::new(agent, number(1) as usize, number(2));
                 let (region, address) = (memory.region, memory.address());
                 gpus.insert(region, memory);
-                format!("{region} {address} {}", hex(&agent.describe(region)))
+                described(agent, region, address)
             }
             ("bytes", Some(_)) => {
                 let (offset, len) = (number(2) as usize, number(3) as usize);
@@ -343,10 +339,14 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
             }
             _ => panic!("{line}: not known"),
         };
-        writeln!(output, "{answer}").expect("the test lives");
-        output.write_all(&behind).expect("the test lives");
-        output.flush().expect("the test lives");
+        let sent = writeln!(output, "{answer}").and_then(|()| output.write_all(&behind));
+        sent.and_then(|()| output.flush()).expect("the test lives");
     }
+}
+
+/// What the test knows of a region.
+fn described(agent: &Agent, region: u64, address: u64) -> String {
+    format!("{region} {address} {}", hex(&agent.describe(region)))
 }
 
 fn notifications(agent: &Agent, count: usize) -> String {

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod examples;
 mod fuzz;
 mod islands;
 mod map;
@@ -29,6 +30,11 @@ const CHECKS: &[Check] = &[
     ("walks", "the walks are what the code calls", walks::check),
     ("fuzz", "all lists of fuzz targets agree", fuzz::check),
     ("map", "map and deny.toml name all packages", map::check),
+    (
+        "examples",
+        "examples of libraries are tests",
+        examples::check,
+    ),
 ];
 
 fn main() -> ExitCode {

@@ -117,54 +117,65 @@ impl Peer {
 
 /// An endpoint whose peer stays.
 struct Met {
-    fabric: Fabric,
-    _listener: Listener,
     peer: Peer,
     endpoint: Endpoint,
-    /// Descriptors and threads before the peer came.
-    before: [usize; 2],
 }
 
-/// Accepts a peer with `streams` data connections.
-fn meet(engine: Engine, streams: u16) -> Met {
-    let fabric = fabric(engine);
-    let listener = fabric.listen().unwrap();
-    let before = counts();
-    let peer = Peer::new(&fabric, &listener, streams, streams.into());
-    let endpoint = peer.accepted(&listener);
-    Met {
-        fabric,
-        _listener: listener,
-        peer,
-        endpoint,
-        before,
+/// What accepts a peer.
+struct Host {
+    fabric: Fabric,
+    listener: Listener,
+}
+
+impl Host {
+    fn new(engine: Engine) -> Self {
+        let fabric = fabric(engine);
+        let listener = fabric.listen().unwrap();
+        Self { fabric, listener }
+    }
+
+    /// Accepts a peer with `streams` data connections.
+    fn meet(&self, streams: u16) -> Met {
+        let peer = Peer::new(&self.fabric, &self.listener, streams, streams.into());
+        let endpoint = peer.accepted(&self.listener);
+        Met { peer, endpoint }
     }
 }
 
+/// All at a time: each takes as long as a peer is waited for.
 #[test]
 fn a_closed_endpoint_whose_peer_stays_has_no_descriptor_after_the_promised_time() {
     let _alone = alone();
-    for engine in [Engine::Calls, Engine::Thread] {
+    let hosts = [Engine::Calls, Engine::Thread].map(|engine| (engine, Host::new(engine)));
+    let before = counts();
+    let mut peers = Vec::new();
+    for (engine, host) in &hosts {
         for closing in [Closing::Linger, Closing::Now] {
-            let met = meet(engine, 2);
-            met.endpoint.notify(b"the last words").unwrap();
-            met.endpoint.close(closing);
-            wait_for(met.before, met.peer.0.len());
-            let mut said = Vec::new();
-            (&met.peer.0[0]).read_to_end(&mut said).unwrap();
-            let expected = [Record::Ready, Record::Notify { len: 14 }].map(Record::encode);
-            let expected = [&expected.concat(), &b"the last words"[..]].concat();
-            assert!(said.starts_with(&expected), "{engine:?}, {closing:?}");
+            let Met { peer, endpoint } = host.meet(2);
+            endpoint.notify(b"the last words").unwrap();
+            endpoint.close(closing);
+            peers.push((engine, closing, peer));
         }
+    }
+    let kept = peers.iter().map(|(.., peer)| peer.0.len()).sum();
+    wait_for(before, kept);
+    for (engine, closing, peer) in peers {
+        let mut said = Vec::new();
+        (&peer.0[0]).read_to_end(&mut said).unwrap();
+        let expected = [Record::Ready, Record::Notify { len: 14 }].map(Record::encode);
+        let expected = [&expected.concat(), &b"the last words"[..]].concat();
+        assert!(said.starts_with(&expected), "{engine:?}, {closing:?}");
     }
 }
 
 #[test]
 fn an_endpoint_dropped_with_operations_in_flight_has_no_descriptor_after_the_promised_time() {
     let _alone = alone();
-    let mut met = meet(Engine::Calls, 1);
+    let accepts = Host::new(Engine::Calls);
+    let before = counts();
+    let mut met = accepts.meet(1);
     let len = 64 << 20;
-    let (_, region) = host(&met.fabric, vec![1; len]);
+    let (_, region) = host(&accepts.fabric, vec![1; len]);
     let room = Record::Posted {
         op: 1,
         part: 0,
@@ -178,18 +189,20 @@ fn an_endpoint_dropped_with_operations_in_flight_has_no_descriptor_after_the_pro
     }
     drop(met.endpoint);
     assert_eq!(region.users(), 0);
-    wait_for(met.before, met.peer.0.len());
+    wait_for(before, met.peer.0.len());
 }
 
 #[test]
 fn an_endpoint_that_broke_has_no_descriptor_although_the_program_keeps_it() {
     let _alone = alone();
-    let mut met = meet(Engine::Calls, 1);
+    let accepts = Host::new(Engine::Calls);
+    let before = counts();
+    let mut met = accepts.meet(1);
     met.peer.0[0].write_all(&[0xff; 64]).unwrap();
     while met.endpoint.cause().is_none() {
         met.endpoint.progress();
     }
-    wait_for(met.before, met.peer.0.len());
+    wait_for(before, met.peer.0.len());
 }
 
 #[test]

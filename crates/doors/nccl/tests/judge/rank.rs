@@ -50,17 +50,23 @@ pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     unreachable!("u32::MAX attempts take longer than {PATIENCE:?}")
 }
 
-/// Bytes that differ by seed and position.
+/// After so many bytes a pattern repeats. It is prime: of what is moved in whole pages, no two places in 256 MiB have the same bytes.
+const PERIOD: usize = 65_537;
+
+/// Bytes that differ by seed and position. One period is computed, the rest copied.
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
     let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
+    let mut bytes = Vec::with_capacity(len.max(PERIOD + 8));
+    while bytes.len() < len.min(PERIOD) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         bytes.extend_from_slice(&state.to_le_bytes());
     }
-    bytes.truncate(len);
+    bytes.truncate(len.min(PERIOD));
+    while bytes.len() < len {
+        bytes.extend_from_within(..PERIOD.min(len - bytes.len()));
+    }
     bytes
 }
 

@@ -1,5 +1,6 @@
 //! The other process: an agent that does what it is told by lines, and answers each by one: on its standard input and output, or if it is on
-//! another machine, on a connection.
+//! another machine, on a connection. Only the bytes of a memory follow their line as they are: megabytes as text would take this program, which
+//! is not optimised, most of the tests' time.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,6 +21,12 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(600);
 /// Set in the other process: the name of its agent.
 pub const ROLE: &str = "DEVMEM_NIXL_TEST_AGENT";
 
+/// Attempts without a rest in between, which a transfer that goes well needs.
+const EAGER_ATTEMPTS: u32 = 500;
+
+/// The rest between later attempts: what is waited for needs the processor, and so do the tests beside this one.
+const REST: Duration = Duration::from_micros(200);
+
 /// Repeats `attempt` until it has a result.
 pub fn until<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
     until_at_most(PATIENCE, what, attempt)
@@ -27,39 +34,63 @@ pub fn until<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
 
 fn until_at_most<T>(patience: Duration, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
+    let mut attempts = 0;
     loop {
         if let Some(result) = attempt() {
             return result;
         }
         assert!(started.elapsed() < patience, "{what}: no outcome");
-        std::thread::yield_now();
+        attempts += 1;
+        match attempts < EAGER_ATTEMPTS {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(REST),
+        }
     }
 }
 
-/// Bytes that differ by seed and position.
+/// After so many bytes a pattern repeats. It is prime: of what is moved in whole pages, no two places in 256 MiB have the same bytes.
+const PERIOD: usize = 65_537;
+
+/// Bytes that differ by seed and position. One period is computed, the rest copied.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
+    let mut bytes = Vec::with_capacity(len.max(PERIOD + 8));
+    while bytes.len() < len.min(PERIOD) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         bytes.extend_from_slice(&state.to_le_bytes());
     }
-    bytes.truncate(len);
+    bytes.truncate(len.min(PERIOD));
+    while bytes.len() < len {
+        bytes.extend_from_within(..PERIOD.min(len - bytes.len()));
+    }
     bytes
 }
 
 pub fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     // A line has one word for no bytes, too.
-    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    std::iter::once("x".to_owned()).chain(digits).collect()
+    let mut text = String::with_capacity(1 + 2 * bytes.len());
+    text.push('x');
+    for byte in bytes {
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+    }
+    text
 }
 
 pub fn unhex(text: &str) -> Vec<u8> {
-    let digits = text.strip_prefix('x').expect("hex");
-    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex");
-    (0..digits.len()).step_by(2).map(byte).collect()
+    let digits = text.strip_prefix('x').expect("hex").as_bytes();
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => panic!("hex: {digit}"),
+    };
+    let (pairs, rest) = digits.as_chunks::<2>();
+    assert!(rest.is_empty(), "hex");
+    let byte = |[high, low]: &[u8; 2]| value(*high) << 4 | value(*low);
+    pairs.iter().map(byte).collect()
 }
 
 /// The side of the test: another process, which can be killed.
@@ -183,7 +214,13 @@ impl Far {
 
     /// Returns bytes of its memory.
     pub fn bytes(&mut self, memory: &FarMemory, offset: usize, len: usize) -> Vec<u8> {
-        unhex(&self.tell(&format!("bytes {} {offset} {len}", memory.number)))
+        let answer = self.tell(&format!("bytes {} {offset} {len}", memory.number));
+        assert_eq!(answer, "they follow");
+        let mut bytes = vec![0; len];
+        self.output
+            .read_exact(&mut bytes)
+            .expect("the other process lives");
+        bytes
     }
 
     /// Returns the next notifications, as many as asked for.
@@ -252,6 +289,7 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
         let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
+        let mut behind = Vec::new();
         let answer = match (words[0], &far) {
             ("open", _) => {
                 take_setup(&words[2..]);
@@ -269,11 +307,7 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
                 let memory = Memory::new(number(1) as usize);
                 memory.write(0, &pattern(number(2), number(1) as usize));
                 let region = agent.register(&memory);
-                let answer = format!(
-                    "{region} {} {}",
-                    memory.address(),
-                    hex(&agent.describe(region))
-                );
+                let answer = described(agent, region, memory.address());
                 memories.insert(region, memory);
                 answer
             }
@@ -281,15 +315,17 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
                 let memory = GpuSide::new(agent, number(1) as usize, number(2));
                 let (region, address) = (memory.region, memory.address());
                 gpus.insert(region, memory);
-                format!("{region} {address} {}", hex(&agent.describe(region)))
+                described(agent, region, address)
             }
-            ("bytes", Some(_)) if gpus.contains_key(&number(1)) => {
-                hex(&gpus[&number(1)].read(number(2) as usize, number(3) as usize))
+            ("bytes", Some(_)) => {
+                let (offset, len) = (number(2) as usize, number(3) as usize);
+                behind = match gpus.get(&number(1)) {
+                    Some(side) => side.read(offset, len),
+                    None => memories[&number(1)].read(offset, len),
+                };
+                "they follow".to_owned()
             }
             ("deregister", Some(agent)) => agent.deregister(number(1)).to_string(),
-            ("bytes", Some(_)) => {
-                hex(&memories[&number(1)].read(number(2) as usize, number(3) as usize))
-            }
             ("load", Some(agent)) => agent.load_agent(words[1], &unhex(words[2])).to_string(),
             ("notify", Some(agent)) => agent.notify(words[1], &unhex(words[2])).to_string(),
             ("notifications", Some(agent)) => notifications(agent, number(1) as usize),
@@ -303,8 +339,14 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
             }
             _ => panic!("{line}: not known"),
         };
-        writeln!(output, "{answer}").expect("the test lives");
+        let sent = writeln!(output, "{answer}").and_then(|()| output.write_all(&behind));
+        sent.and_then(|()| output.flush()).expect("the test lives");
     }
+}
+
+/// What the test knows of a region.
+fn described(agent: &Agent, region: u64, address: u64) -> String {
+    format!("{region} {address} {}", hex(&agent.describe(region)))
 }
 
 fn notifications(agent: &Agent, count: usize) -> String {

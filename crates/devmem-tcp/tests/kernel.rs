@@ -3,6 +3,8 @@
 
 #[path = "kernel/in_place.rs"]
 mod in_place;
+#[path = "kernel/queued.rs"]
+mod queued;
 
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;

@@ -353,7 +353,7 @@ impl Socket {
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         match self.here()? {
             Self::User(socket) => socket.readiness_fd(),
-            Self::Kernel(socket) => Ok(socket.fd()),
+            Self::Kernel(socket) => Ok(socket.readiness_fd()),
         }
     }
 

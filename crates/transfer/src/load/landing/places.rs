@@ -84,6 +84,21 @@ impl<'a> Places<'a> {
         let place = self.layout.place(at).ok_or(LoadError::Unasked { at })?;
         let gathered = batch.gather_into(place.memory, place.offset);
         gathered.map_err(LoadError::Gather)?;
+        self.landed(at, len, sum)
+    }
+
+    pub(super) fn memory_at(&self, at: u64) -> Option<(&Dmabuf, usize)> {
+        let place = self.layout.place(at)?;
+        Some((place.memory, place.offset))
+    }
+
+    pub(super) fn landed(
+        &mut self,
+        at: u64,
+        len: usize,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), LoadError> {
+        let place = self.layout.place(at).ok_or(LoadError::Unasked { at })?;
         if let Some(sum) = sum {
             let added = sum.add_memory(place.memory, place.offset..place.offset + len);
             added.map_err(|error| LoadError::Gather(error.into()))?;

@@ -1,7 +1,7 @@
 //! Waiting for several queued bytes.
 
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use devmem_tcp::{Interest, Netdev, Poller, Stream};
@@ -78,27 +78,38 @@ fn a_watch_of_more_bytes_than_the_buffer_has_room_for_is_ready_when_it_is_full()
     });
 }
 
+/// Returns whether a socket is readable within a time.
+fn is_readable(socket: &OwnedFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).unwrap();
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    poll(&mut fds, Some(&limit)).unwrap() == 1
+}
+
 #[test]
 fn a_call_that_waits_and_the_readiness_fd_need_one_byte_whatever_a_poller_waited_for() {
     let lo = Netdev::kernel("lo").unwrap();
     let poller = Poller::new(&lo).unwrap();
     let (mut sender, mut receiver) = connection(&lo);
+    // The same socket, by which the library does not know of a look.
+    let socket = receiver.as_fd().try_clone_to_owned().unwrap();
     let wait_for_many = |receiver: &Stream| {
         let watch = receiver.watch(Interest::Receive).at_least(1000);
         assert!(!poller.wait(&[watch], SOON).unwrap());
     };
     wait_for_many(&receiver);
-    let reading = std::thread::spawn(move || {
-        let mut byte = [0];
-        receiver.read_exact(&mut byte).unwrap();
-        (receiver, byte)
-    });
-    sender.write_all(&[7]).unwrap();
-    let (mut receiver, byte) = reading.join().unwrap();
-    assert_eq!(byte, [7]);
-    queue(&mut sender, &mut receiver, &[8], 0);
+    queue(&mut sender, &mut receiver, &[7], 0);
+    assert!(!is_readable(&socket, SOON));
+    receiver.read_exact(&mut [0]).unwrap();
+    receiver.set_timeout(Some(SOON));
+    receiver.read(&mut [0]).unwrap_err();
+    sender.write_all(&[8]).unwrap();
+    assert!(is_readable(&socket, PATIENCE), "a call has waited");
+
     wait_for_many(&receiver);
-    let limit = Timespec::try_from(PATIENCE).unwrap();
-    let mut fds = [PollFd::from_borrowed_fd(receiver.as_fd(), PollFlags::IN)];
-    assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1);
+    assert!(!is_readable(&socket, SOON));
+    let fd = receiver.as_fd();
+    assert!(
+        is_readable(&socket, PATIENCE),
+        "{fd:?} is there to be waited for"
+    );
 }

@@ -213,6 +213,32 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_were_received_in_their_place_are_told_and_summed() {
+        let memory = Dmabuf::anonymous(4096).unwrap();
+        let part = Part {
+            source: 100..130,
+            memory: memory.clone(),
+            offset: 50,
+        };
+        let layout = Layout::new(&[part]).unwrap();
+        let mut told = Vec::new();
+        let mut watch = |range| told.push(range);
+        let nic = Netdev::kernel_to(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let mut places = Places::new(&nic, &layout, Some(&mut watch));
+        let (place, offset) = places.memory_at(110).unwrap();
+        assert!(place.is_same(&memory));
+        place.copy_in(offset, b"weights").unwrap();
+        let (mut sum, mut expected) = (Crc32c::default(), Crc32c::default());
+        places.landed(110, 7, Some(&mut sum)).unwrap();
+        expected.add(b"weights");
+        assert_eq!(sum, expected);
+        assert!(places.memory_at(130).is_none() && places.landed(130, 1, None).is_err());
+        drop(places);
+        assert_eq!(told, [110..117]);
+        assert_eq!(memory.slice(60..67).to_vec(), b"weights");
+    }
+
+    #[test]
     fn a_block_is_filled_while_a_device_copies_the_one_before() {
         let device = FakeDevice::new(FakePace::OnDemand);
         let memory = device.alloc(1 << 20).unwrap();

@@ -123,6 +123,20 @@ pub struct Watch {
     on: backend::Watch,
 }
 
+impl Watch {
+    /// Makes [`Interest::Receive`] wait for `bytes` queued bytes, where the first one ends a wait otherwise. The end of the stream, an error
+    /// and a full receive buffer end it, too. For programs that know how many bytes must come: a peer that sends slowly wakes them for
+    /// each packet otherwise. Receives return what is queued. It holds for the stream until it is waited for in another way.
+    ///
+    /// Has no effect on a NIC in user space, whose poller [rests](Poller::resting).
+    #[doc(alias = "SO_RCVLOWAT")]
+    #[must_use]
+    pub fn at_least(mut self, bytes: usize) -> Self {
+        self.on.at_least(bytes);
+        self
+    }
+}
+
 impl Stream {
     /// Names this stream to a [`Poller`] of the same NIC, or of its shard.
     pub fn watch(&self, interest: Interest) -> Watch {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netmem::Dmabuf;
 use steer::RxQueueId;
 
 use crate::backend::Socket;
@@ -98,6 +99,18 @@ impl Stream {
         max_bytes: usize,
     ) -> Result<usize, RecvError> {
         self.recv.recv_at_most(batch, max_bytes)
+    }
+
+    /// Receives straight into a range of memory, if the NIC is one of the kernel: see [`RecvHalf::recv_into`].
+    ///
+    /// # Errors
+    /// As [`RecvHalf::recv_into`].
+    pub fn recv_into(
+        &mut self,
+        memory: &Dmabuf,
+        range: Range<usize>,
+    ) -> Result<Option<usize>, RecvError> {
+        self.recv.recv_into(memory, range)
     }
 
     /// Receives exactly as many bytes as `out` has, by a copy: see [`RecvHalf::recv_exact`].

@@ -1,6 +1,11 @@
 //! The kernel backend on this machine's kernel, without a NIC that could do it: every refusal names its cause and what
 //! mends it, and memory of the kernel's exporters serves.
 
+#[path = "kernel/in_place.rs"]
+mod in_place;
+#[path = "kernel/queued.rs"]
+mod queued;
+
 use std::io::{self, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

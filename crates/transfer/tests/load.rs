@@ -20,6 +20,8 @@ mod hostile;
 mod https;
 #[path = "load/https_proxy.rs"]
 mod https_proxy;
+#[path = "load/kernel_sockets.rs"]
+mod kernel_sockets;
 #[path = "load/nbd.rs"]
 mod nbd;
 #[path = "load/nbd_old.rs"]

@@ -23,6 +23,7 @@ pub use streams::Chunks;
 /// | Made by | what it is |
 /// |---|---|
 /// | [`anonymous`](Self::anonymous) | memory of this process, for NICs in user space and for tests |
+/// | [`written_once`](Self::written_once) | the same, for what is loaded once |
 /// | [`memfd`](Self::memfd) | the same with a file; bound to a NIC of the kernel it becomes a udmabuf |
 /// | [`shared_memfd`](Self::shared_memfd) | the same, which the process at the other end of a UNIX wire may read |
 /// | `devmem_tcp::memory::{udmabuf, dma_heap, import}` | a dma-buf of the kernel, for NICs of the kernel, too |
@@ -49,6 +50,17 @@ impl Dmabuf {
     /// [`DmabufError`] when the size is not a positive multiple of 4096 or memory is short.
     pub fn anonymous(size: usize) -> Result<Self, DmabufError> {
         Memory::anonymous(size, MemoryAccess::Device).map(Self::new)
+    }
+
+    /// Allocates anonymous memory for bytes that are written once, such as loaded tensors, and touches every page: as [`anonymous`](Self::anonymous), but in huge pages
+    /// only as long as these cost less CPU time than base pages. They cost more where the kernel or a hypervisor has to make them. For memory that a NIC writes
+    /// to again and again, huge pages are worth that.
+    ///
+    /// # Errors
+    ///
+    /// [`DmabufError`] when the size is not a positive multiple of 4096 or memory is short.
+    pub fn written_once(size: usize) -> Result<Self, DmabufError> {
+        Memory::written_once(size, MemoryAccess::Device).map(Self::new)
     }
 
     /// Allocates memory with a file descriptor and a sealed size, and touches every page: hugetlb pages, otherwise pages

@@ -12,7 +12,7 @@ use crate::device::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
 use crate::errors::DmabufError;
 use crate::lent::LentMemory;
 use crate::page_kind::{self, PageKind};
-use crate::populate::{collapse, populate};
+use crate::populate::{CHEAP_PAGES, collapse, populate};
 use crate::region::{
     Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile, MemoryRegion, RegionSpan,
 };
@@ -96,6 +96,15 @@ impl Memory {
         // Refused where transparent huge pages are not configured; base pages work, slower.
         let _ = region.advise(Advice::Huge);
         populate(&region)?;
+        Ok(Self::mapped(region, access))
+    }
+
+    /// As [`anonymous`](Self::anonymous), in huge pages as long as these cost less time than base pages.
+    pub(crate) fn written_once(size: usize, access: MemoryAccess) -> Result<Self, DmabufError> {
+        check_size(size)?;
+        let region = map(size, Commit::Now)?;
+        mapped::check_room(size)?;
+        CHEAP_PAGES.populate(&region)?;
         Ok(Self::mapped(region, access))
     }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 pub(crate) use mapped::{Advice, BASE_PAGE_BYTES, Commit, HUGE_PAGE_BYTES, MappableFile};
 use mapped::{MapAccess, Mapping, RangeError, UnmappableFile};
@@ -68,6 +69,17 @@ impl MemoryRegion {
         for offset in (0..self.len()).step_by(BASE_PAGE_BYTES) {
             self.copy_in(offset, &[0]);
         }
+    }
+
+    /// Reads once from `file` into `len` bytes at `offset`. Returns the number of bytes.
+    pub(crate) fn read(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: usize,
+        len: usize,
+    ) -> io::Result<usize> {
+        let span = inside(self.mapping.span(offset, len));
+        mapped::readv(file, &mut [], std::iter::once(span), &mut [])
     }
 
     /// Copies `bytes` to `offset`.

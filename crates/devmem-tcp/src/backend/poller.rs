@@ -39,6 +39,13 @@ impl Watch {
         }
     }
 
+    /// Waits for so many bytes; without effect on a NIC in user space.
+    pub(crate) fn at_least(&mut self, bytes: usize) {
+        if let Self::Kernel(watch) = self {
+            watch.at_least(bytes);
+        }
+    }
+
     fn user(&self) -> Option<&user::Watch> {
         match self {
             Self::User(watch) => Some(watch),

@@ -95,6 +95,22 @@ impl Socket {
         read.map_err(|error| self.with_cause(error))
     }
 
+    /// Reads bytes that are in host memory into `range` of `memory`, if that takes them; a stack in user space places them by itself.
+    pub(crate) fn read_into(
+        &self,
+        memory: &Dmabuf,
+        range: &Range<usize>,
+        limit: WaitLimit,
+    ) -> Result<Option<usize>, RecvError> {
+        match self.here()? {
+            Self::User(_) => Ok(None),
+            Self::Kernel(socket) => {
+                let read = socket.read_into(memory, range, limit);
+                read.map_err(|error| self.with_cause(error))
+            }
+        }
+    }
+
     /// Adds to a timeout who holds the memory that the peer's bytes need.
     fn with_cause(&self, error: RecvError) -> RecvError {
         match error {
@@ -337,7 +353,7 @@ impl Socket {
     pub(crate) fn readiness_fd(&self) -> io::Result<BorrowedFd<'_>> {
         match self.here()? {
             Self::User(socket) => socket.readiness_fd(),
-            Self::Kernel(socket) => Ok(socket.fd()),
+            Self::Kernel(socket) => Ok(socket.readiness_fd()),
         }
     }
 

@@ -42,6 +42,8 @@ struct Watches {
 pub(crate) struct Watch {
     socket: Watched,
     events: PollFlags,
+    /// Bytes that make a connection readable.
+    least: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -57,12 +59,28 @@ enum OpenSocket {
 }
 
 impl Watch {
+    /// Waits for so many bytes.
+    pub(crate) fn at_least(&mut self, bytes: usize) {
+        self.least = bytes.max(1);
+    }
+
     /// Returns the socket, unless it was closed.
     fn open(&self) -> Option<OpenSocket> {
         match &self.socket {
             Watched::Connection(socket) => socket.upgrade().map(OpenSocket::Connection),
             Watched::Listener(socket) => socket.upgrade().map(OpenSocket::Listener),
         }
+    }
+
+    /// Returns the socket, unless it was closed, ready to be waited for.
+    fn prepared(&self) -> Option<OpenSocket> {
+        let open = self.open()?;
+        if let OpenSocket::Connection(socket) = &open
+            && self.events.contains(PollFlags::IN)
+        {
+            socket.readable_from(self.least);
+        }
+        Some(open)
     }
 }
 
@@ -81,6 +99,7 @@ impl Socket {
         Watch {
             socket: Watched::Connection(Arc::downgrade(self)),
             events: interest.poll_flags(),
+            least: 1,
         }
     }
 }
@@ -91,6 +110,7 @@ impl Listening {
         Watch {
             socket: Watched::Listener(Arc::downgrade(self)),
             events: PollFlags::IN,
+            least: 1,
         }
     }
 }
@@ -165,7 +185,7 @@ impl Poller {
         watches: impl Iterator<Item = &'a Watch>,
         at_most: Duration,
     ) -> io::Result<bool> {
-        let open = watches.map(|watch| Some((watch.open()?, watch.events)));
+        let open = watches.map(|watch| Some((watch.prepared()?, watch.events)));
         let Some(sockets) = open.collect::<Option<Vec<_>>>() else {
             return Ok(true);
         };
@@ -184,7 +204,7 @@ impl Poller {
 
 impl Watches {
     fn add(&mut self, epoll: &OwnedFd, key: u64, watch: Watch) -> io::Result<()> {
-        let Some(socket) = watch.open() else {
+        let Some(socket) = watch.prepared() else {
             return Ok(());
         };
         let fd = socket.as_fd();

@@ -1,11 +1,15 @@
 //! Receiving from a socket of the kernel.
 
+use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use devmem_linux::errors::Operation;
 use devmem_linux::socket::{Content, HostRoom, RecvError as LinuxError, RxFrag, recv_into};
 use devmem_uapi::{Errno, MsgFlags, space_for};
+use netmem::Dmabuf;
 use rustix::event::PollFlags;
+use rustix::io::Errno as RawErrno;
 use rustix::net::RecvFlags;
 
 use super::socket::Socket;
@@ -63,18 +67,47 @@ impl Socket {
         out: &mut [u8],
         limit: WaitLimit,
     ) -> Result<Option<usize>, RecvError> {
+        self.read_by(limit, |fd| {
+            let received = rustix::net::recv(fd, &mut *out, RecvFlags::DONTWAIT);
+            received
+                .map(|(bytes, _)| Some(bytes))
+                .map_err(io::Error::from)
+        })
+    }
+
+    /// Reads bytes that are in host memory into `range` of `memory`; `None` if the next ones are in device memory, or if the kernel cannot
+    /// write to that memory.
+    pub(crate) fn read_into(
+        &self,
+        memory: &Dmabuf,
+        range: &Range<usize>,
+        limit: WaitLimit,
+    ) -> Result<Option<usize>, RecvError> {
+        self.read_by(limit, |fd| memory.read_file(range.clone(), fd))
+    }
+
+    /// Reads by a call that does not wait; `None` if that returns none, or EFAULT, which stands for bytes in device memory.
+    fn read_by(
+        &self,
+        limit: WaitLimit,
+        mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<Option<usize>>,
+    ) -> Result<Option<usize>, RecvError> {
         let deadline = Deadline::of(limit);
         loop {
-            match rustix::net::recv(&self.ledger.fd, &mut *out, RecvFlags::DONTWAIT) {
-                Ok((bytes, _)) => return Ok(Some(bytes)),
-                Err(rustix::io::Errno::AGAIN) => self.wait(deadline, PollFlags::IN)?,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::FAULT) => return Ok(None),
-                Err(errno) => {
+            let error = match read(self.fd()) {
+                Ok(read) => return Ok(read),
+                Err(error) => error,
+            };
+            match RawErrno::from_io_error(&error) {
+                Some(RawErrno::AGAIN) => self.wait(deadline, PollFlags::IN)?,
+                Some(RawErrno::INTR) => {}
+                Some(RawErrno::FAULT) => return Ok(None),
+                Some(errno) => {
                     let errno = Errno(errno.raw_os_error());
                     let refused = self.refused("read", Operation::Recv, errno);
                     return Err(RecvError::Failed(refused));
                 }
+                None => return Err(RecvError::Failed(Error::invalid(error.to_string()))),
             }
         }
     }

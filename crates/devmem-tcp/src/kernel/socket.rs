@@ -3,12 +3,12 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use devmem_linux::errors::Operation;
-use devmem_linux::socket::{DontneedError, FragReturns};
+use devmem_linux::socket::{DontneedError, FragReturns, set_receive_low_water};
 use devmem_uapi::{DmabufId, Errno, FragToken, Freed};
 use netmem::Dmabuf;
 use rustix::event::PollFlags;
@@ -26,6 +26,9 @@ use crate::frags::Frags;
 use crate::signals::TaskSignal;
 use crate::tcp_options::Keepalive;
 
+/// Largest value of SO_RCVLOWAT.
+const MOST_LOW_WATER: usize = i32::MAX as usize;
+
 /// The socket of a stream. It stays open until the stream and everything received from it are dropped, because closing a
 /// socket frees all frags that it lent.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(crate) struct Socket {
     aborts: AtomicBool,
     /// No more sends will follow: the sending half was dropped.
     send_ended: AtomicBool,
+    /// Queued bytes from which on the socket is readable (SO_RCVLOWAT).
+    low_water: AtomicUsize,
 }
 
 impl Socket {
@@ -50,6 +55,7 @@ impl Socket {
             returns: Mutex::default(),
             aborts: AtomicBool::new(false),
             send_ended: AtomicBool::new(false),
+            low_water: AtomicUsize::new(1),
         })
     }
 
@@ -142,8 +148,21 @@ impl Socket {
         }
     }
 
-    /// Waits for `events`. Reads completions that arrive meanwhile, because their POLLERR would end every later poll at once.
+    /// Makes the socket readable when `bytes` are queued. The kernel makes it readable before, if its buffer has no room for them.
+    pub(super) fn readable_from(&self, bytes: usize) {
+        // The option is an int.
+        let bytes = bytes.min(MOST_LOW_WATER);
+        if self.low_water.swap(bytes, Ordering::Relaxed) != bytes {
+            let _ = set_receive_low_water(self.fd(), bytes);
+        }
+    }
+
+    /// Waits for `events`, which is the first byte for a receive. Reads completions that arrive meanwhile, because their POLLERR would end
+    /// every later poll at once.
     pub(super) fn wait(&self, deadline: Deadline, events: PollFlags) -> Result<(), NotReady> {
+        if events.contains(PollFlags::IN) {
+            self.readable_from(1);
+        }
         let got = deadline.wait(self.fd(), events)?;
         if got.contains(PollFlags::ERR) {
             // An error of the connection itself is returned by the call that follows.
@@ -240,7 +259,10 @@ impl Socket {
     /// Returns a new descriptor that has an event at every change that `signal` stands for.
     pub(crate) fn task_signal(&self, signal: TaskSignal) -> io::Result<OwnedFd> {
         match signal {
-            TaskSignal::Receive => self.fd().try_clone_to_owned(),
+            TaskSignal::Receive => {
+                self.readable_from(1);
+                self.fd().try_clone_to_owned()
+            }
             TaskSignal::Send => Ok(self.edges(epoll::EventFlags::OUT)?),
             TaskSignal::Complete => Ok(self.edges(epoll::EventFlags::ERR)?),
         }
@@ -265,6 +287,12 @@ impl Socket {
     #[cfg(feature = "tokio")]
     pub(crate) fn collected(&self) -> &::tokio::sync::Notify {
         &self.ledger.collected
+    }
+
+    /// Returns the descriptor to wait for, which is readable from the first byte on.
+    pub(crate) fn readiness_fd(&self) -> BorrowedFd<'_> {
+        self.readable_from(1);
+        self.fd()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

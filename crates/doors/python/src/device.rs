@@ -63,7 +63,7 @@ impl Device {
     /// Allocates memory, of a GPU in whole pages.
     pub(crate) fn alloc(self, bytes: usize) -> Result<Dmabuf, Error> {
         match self {
-            Self::Cpu => Ok(Dmabuf::anonymous(bytes)?),
+            Self::Cpu => Ok(Dmabuf::written_once(bytes)?),
             Self::Cuda(ordinal) => Ok(cuda::alloc(ordinal, bytes)?),
             Self::Hip(ordinal) => Ok(hip::alloc(ordinal, bytes)?),
             Self::Vulkan(ordinal) => Ok(vulkan::alloc(ordinal, bytes)?),

@@ -22,6 +22,10 @@ const HEADERS_AT_ONCE: usize = 4;
 /// Divisor: a connection with several requests that brings nothing for a third of the limit is tried with one at a time.
 const STALL: u32 = 3;
 
+/// Bytes that are worth a turn, if so many must come. A server that is slower than this receiver wakes it for each packet otherwise: with one that sends
+/// 100 MB/s in portions of 16 KiB, the thread then takes a third more CPU time. They fit into the second-level cache.
+const TURN_BYTES: usize = 256 << 10;
+
 /// What carries the bytes of a connection, and brings payload to its place.
 trait Wire: fmt::Debug {
     /// Returns the TCP stream.
@@ -36,6 +40,9 @@ trait Wire: fmt::Debug {
         session: &mut dyn Session,
         landing: &mut Landing<'_>,
     ) -> Result<Option<Received>, Fault>;
+
+    /// Returns how many bytes were received and not given away.
+    fn held(&self) -> usize;
 
     /// Prepares the place of the payload that comes next.
     fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault>;
@@ -108,6 +115,16 @@ impl Connected for Connection {
             // The server may have closed it, which does no harm.
             false => &[],
         }
+    }
+
+    fn least_bytes(&self) -> usize {
+        let left = match self.session.next() {
+            Next::Payload { len, .. } | Next::Skip(len) => to_usize(len),
+            Next::Nothing | Next::Text(_) | Next::Header(_) | Next::Zeros { .. } => 0,
+        };
+        // Those that were received and not given away do not come again.
+        let left = left.saturating_sub(self.wire.held());
+        left.clamp(1, TURN_BYTES)
     }
 }
 
@@ -261,3 +278,6 @@ impl Connection {
 fn to_usize(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }
+
+#[cfg(test)]
+mod tests;

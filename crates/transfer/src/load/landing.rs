@@ -6,7 +6,7 @@ mod staging;
 use std::io;
 use std::ops::Range;
 
-use devmem_tcp::{BoundTarget, RxBatch};
+use devmem_tcp::{BoundTarget, Dmabuf, RxBatch};
 
 pub(crate) use self::places::{Places, Watch};
 use super::error::LoadError;
@@ -129,6 +129,31 @@ impl Landing<'_> {
                 }
                 take(Landed::Frags { at, batch }).map_err(LoadError::Caller)
             }
+        }
+    }
+
+    /// Returns the memory of the byte `at`, and its offset there; `None` if the caller takes it.
+    pub(crate) fn memory_at(&self, at: u64) -> Option<(&Dmabuf, usize)> {
+        match self {
+            Self::Memory(places) => places.memory_at(at),
+            Self::Caller(_) => None,
+        }
+    }
+
+    /// Counts bytes that were received in their place, of at most [`room`](Self::room), and adds them to `sum`.
+    ///
+    /// # Errors
+    /// They cannot be read for the sum.
+    pub(crate) fn landed(
+        &mut self,
+        at: u64,
+        len: usize,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), LoadError> {
+        match self {
+            Self::Memory(places) => places.landed(at, len, sum),
+            // Its bytes have no place.
+            Self::Caller(_) => Ok(()),
         }
     }
 

@@ -1,13 +1,14 @@
 //! Servers that keep a client busy without an end: each sends something all the time, and never what was requested.
 
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use devmem_linux::test_util::in_netns;
-use devmem_transfer::load::{Checkpoint, HttpRequest, Loader, Progress, Source};
+use devmem_tcp::Netdev;
+use devmem_transfer::load::{Checkpoint, HttpFile, HttpRequest, Loader, Progress, Source};
 use devmem_transfer::store::Storer;
 
 use crate::nbd_script::{self, ACK, Peer, chunk, open, serve};
@@ -142,6 +143,30 @@ fn an_http_answer_without_an_end_ends_the_load() {
             world.end();
         },
     );
+}
+
+/// The kernel wakes a program for few bytes only if that has asked for few.
+#[test]
+fn an_http_answer_without_an_end_ends_a_load_over_kernel_sockets() {
+    const TEST: &str = "hostile::an_http_answer_without_an_end_ends_a_load_over_kernel_sockets";
+    in_netns(TEST, || {
+        let nic = Netdev::kernel_to(Ipv4Addr::LOCALHOST.into()).expect("the loopback interface");
+        for (name, answer) in ENDLESS_ANSWERS {
+            let file = pattern(FILE_BYTES);
+            let server = Server::start(move |asked, out| match asked.range == Some(0..1) {
+                true => good(asked, &file, out),
+                false => answer(out),
+            });
+            let request = HttpRequest::new(server.url("127.0.0.1").parse().expect("a URL"));
+            let opened = HttpFile::open(&nic, request).expect(name);
+            let memory = memory_for(FILE_BYTES);
+            let loader = Loader::new(&nic).attempts(2).idle_limit(LIMIT);
+            let part = whole(&memory, FILE_BYTES);
+            let loaded = loader.load(&opened, &[part], &mut guarded());
+            let error = loaded.expect_err(name).to_string();
+            assert_ended_by_limit(&error, 2, name);
+        }
+    });
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use super::{DeviceSlice, Dmabuf};
 use crate::cpu_view::{CopyError, CpuView};
@@ -46,6 +47,24 @@ impl Dmabuf {
             }
         }
         Ok(done)
+    }
+
+    /// Reads once from `file`, by a system call that writes to `range` itself. Returns the number of bytes, 0 at the end; `None` if the
+    /// memory takes no such calls: that of a device, and that with an exporter, which would have to be called before and after each.
+    ///
+    /// # Errors
+    ///
+    /// The range is outside the memory; as read(2).
+    pub fn read_file(
+        &self,
+        range: Range<usize>,
+        file: BorrowedFd<'_>,
+    ) -> io::Result<Option<usize>> {
+        let (offset, len) = self.check_range(&range).map_err(CopyError::from)?;
+        if self.cpu_address().is_none() || self.exporter().is_some() {
+            return Ok(None);
+        }
+        self.memory.cpu().read(file, offset, len).map(Some)
     }
 
     /// Writes the bytes of `range` to `destination`.

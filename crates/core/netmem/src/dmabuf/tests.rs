@@ -106,6 +106,34 @@ fn memory_that_the_exporter_has_mapped_needs_no_file_and_must_be_whole() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "readv")]
+fn a_file_is_read_into_ordinary_memory_once_and_only_into_the_range() {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    let (mut from, to) = UnixStream::pair().unwrap();
+    let memory = Dmabuf::anonymous(8192).unwrap();
+    memory.fill(0..8192, 9).unwrap();
+    from.write_all(b"weights").unwrap();
+    assert_eq!(memory.read_file(4094..4098, to.as_fd()).unwrap(), Some(4));
+    assert_eq!(memory.read_file(4098..8192, to.as_fd()).unwrap(), Some(3));
+    assert_eq!(
+        memory.slice(4092..4103).to_vec(),
+        b"\x09\x09weights\x09\x09"
+    );
+
+    from.write_all(b"more").unwrap();
+    let error = memory.read_file(8190..8193, to.as_fd()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+    let lent = Lender::exported(8192, 8192).unwrap();
+    assert_eq!(lent.read_file(0..4, to.as_fd()).unwrap(), None);
+    drop(from);
+    assert_eq!(memory.read_file(0..8192, to.as_fd()).unwrap(), Some(4));
+    assert_eq!(memory.slice(0..4).to_vec(), b"more");
+    assert_eq!(memory.read_file(0..8192, to.as_fd()).unwrap(), Some(0));
+}
+
+#[test]
 fn ranges_past_the_end_are_refused_and_nothing_moves() {
     let memory = Dmabuf::anonymous(4096).unwrap();
     let other = Dmabuf::anonymous(8192).unwrap();

@@ -63,6 +63,10 @@ impl Wire for Decrypted {
         }
     }
 
+    fn held(&self) -> usize {
+        self.tls.held()
+    }
+
     /// The NIC receives encrypted bytes, which have no place.
     fn place_next(&mut self, _: &dyn Session, _: &Landing<'_>) -> Result<(), Fault> {
         Ok(())

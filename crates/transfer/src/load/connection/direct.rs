@@ -20,12 +20,17 @@ use crate::parallel::{Cause, is_not_ready, retry};
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;
 
+/// Most bytes of one receive in place: between two of them other connections have a turn.
+const IN_PLACE_BYTES: usize = 4 << 20;
+
 /// A TCP connection.
 #[derive(Debug)]
 pub(super) struct Direct {
     stream: Box<Stream>,
     batch: RxBatch,
     text: Vec<u8>,
+    /// The kernel may write payload to its place.
+    tries_in_place: bool,
     /// What the NIC was told of the places of the next bytes.
     plan: Plan,
     /// Requests in flight when the plan was made, less those that are answered.
@@ -75,6 +80,10 @@ impl Wire for Direct {
         Ok(taken.map(|_| received))
     }
 
+    fn held(&self) -> usize {
+        self.moved.len()
+    }
+
     fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault> {
         self.name_places(session, landing)
     }
@@ -101,6 +110,7 @@ impl Direct {
             stream,
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             text: Vec::new(),
+            tries_in_place: true,
             plan: Plan::default(),
             planned: 0,
             moved: VecDeque::new(),
@@ -164,15 +174,20 @@ impl Direct {
         landing: &mut Landing<'_>,
     ) -> Result<Option<usize>, Fault> {
         let most = to_usize(len.min(landing.room(at)));
-        let received = match self.receive_bytes(most) {
+        let (received, is_in_place) = match self.receive_payload(at, most, landing) {
             Ok(received) => received,
             Err(error) => return none_yet(error),
         };
         if received == 0 {
             return Err(session.on_end());
         }
-        landing.place(at, &mut self.batch, session.checksum())?;
-        self.release()?;
+        match is_in_place {
+            true => landing.landed(at, received, session.checksum())?,
+            false => {
+                landing.place(at, &mut self.batch, session.checksum())?;
+                self.release()?;
+            }
+        }
         session.on_bytes(received as u64)?;
         Ok(Some(received))
     }
@@ -188,6 +203,26 @@ impl Direct {
         self.release()?;
         session.on_bytes(received as u64)?;
         Ok(Some(received))
+    }
+
+    /// Receives payload in its place if the kernel can, otherwise into the batch. Returns the number of bytes, and whether they are in place.
+    fn receive_payload(
+        &mut self,
+        at: u64,
+        most: usize,
+        landing: &Landing<'_>,
+    ) -> Result<(usize, bool), RecvError> {
+        if self.tries_in_place
+            && let Some((memory, offset)) = landing.memory_at(at)
+        {
+            let end = offset.saturating_add(most.min(IN_PLACE_BYTES));
+            if let Some(received) = self.stream.recv_into(memory, offset..end)? {
+                return Ok((received, true));
+            }
+            // It does not change for a connection, and each try may be a system call.
+            self.tries_in_place = false;
+        }
+        Ok((self.receive_bytes(most)?, false))
     }
 
     fn receive_bytes(&mut self, most: usize) -> Result<usize, RecvError> {

@@ -84,6 +84,21 @@ impl<'a> Places<'a> {
         let place = self.layout.place(at).ok_or(LoadError::Unasked { at })?;
         let gathered = batch.gather_into(place.memory, place.offset);
         gathered.map_err(LoadError::Gather)?;
+        self.landed(at, len, sum)
+    }
+
+    pub(super) fn memory_at(&self, at: u64) -> Option<(&Dmabuf, usize)> {
+        let place = self.layout.place(at)?;
+        Some((place.memory, place.offset))
+    }
+
+    pub(super) fn landed(
+        &mut self,
+        at: u64,
+        len: usize,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), LoadError> {
+        let place = self.layout.place(at).ok_or(LoadError::Unasked { at })?;
         if let Some(sum) = sum {
             let added = sum.add_memory(place.memory, place.offset..place.offset + len);
             added.map_err(|error| LoadError::Gather(error.into()))?;
@@ -195,6 +210,32 @@ mod tests {
         );
         let memory = FakeDevice::new(FakePace::AtOnce).alloc(4096).unwrap();
         assert_eq!(written(&memory), [vec![], vec![100..160]]);
+    }
+
+    #[test]
+    fn bytes_that_were_received_in_their_place_are_told_and_summed() {
+        let memory = Dmabuf::anonymous(4096).unwrap();
+        let part = Part {
+            source: 100..130,
+            memory: memory.clone(),
+            offset: 50,
+        };
+        let layout = Layout::new(&[part]).unwrap();
+        let mut told = Vec::new();
+        let mut watch = |range| told.push(range);
+        let nic = Netdev::kernel_to(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let mut places = Places::new(&nic, &layout, Some(&mut watch));
+        let (place, offset) = places.memory_at(110).unwrap();
+        assert!(place.is_same(&memory));
+        place.copy_in(offset, b"weights").unwrap();
+        let (mut sum, mut expected) = (Crc32c::default(), Crc32c::default());
+        places.landed(110, 7, Some(&mut sum)).unwrap();
+        expected.add(b"weights");
+        assert_eq!(sum, expected);
+        assert!(places.memory_at(130).is_none() && places.landed(130, 1, None).is_err());
+        drop(places);
+        assert_eq!(told, [110..117]);
+        assert_eq!(memory.slice(60..67).to_vec(), b"weights");
     }
 
     #[test]

@@ -175,6 +175,12 @@ impl TlsStream {
         !self.left.is_empty()
     }
 
+    /// Returns how many bytes were received and not given away; those of records that are not whole are not decrypted, and a few more than
+    /// their payload.
+    pub(crate) fn held(&self) -> usize {
+        self.left.len() + self.encrypted.len()
+    }
+
     /// Announces the end of what this client sends (RFC 8446 6.1), if there is room for that.
     pub(crate) fn close(&mut self) {
         if self.has_failed {

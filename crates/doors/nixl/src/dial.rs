@@ -74,11 +74,11 @@ struct Attempt {
     /// The peer says that it can read the memory of this process.
     is_near: bool,
     session: Option<u64>,
-    data: Vec<Introduced>,
+    data: Vec<DataConnection>,
 }
 
 #[derive(Debug)]
-struct Introduced {
+struct DataConnection {
     wire: Box<dyn Wire>,
     done: bool,
 }
@@ -260,7 +260,7 @@ impl Attempt {
         for index in 1..=with.settings.connections {
             let number = with.number + u64::from(index);
             let wire = with.network.connect_payload(self.payload, number)?;
-            self.data.push(Introduced { wire, done: false });
+            self.data.push(DataConnection { wire, done: false });
         }
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Attempt {
     }
 }
 
-impl Introduced {
+impl DataConnection {
     fn introduce(&mut self, session: u64, stream: u16) -> Result<(), Broken> {
         if self.done || !self.wire.is_connected()? {
             return Ok(());

@@ -110,7 +110,7 @@ impl Broker {
         tell: Arc<dyn Fn(&Event) + Send + Sync>,
         must_stop: impl Fn() -> bool,
     ) -> io::Result<()> {
-        let desk = Arc::new(Desk {
+        let shared = Arc::new(Shared {
             served: Mutex::new(vec![0; self.rules.grants.len()]),
             rules: self.rules.clone(),
             bind,
@@ -122,7 +122,7 @@ impl Broker {
                 continue;
             }
             match self.listener.accept(SocketFlags::NONBLOCK) {
-                Ok(connection) => admit(&desk, connection),
+                Ok(connection) => admit(&shared, connection),
                 // The client has left again.
                 Err(RawErrno::AGAIN | RawErrno::INTR | RawErrno::CONNABORTED) => {}
                 Err(RawErrno::MFILE | RawErrno::NFILE | RawErrno::NOMEM | RawErrno::NOBUFS) => {
@@ -131,7 +131,7 @@ impl Broker {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        desk.await_end();
+        shared.await_end();
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Broker {
 }
 
 /// What the threads of the clients share.
-struct Desk {
+struct Shared {
     rules: Rules,
     bind: Arc<Bind>,
     tell: Arc<dyn Fn(&Event) + Send + Sync>,
@@ -157,7 +157,7 @@ struct Desk {
     quota: Mutex<Quota>,
 }
 
-impl Desk {
+impl Shared {
     fn served(&self) -> MutexGuard<'_, Vec<u32>> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,13 +207,13 @@ impl Desk {
 
 /// A client that is being served. Dropping it makes room for another.
 struct Place {
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     grant: usize,
 }
 
 impl Place {
-    fn take(desk: &Arc<Desk>, grant: usize) -> Result<Self, Refusal> {
-        let mut served = desk.served();
+    fn take(shared: &Arc<Shared>, grant: usize) -> Result<Self, Refusal> {
+        let mut served = shared.served();
         match served.get_mut(grant) {
             Some(count) if *count < CLIENTS_PER_GRANT => *count += 1,
             _ => {
@@ -222,7 +222,7 @@ impl Place {
             }
         }
         Ok(Self {
-            desk: Arc::clone(desk),
+            shared: Arc::clone(shared),
             grant,
         })
     }
@@ -230,24 +230,24 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(count) = self.desk.served().get_mut(self.grant) {
+        if let Some(count) = self.shared.served().get_mut(self.grant) {
             *count -= 1;
         }
     }
 }
 
 /// Starts a thread for a client that may ask; refuses all others at once, which never waits.
-fn admit(desk: &Arc<Desk>, connection: PeerSocket) {
+fn admit(shared: &Arc<Shared>, connection: PeerSocket) {
     // Only a socket that is none of a UNIX connection has no credentials.
     let Ok(client) = client_of(&connection) else {
         return;
     };
-    let place = desk
+    let place = shared
         .grant_of(&connection, client)
-        .and_then(|grant| Place::take(desk, grant));
+        .and_then(|grant| Place::take(shared, grant));
     let place = match place {
         Ok(place) => place,
-        Err(refusal) => return refuse(desk, &connection, client, refusal),
+        Err(refusal) => return refuse(shared, &connection, client, refusal),
     };
     let serving = Serving {
         client,
@@ -259,14 +259,14 @@ fn admit(desk: &Arc<Desk>, connection: PeerSocket) {
     let spawned = thread::Builder::new().name(name).spawn(|| serving.run());
     if let Err(error) = spawned {
         let reason = format!("no thread for it: {error}");
-        desk.tell(client, Outcome::Left { reason });
+        shared.tell(client, Outcome::Left { reason });
     }
 }
 
 /// Tells of a refusal, and refuses the client: what it has seen is in the log.
-fn refuse(desk: &Desk, connection: impl AsFd, client: Client, refusal: Refusal) {
+fn refuse(shared: &Shared, connection: impl AsFd, client: Client, refusal: Refusal) {
     let answer = Answer::Refused(refusal.clone()).emit();
-    desk.tell(client, refusal.into());
+    shared.tell(client, refusal.into());
     // A client that has left does not need the reason.
     let _ = packet::send(connection, &answer, None);
 }
@@ -287,11 +287,11 @@ impl Serving {
             mut connection,
             place,
         } = self;
-        let desk = &place.desk;
-        match converse(desk, client, &mut connection) {
-            Ok(outcome) => desk.tell(client, outcome),
-            Err(Ended::Refused(refusal)) => refuse(desk, &connection, client, refusal),
-            Err(Ended::Left(reason)) => desk.tell(client, Outcome::Left { reason }),
+        let shared = &place.shared;
+        match converse(shared, client, &mut connection) {
+            Ok(outcome) => shared.tell(client, outcome),
+            Err(Ended::Refused(refusal)) => refuse(shared, &connection, client, refusal),
+            Err(Ended::Left(reason)) => shared.tell(client, Outcome::Left { reason }),
         }
         connection.close_here();
         drop(place);
@@ -312,7 +312,11 @@ impl From<Refusal> for Ended {
 }
 
 /// Greets a client, and answers its request.
-fn converse(desk: &Desk, client: Client, connection: &mut PeerSocket) -> Result<Outcome, Ended> {
+fn converse(
+    shared: &Shared,
+    client: Client,
+    connection: &mut PeerSocket,
+) -> Result<Outcome, Ended> {
     let left = |what: &str, errno: RawErrno| Ended::Left(format!("{what}: {errno}"));
     connection
         .take_descriptors()
@@ -329,8 +333,8 @@ fn converse(desk: &Desk, client: Client, connection: &mut PeerSocket) -> Result<
         Err(RawErrno::MSGSIZE) => return Err(not_a_request(BadMessage::Length).into()),
         Err(errno) => return Err(left("receive its request", errno)),
     };
-    let (request, dmabuf) = judge(desk, client, packet)?;
-    let (id, netlink) = (desk.bind)(&request, dmabuf.as_fd())?;
+    let (request, dmabuf) = judge(shared, client, packet)?;
+    let (id, netlink) = (shared.bind)(&request, dmabuf.as_fd())?;
     // If it is not received, the socket is closed with the message, and the queues are unbound.
     packet::send(
         &*connection,
@@ -346,9 +350,9 @@ fn converse(desk: &Desk, client: Client, connection: &mut PeerSocket) -> Result<
 }
 
 /// Reads a request, and checks that it is granted.
-fn judge(desk: &Desk, client: Client, packet: Packet) -> Result<(Request, OwnedFd), Refusal> {
+fn judge(shared: &Shared, client: Client, packet: Packet) -> Result<(Request, OwnedFd), Refusal> {
     let request = Request::parse(&packet.bytes).map_err(not_a_request)?;
-    grant::check(&desk.rules.grants, client, &request)?;
+    grant::check(&shared.rules.grants, client, &request)?;
     match packet.descriptors {
         Descriptors::One(dmabuf) => Ok((request, dmabuf)),
         Descriptors::None | Descriptors::Several => Err(Refusal::new(

@@ -53,7 +53,7 @@ pub(super) struct Ways {
 
 /// When this handle stops working, as after a crash of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dies {
+pub(super) enum Crash {
     Never,
     /// Just before the n-th change.
     Before(usize),
@@ -74,7 +74,7 @@ pub(super) struct ModelNic {
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) nic: Arc<Mutex<ModelNic>>,
-    pub(super) dies: Dies,
+    pub(super) crash: Crash,
     pub(super) fails_at: Option<usize>,
     changes: usize,
     dead: bool,
@@ -123,7 +123,7 @@ impl Model {
         };
         Self {
             nic: Arc::new(Mutex::new(nic)),
-            dies: Dies::Never,
+            crash: Crash::Never,
             fails_at: None,
             changes: 0,
             dead: false,
@@ -134,7 +134,7 @@ impl Model {
     pub(super) fn other_process(&self) -> Self {
         Self {
             nic: Arc::clone(&self.nic),
-            dies: Dies::Never,
+            crash: Crash::Never,
             fails_at: None,
             changes: 0,
             dead: false,
@@ -165,7 +165,7 @@ impl Model {
         change: impl FnOnce(&mut ModelNic) -> Result<T, Errno>,
     ) -> Result<T, EthtoolError> {
         self.changes += 1;
-        self.dead |= self.dies == Dies::Before(self.changes);
+        self.dead |= self.crash == Crash::Before(self.changes);
         if self.dead {
             return Err(error(Errno::EIO));
         }
@@ -178,7 +178,7 @@ impl Model {
         }
         let changed = change(&mut nic);
         drop(nic);
-        self.dead |= self.dies == Dies::After(self.changes);
+        self.dead |= self.crash == Crash::After(self.changes);
         if self.dead {
             return Err(error(Errno::EIO));
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use devmem_uapi::DmabufId;
 
 use super::control::KernelNic;
-use super::model::{Dies, Model, Settings, feature};
+use super::model::{Crash, Model, Settings, feature};
 use super::plan::plan_for;
 use super::restore::put_back_recorded;
 use super::*;
@@ -249,11 +249,11 @@ fn a_crash_at_any_change_is_restored_from_the_state_file() {
     for (kind, model) in kinds.into_iter().enumerate().step_by(41) {
         let mut deaths = 0;
         for n in 1..20 {
-            for dies in [Dies::Before(n), Dies::After(n)] {
+            for crash in [Crash::Before(n), Crash::After(n)] {
                 let folder = Folder::new();
                 let before = visible(&model);
                 let mut doomed = model.other_process();
-                doomed.dies = dies;
+                doomed.crash = crash;
                 // The handle refuses all calls after the crash, so that dropping the set-up restores nothing.
                 if let Ok(setup) = plan(&doomed, &folder, 2).unwrap().apply() {
                     drop(setup);
@@ -263,9 +263,9 @@ fn a_crash_at_any_change_is_restored_from_the_state_file() {
                     let (state, record) = state::StateFile::take_over(&record).unwrap();
                     let alive = Box::new(model.other_process());
                     let report = put_back_recorded(alive, state, record.undo);
-                    assert!(report.is_exact(), "kind {kind} {dies:?}: {report}");
+                    assert!(report.is_exact(), "kind {kind} {crash:?}: {report}");
                 }
-                assert_eq!(visible(&model), before, "kind {kind} {dies:?}");
+                assert_eq!(visible(&model), before, "kind {kind} {crash:?}");
                 assert!(folder.records().is_empty());
             }
         }
@@ -277,7 +277,7 @@ fn a_crash_at_any_change_is_restored_from_the_state_file() {
 fn after_a_crash_the_interface_is_refused_until_it_is_restored() {
     let (model, folder) = (Model::new(), Folder::new());
     let mut doomed = model.other_process();
-    doomed.dies = Dies::After(4);
+    doomed.crash = Crash::After(4);
     let error = plan(&doomed, &folder, 1).unwrap().apply().unwrap_err();
     assert!(!error.restored.failed.is_empty());
     let refused = plan(&model, &folder, 1).unwrap_err();
@@ -653,7 +653,7 @@ fn the_rules_of_a_flow_are_sorted_from_narrow_to_wide() {
 fn a_state_file_that_other_users_may_have_written_is_refused() {
     let (model, folder) = (Model::new(), Folder::new());
     let mut doomed = model.other_process();
-    doomed.dies = Dies::After(4);
+    doomed.crash = Crash::After(4);
     drop(plan(&doomed, &folder, 1).unwrap().apply());
     let path = folder.records().remove(0);
     let refused = |why: &str| {
@@ -812,10 +812,10 @@ fn a_crash_during_a_trial_is_restored() {
         let before = visible(&kind);
         let mut deaths = 0;
         for n in 1..20 {
-            for dies in [Dies::Before(n), Dies::After(n)] {
+            for crash in [Crash::Before(n), Crash::After(n)] {
                 let folder = Folder::new();
                 let mut doomed = kind.other_process();
-                doomed.dies = dies;
+                doomed.crash = crash;
                 if let Ok(mut setup) = plan(&doomed, &folder, 2).unwrap().apply() {
                     deaths += u32::from(setup.without_split(|| ()).is_err());
                 }
@@ -823,9 +823,9 @@ fn a_crash_during_a_trial_is_restored() {
                     let (state, record) = state::StateFile::take_over(&record).unwrap();
                     let alive = Box::new(kind.other_process());
                     let report = put_back_recorded(alive, state, record.undo);
-                    assert!(report.is_exact(), "{dies:?}: {report}");
+                    assert!(report.is_exact(), "{crash:?}: {report}");
                 }
-                assert_eq!(visible(&kind), before, "{dies:?}");
+                assert_eq!(visible(&kind), before, "{crash:?}");
             }
         }
         assert!(deaths > 1, "{deaths}");
@@ -848,7 +848,7 @@ fn the_status_of_a_state_file_is_read_without_changing_it() {
     assert!(Leftover::read(&path).is_err(), "the set-up has removed it");
 
     let mut doomed = model.other_process();
-    doomed.dies = Dies::After(2);
+    doomed.crash = Crash::After(2);
     plan(&doomed, &folder, 1).unwrap().apply().unwrap_err();
     let left = Leftover::read(&path).unwrap();
     assert_eq!(left.standing, LeftoverStatus::Left);

@@ -30,7 +30,7 @@ const TURN: usize = 64;
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A control connection that has not said everything.
-struct Newcomer {
+struct Unfinished {
     control: Control,
     peer: IpAddr,
     hello: Option<Hello>,
@@ -58,7 +58,7 @@ pub(super) struct Arrivals {
     control: devmem_tcp::Listener,
     data: devmem_tcp::Listener,
     /// Looked at in turn, as the next.
-    newcomers: VecDeque<Newcomer>,
+    unfinished: VecDeque<Unfinished>,
     introduced: VecDeque<Introduced>,
     /// By the address of the peer.
     streams: HashMap<SocketAddr, (Stream, Instant)>,
@@ -73,7 +73,7 @@ impl Arrivals {
         Self {
             control,
             data,
-            newcomers: VecDeque::new(),
+            unfinished: VecDeque::new(),
             introduced: VecDeque::new(),
             streams: HashMap::new(),
             cookies: HashSet::new(),
@@ -91,7 +91,7 @@ impl Arrivals {
     pub(super) fn close(&mut self, cookie: u64) {
         self.cookies.remove(&cookie);
         if self.cookies.is_empty() {
-            self.newcomers.clear();
+            self.unfinished.clear();
             self.introduced.clear();
             self.streams.clear();
             return;
@@ -101,12 +101,12 @@ impl Arrivals {
             .into_iter()
             .partition(|it| is_its(&it.hello));
         self.introduced = others;
-        let (unfinished, others) = std::mem::take(&mut self.newcomers)
+        let (unfinished, others) = std::mem::take(&mut self.unfinished)
             .into_iter()
-            .partition(|it: &Newcomer| it.hello.as_ref().is_some_and(is_its));
-        self.newcomers = others;
+            .partition(|it: &Unfinished| it.hello.as_ref().is_some_and(is_its));
+        self.unfinished = others;
         let its: VecDeque<Introduced> = its;
-        let unfinished: VecDeque<Newcomer> = unfinished;
+        let unfinished: VecDeque<Unfinished> = unfinished;
         its.iter().for_each(|it| self.drop_streams(&it.addresses));
         let unfinished = unfinished.iter();
         unfinished.for_each(|it| self.drop_streams(&it.addresses));
@@ -122,14 +122,14 @@ impl Arrivals {
             let Some((stream, peer)) = self.accept_one(|arrivals| &arrivals.control)? else {
                 break;
             };
-            self.newcomers.push_back(Newcomer {
+            self.unfinished.push_back(Unfinished {
                 control: Control::new(stream),
                 peer: peer.ip().to_canonical(),
                 hello: None,
                 addresses: Vec::new(),
                 since: now,
             });
-            if self.newcomers.len() > MAX_STRANGERS {
+            if self.unfinished.len() > MAX_STRANGERS {
                 self.drop_oldest_newcomer();
             }
         }
@@ -193,17 +193,17 @@ impl Arrivals {
     }
 
     fn half_made(&self) -> usize {
-        self.newcomers.len() + self.introduced.len() + self.streams.len()
+        self.unfinished.len() + self.introduced.len() + self.streams.len()
     }
 
-    /// Reads what newcomers say.
+    /// Reads what unfinished say.
     fn read_newcomers(&mut self) {
-        for _ in 0..self.newcomers.len().min(TURN) {
-            let Some(mut newcomer) = self.newcomers.pop_front() else {
+        for _ in 0..self.unfinished.len().min(TURN) {
+            let Some(mut newcomer) = self.unfinished.pop_front() else {
                 return;
             };
             match newcomer.read(&self.cookies) {
-                Step::Waits => self.newcomers.push_back(newcomer),
+                Step::Waits => self.unfinished.push_back(newcomer),
                 Step::Stranger => {
                     self.strangers += 1;
                     self.drop_streams(&newcomer.addresses);
@@ -254,7 +254,7 @@ impl Arrivals {
         let before = self.half_made();
         self.streams.retain(|_, (stream, _)| is_open(stream));
         let streams = &self.streams;
-        self.newcomers.retain(|it| is_fresh(it.since));
+        self.unfinished.retain(|it| is_fresh(it.since));
         self.introduced
             .retain(|it| is_fresh(it.since) || it.is_complete(streams));
         let named = self.named();
@@ -265,15 +265,15 @@ impl Arrivals {
 
     /// Returns the addresses of data connections that hellos have named.
     fn named(&self) -> HashSet<SocketAddr> {
-        let unfinished = self.newcomers.iter().flat_map(|it| &it.addresses);
+        let unfinished = self.unfinished.iter().flat_map(|it| &it.addresses);
         let introduced = self.introduced.iter().flat_map(|it| &it.addresses);
         unfinished.chain(introduced).copied().collect()
     }
 
     fn drop_oldest_newcomer(&mut self) -> bool {
-        let ages = self.newcomers.iter().map(|it| it.since).enumerate();
+        let ages = self.unfinished.iter().map(|it| it.since).enumerate();
         let oldest = ages.min_by_key(|(_, since)| *since);
-        let oldest = oldest.and_then(|(at, _)| self.newcomers.remove(at));
+        let oldest = oldest.and_then(|(at, _)| self.unfinished.remove(at));
         let Some(oldest) = oldest else {
             return false;
         };
@@ -367,7 +367,7 @@ enum Step {
     Complete(Hello),
 }
 
-impl Newcomer {
+impl Unfinished {
     fn read(&mut self, cookies: &HashSet<u64>) -> Step {
         loop {
             let record = match self.control.next() {

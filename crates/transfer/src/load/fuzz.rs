@@ -7,7 +7,7 @@ use ::nvme::pdu::Digests;
 use super::hop::Hop;
 use super::http::{HttpFile, HttpSession, Volume};
 use super::nbd::{NbdSession, NbdUrl};
-use super::nvme::{Limits, NvmeSession, NvmeUrl, Seat};
+use super::nvme::{Limits, Membership, NvmeSession, NvmeUrl};
 use super::safetensors;
 use super::session::{Fault, Foretold, Next, Session};
 use super::url::Url;
@@ -214,7 +214,7 @@ pub fn nvme(data: &[u8]) {
     };
     let window = usize::from(kind >> 2 & 3) + 1;
     let (limits, digests) = (Limits::FOR_TESTS, Digests::of_bits(*kind));
-    let mut session = NvmeSession::new("host", limits, digests, window, Seat::of_nobody());
+    let mut session = NvmeSession::new("host", limits, digests, window, Membership::of_nobody());
     let source = (BLOCKS_BYTES, BLOCKS_PIECE_BYTES);
     drive_source(&mut session, source, usize::from(*cut).max(1), bytes);
 }

@@ -20,7 +20,7 @@ pub use discovery::{NvmeListed, NvmeSubsystem};
 pub use namespace::NvmeNamespace;
 pub use url::NvmeUrl;
 
-pub(crate) use association::{IoQueue, Seat};
+pub(crate) use association::{IoQueue, Membership};
 pub(crate) use limits::Limits;
 #[cfg(feature = "test-util")]
 pub(crate) use session::NvmeSession;

@@ -14,7 +14,7 @@ use nvme::pdu::{
 use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
 use crate::load::LoadError;
-use crate::load::nvme::{IoQueue, Limits, Seat, blocks_of};
+use crate::load::nvme::{IoQueue, Limits, Membership, blocks_of};
 use outbox::{Outbox, OutgoingPdu};
 
 /// The session of one queue.
@@ -36,7 +36,7 @@ pub(crate) struct NvmeSession {
     outbox: Outbox,
     completed: VecDeque<(u64, Write)>,
     last_word: Option<Vec<u8>>,
-    seat: Seat,
+    membership: Membership,
 }
 
 /// A command.
@@ -65,7 +65,7 @@ impl NvmeSession {
         limits: Limits,
         shape: &Shape,
         acknowledge: Acknowledge,
-        seat: Seat,
+        membership: Membership,
     ) -> Self {
         Self {
             host: host.to_owned(),
@@ -80,7 +80,7 @@ impl NvmeSession {
             outbox: Outbox::new(shape.digests.data),
             completed: VecDeque::new(),
             last_word: None,
-            seat,
+            membership,
         }
     }
 
@@ -369,14 +369,14 @@ impl Session for NvmeSession {
 
     fn take_outstanding(&mut self) -> Vec<Write> {
         if !self.asked.is_empty() {
-            self.seat.end_association();
+            self.membership.end_association();
         }
         let asked = std::mem::take(&mut self.asked);
         asked.into_values().map(|asked| asked.write).collect()
     }
 
     fn check(&self) -> Result<(), Fault> {
-        match self.seat.has_ended() {
+        match self.membership.has_ended() {
             // A flush of another association need not cover what this one has acknowledged.
             true => Err(Fault::Broken(
                 "another queue of the association was lost".into(),
@@ -393,7 +393,7 @@ impl Session for NvmeSession {
 impl Drop for NvmeSession {
     fn drop(&mut self) {
         if !self.asked.is_empty() {
-            self.seat.end_association();
+            self.membership.end_association();
         }
     }
 }
@@ -447,8 +447,8 @@ pub(crate) fn fuzz(digests: Digests, is_in_capsule: bool, depth: usize, cut: u8,
         most_data: 4096,
         depth,
     };
-    let seat = Seat::of_nobody();
-    let session = NvmeSession::new("host", limits, &shape, Acknowledge::Received, seat);
+    let membership = Membership::of_nobody();
+    let session = NvmeSession::new("host", limits, &shape, Acknowledge::Received, membership);
     super::fuzz::drive(Box::new(session), cut, bytes);
 }
 

@@ -201,7 +201,7 @@ impl Sink {
                 let queue = namespace.dial(nic, window.saturating_add(1), go_on)?;
                 let shape = Shape::of(&queue);
                 let (host, limits) = (namespace.url().host(), *namespace.limits());
-                let session = NvmeSession::new(host, limits, &shape, acknowledge, queue.seat);
+                let session = NvmeSession::new(host, limits, &shape, acknowledge, queue.membership);
                 Ok((queue.stream, Box::new(session)))
             }
         }

@@ -305,7 +305,7 @@ impl Wire for NicWire {
         let sent = self.write_by(|stream, sends, done| match (at_most - done, &shared.pool) {
             (0, _) => Ok(0),
             (left, Some(pool)) if from.is_gpu_next() => {
-                sends.send(stream, from, left, &mut pool.hands().lists)
+                sends.send(stream, from, left, &mut pool.scratch().lists)
             }
             (left, _) => from.take_by(left, |place| io::Write::write(stream, place)),
         })?;

@@ -26,11 +26,11 @@ pub(super) struct Pool {
     gpu: Gpu,
     placement: Placement,
     /// Used in each receive and send, one at a time.
-    hands: Mutex<Hands>,
+    scratch: Mutex<Scratch>,
 }
 
 /// What a receive or a send needs while it runs.
-pub(super) struct Hands {
+pub(super) struct Scratch {
     batch: RxBatch,
     pub(super) lists: Lists,
 }
@@ -79,7 +79,7 @@ impl Pool {
                 true => Placement::Strict,
                 false => Placement::Mixed,
             },
-            hands: Mutex::new(Hands {
+            scratch: Mutex::new(Scratch {
                 batch: RxBatch::with_capacity(BATCH_FRAGS),
                 lists: Lists::default(),
             }),
@@ -120,9 +120,9 @@ impl Pool {
         })
     }
 
-    pub(super) fn hands(&self) -> MutexGuard<'_, Hands> {
+    pub(super) fn scratch(&self) -> MutexGuard<'_, Scratch> {
         // Nothing is left of a call that panicked: both are emptied before they are used.
-        self.hands.lock().unwrap_or_else(PoisonError::into_inner)
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Receives bytes that were announced for memory of its GPU, or of the host. 0: the peer has ended its direction, or `to` is full.
@@ -137,7 +137,7 @@ impl Pool {
         if most == 0 {
             return Ok(0);
         }
-        let Hands { batch, lists } = &mut *self.hands();
+        let Scratch { batch, lists } = &mut *self.scratch();
         let bytes = stream.recv_at_most(batch, most)?;
         let landed = self.land(batch, lists, to);
         batch.release()?;
@@ -152,7 +152,7 @@ impl Pool {
         if at_most == 0 {
             return Ok(0);
         }
-        let Hands { batch, .. } = &mut *self.hands();
+        let Scratch { batch, .. } = &mut *self.scratch();
         let bytes = stream.recv_at_most(batch, at_most)?;
         batch.release()?;
         Ok(bytes)

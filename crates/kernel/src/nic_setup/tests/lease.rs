@@ -127,11 +127,11 @@ fn a_failure_at_any_change_of_a_lease_undoes_all_changes_before_it() {
 fn a_crash_at_any_change_of_a_lease_is_restored_from_the_state_file() {
     let mut deaths = 0;
     for n in 1..20 {
-        for dies in [Dies::Before(n), Dies::After(n)] {
+        for crash in [Crash::Before(n), Crash::After(n)] {
             let (model, folder) = (Model::new(), Folder::new());
             let before = visible(&model);
             let mut doomed = model.other_process();
-            doomed.dies = dies;
+            doomed.crash = crash;
             if let Ok(setup) = plan_lease(&doomed, &folder, 2).unwrap().apply() {
                 drop(setup);
             }
@@ -140,10 +140,10 @@ fn a_crash_at_any_change_of_a_lease_is_restored_from_the_state_file() {
                 let (state, record) = state::StateFile::take_over(&record).unwrap();
                 let alive = Box::new(model.other_process());
                 let report = put_back_recorded(alive, state, record.undo);
-                assert!(report.is_exact(), "{dies:?}: {report}");
+                assert!(report.is_exact(), "{crash:?}: {report}");
             }
-            assert_eq!(visible(&model), before, "{dies:?}");
-            assert_eq!(leased(&model), 0, "{dies:?}");
+            assert_eq!(visible(&model), before, "{crash:?}");
+            assert_eq!(leased(&model), 0, "{crash:?}");
             assert!(folder.records().is_empty());
         }
     }

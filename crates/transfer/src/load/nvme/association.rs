@@ -42,7 +42,7 @@ pub(super) struct Association {
     admin: Mutex<Option<Admin>>,
     has_ended: AtomicBool,
     /// I/O queues: whether each is in use.
-    seats: Mutex<Vec<bool>>,
+    used_numbers: Mutex<Vec<bool>>,
     identity: Identity,
     controller_id: u16,
     capabilities: Capabilities,
@@ -111,7 +111,7 @@ impl Association {
                 awaited: None,
             })),
             has_ended: AtomicBool::new(false),
-            seats: Mutex::new(vec![false; granted.into()]),
+            used_numbers: Mutex::new(vec![false; granted.into()]),
             identity,
             // The low 16 bits.
             controller_id: result as u16,
@@ -122,7 +122,7 @@ impl Association {
 
     /// Returns the number of I/O queues.
     pub(super) fn queues(&self) -> usize {
-        lock(&self.seats).len()
+        lock(&self.used_numbers).len()
     }
 
     /// Returns the longest transfer of a command.
@@ -252,8 +252,8 @@ impl Association {
         wanted: usize,
         go_on: &mut GoOn<'_>,
     ) -> Result<IoQueue, LoadError> {
-        let seat =
-            Seat::take(self).ok_or_else(|| broken(url, "all of its I/O queues are in use"))?;
+        let membership = Membership::take(self)
+            .ok_or_else(|| broken(url, "all of its I/O queues are in use"))?;
         let mut most = self.capabilities.queue_entries;
         if self.controller.max_commands > 0 {
             most = most.min(u32::from(self.controller.max_commands) + 1);
@@ -264,7 +264,7 @@ impl Association {
         loop {
             let mut queue = Queue::open(nic, addresses, &url.host, url.digests, go_on)?;
             let connect = Connect {
-                queue: seat.queue,
+                queue: membership.queue,
                 entries,
                 without_flow_control,
                 keep_alive_ms: 0,
@@ -278,7 +278,7 @@ impl Association {
                         most_data: queue.most_data,
                         // One entry stays free: a full queue and an empty one look alike.
                         depth: (entries - 1) as usize,
-                        seat,
+                        membership,
                     });
                 }
                 // It may not know queues without flow control.
@@ -378,21 +378,21 @@ pub(crate) struct IoQueue {
     pub(crate) most_data: u32,
     /// Most commands in flight.
     pub(crate) depth: usize,
-    pub(crate) seat: Seat,
+    pub(crate) membership: Membership,
 }
 
-/// The place of one I/O queue in an association. Dropping it frees the number of the queue.
+/// The membership of one I/O queue in an association. Dropping it frees the number of the queue.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Membership {
     association: Option<Arc<Association>>,
     queue: u16,
 }
 
-impl Seat {
+impl Membership {
     fn take(association: &Arc<Association>) -> Option<Self> {
-        let mut seats = lock(&association.seats);
-        let index = seats.iter().position(|is_used| !is_used)?;
-        seats[index] = true;
+        let mut used_numbers = lock(&association.used_numbers);
+        let index = used_numbers.iter().position(|is_used| !is_used)?;
+        used_numbers[index] = true;
         Some(Self {
             association: Some(Arc::clone(association)),
             // The first I/O queue is 1, and there are at most as many as were asked for.
@@ -423,12 +423,12 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Membership {
     fn drop(&mut self) {
         if let Some(association) = &self.association
             && let Some(index) = usize::from(self.queue).checked_sub(1)
         {
-            lock(&association.seats)[index] = false;
+            lock(&association.used_numbers)[index] = false;
         }
     }
 }

@@ -168,7 +168,7 @@ impl NvmeNamespace {
             stream,
             digests,
             depth,
-            seat,
+            membership,
             ..
         } = queue;
         let window = window.min(depth);
@@ -177,7 +177,7 @@ impl NvmeNamespace {
             self.found.limits,
             digests,
             window,
-            seat,
+            membership,
         );
         Ok((stream, Box::new(session)))
     }

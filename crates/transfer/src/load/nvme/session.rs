@@ -9,7 +9,7 @@ use nvme::pdu::{
     Side, parse_from_controller, terminate,
 };
 
-use super::association::Seat;
+use super::association::Membership;
 use super::limits::Limits;
 use crate::checksum::Crc32c;
 use crate::load::error::LoadError;
@@ -37,7 +37,7 @@ pub(crate) struct NvmeSession {
     /// The command whose data come in parts, if the last ones were not its last.
     in_parts: Option<u16>,
     /// How the controller answers, as far as it has.
-    manner: Manner,
+    reply_form: ReplyForm,
     next_id: u16,
     /// Bytes of an incomplete header, or of an incomplete digest of data.
     text: Vec<u8>,
@@ -46,7 +46,7 @@ pub(crate) struct NvmeSession {
     sum: Crc32c,
     completed: VecDeque<Piece>,
     last_word: Option<Vec<u8>>,
-    seat: Seat,
+    membership: Membership,
 }
 
 /// A read.
@@ -59,7 +59,7 @@ struct Asked {
 
 /// How a controller answers reads. It is likely to answer the next ones in the same way.
 #[derive(Clone, Copy, Debug, Default)]
-struct Manner {
+struct ReplyForm {
     /// Length of the parts in which the data of a command come; `None`: they come at once.
     part_bytes: Option<u64>,
     /// Whether a response follows the data.
@@ -91,7 +91,7 @@ impl NvmeSession {
         limits: Limits,
         digests: Digests,
         window: usize,
-        seat: Seat,
+        membership: Membership,
     ) -> Self {
         Self {
             host: host.to_owned(),
@@ -103,14 +103,14 @@ impl NvmeSession {
             unanswered: VecDeque::new(),
             unconfirmed: 0,
             in_parts: None,
-            manner: Manner::default(),
+            reply_form: ReplyForm::default(),
             next_id: 0,
             text: Vec::new(),
             coming: Coming::Header,
             sum: Crc32c::default(),
             completed: VecDeque::new(),
             last_word: None,
-            seat,
+            membership,
         }
     }
 
@@ -162,15 +162,15 @@ impl NvmeSession {
         }
         self.unconfirmed += usize::from(received < piece.len() && end == piece.len());
         self.in_parts = (!data.is_last).then_some(data.command_id);
-        self.manner = match data.is_last {
-            false => Manner {
+        self.reply_form = match data.is_last {
+            false => ReplyForm {
                 part_bytes: Some(len),
-                ..self.manner
+                ..self.reply_form
             },
-            true => Manner {
+            true => ReplyForm {
                 // Its other parts were as long, or longer.
                 part_bytes: self
-                    .manner
+                    .reply_form
                     .part_bytes
                     .filter(|part| received > 0 && len <= *part),
                 responds: !data.is_success,
@@ -248,13 +248,13 @@ impl NvmeSession {
     ) -> usize {
         let between = self.digests.data_bytes() + self.header_bytes();
         while at < end && foretold.len() < most {
-            let part = self.manner.part_bytes.unwrap_or(u64::MAX).max(1);
+            let part = self.reply_form.part_bytes.unwrap_or(u64::MAX).max(1);
             let len = part.min(end - at);
             foretold.push(Foretold { gap, at, len });
             at += len;
             gap = between;
         }
-        match self.manner.responds {
+        match self.reply_form.responds {
             true => gap + self.header_bytes(),
             false => gap,
         }
@@ -423,7 +423,7 @@ impl Session for NvmeSession {
 
     fn take_outstanding(&mut self) -> Vec<Piece> {
         if !self.asked.is_empty() {
-            self.seat.end_association();
+            self.membership.end_association();
         }
         self.unanswered.clear();
         let asked = std::mem::take(&mut self.asked);
@@ -438,7 +438,7 @@ impl Session for NvmeSession {
 impl Drop for NvmeSession {
     fn drop(&mut self) {
         if !self.asked.is_empty() {
-            self.seat.end_association();
+            self.membership.end_association();
         }
     }
 }

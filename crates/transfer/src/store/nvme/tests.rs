@@ -17,7 +17,7 @@ fn session(capsule_bytes: u64, digests: Digests, acknowledge: Acknowledge) -> Nv
         depth: 3,
     };
     let limits = limits(capsule_bytes);
-    NvmeSession::new("host", limits, &shape, acknowledge, Seat::of_nobody())
+    NvmeSession::new("host", limits, &shape, acknowledge, Membership::of_nobody())
 }
 
 fn of(operation: Operation, end: u64) -> Write {

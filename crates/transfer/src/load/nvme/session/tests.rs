@@ -5,7 +5,13 @@ use super::*;
 const BLOCK: u64 = 512;
 
 fn session(digests: Digests) -> NvmeSession {
-    NvmeSession::new("host", Limits::FOR_TESTS, digests, 4, Seat::of_nobody())
+    NvmeSession::new(
+        "host",
+        Limits::FOR_TESTS,
+        digests,
+        4,
+        Membership::of_nobody(),
+    )
 }
 
 /// A session with commands 0 and 1 for pieces of 2048 bytes.

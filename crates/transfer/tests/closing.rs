@@ -7,7 +7,7 @@ mod world;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use devmem_tcp::Netdev;
@@ -20,10 +20,13 @@ use world::{connect, host};
 /// Time after which a test that waits has failed.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// One test counts at a time.
+/// One test counts at a time, once everything is closed that the tests before it had.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    static FIRST: OnceLock<[usize; 2]> = OnceLock::new();
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    wait_for(*FIRST.get_or_init(counts), 0);
+    alone
 }
 
 /// Counts the descriptors of this process.

@@ -112,6 +112,18 @@ fn serve() -> Server {
     })
 }
 
+/// Loads a checkpoint of a store into memory of its own.
+fn loaded(loader: &Loader, server: &Server, name: &str) -> (Checkpoint, Dmabuf) {
+    let url = format!("http://{}:{}/{name}", V4.host, server.port);
+    let request = HttpRequest::new(url.parse().unwrap());
+    let request = request.sign_s3(S3Credentials::new("k", "s", "us-east-1"));
+    let checkpoint = Checkpoint::open(loader, request).expect("it opens");
+    let memory = Dmabuf::anonymous(checkpoint.memory_bytes()).unwrap();
+    let loaded = checkpoint.load(loader, &memory, &mut |_| ControlFlow::Continue(()));
+    loaded.expect("it loads");
+    (checkpoint, memory)
+}
+
 /// Changes the last byte of a tensor.
 fn spoil(checkpoint: &Checkpoint, memory: &Dmabuf, name: &str) {
     let mut tensors = checkpoint.tensors().iter();
@@ -128,16 +140,7 @@ fn tensors_in_memory_are_compared_with_the_checksums_of_their_files() {
         let server = serve();
         let world = World::new(V4);
         let loader = Loader::new(&world.nic);
-        let url = format!(
-            "http://{}:{}/m.safetensors.index.json",
-            V4.host, server.port
-        );
-        let request = HttpRequest::new(url.parse().unwrap());
-        let request = request.sign_s3(S3Credentials::new("k", "s", "us-east-1"));
-        let checkpoint = Checkpoint::open(&loader, request).expect("it opens");
-        let memory = Dmabuf::anonymous(checkpoint.memory_bytes()).unwrap();
-        let loaded = checkpoint.load(&loader, &memory, &mut |_| ControlFlow::Continue(()));
-        loaded.expect("it loads");
+        let (checkpoint, memory) = loaded(&loader, &server, "m.safetensors.index.json");
 
         let compare = |wrong: &[Option<Option<usize>>; 2]| {
             let go_on = &mut || ControlFlow::Continue(());
@@ -195,13 +198,7 @@ fn a_body_that_follows_the_answer_to_head_does_not_answer_the_next_request() {
         });
         let world = World::new(V4);
         let loader = Loader::new(&world.nic);
-        let url = format!("http://{}:{}/a.safetensors", V4.host, server.port);
-        let request = HttpRequest::new(url.parse().unwrap());
-        let request = request.sign_s3(S3Credentials::new("k", "s", "us-east-1"));
-        let checkpoint = Checkpoint::open(&loader, request).expect("it opens");
-        let memory = Dmabuf::anonymous(checkpoint.memory_bytes()).unwrap();
-        let loaded = checkpoint.load(&loader, &memory, &mut |_| ControlFlow::Continue(()));
-        loaded.expect("it loads");
+        let (checkpoint, memory) = loaded(&loader, &server, "a.safetensors");
         let before = server.requests();
         let compared = checkpoint.compare(&loader, &memory, &mut || ControlFlow::Continue(()));
         let compared = compared.expect("the server is asked on another connection");

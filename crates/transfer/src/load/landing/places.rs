@@ -7,7 +7,7 @@ use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 use super::staging::{BLOCK_BYTES, Staging};
 use crate::checksum::Crc32c;
 use crate::load::error::LoadError;
-use crate::load::part::Layout;
+use crate::load::part::{Layout, Place};
 
 /// Most ranges that the NIC is told at once.
 const MAX_RANGES: usize = 1024;
@@ -84,7 +84,7 @@ impl<'a> Places<'a> {
         let place = self.layout.place(at).ok_or(LoadError::Unasked { at })?;
         let gathered = batch.gather_into(place.memory, place.offset);
         gathered.map_err(LoadError::Gather)?;
-        self.landed(at, len, sum)
+        self.landed_at(&place, at, len, sum)
     }
 
     pub(super) fn memory_at(&self, at: u64) -> Option<(&Dmabuf, usize)> {
@@ -99,6 +99,16 @@ impl<'a> Places<'a> {
         sum: Option<&mut Crc32c>,
     ) -> Result<(), LoadError> {
         let place = self.layout.place(at).ok_or(LoadError::Unasked { at })?;
+        self.landed_at(&place, at, len, sum)
+    }
+
+    fn landed_at(
+        &mut self,
+        place: &Place<'_>,
+        at: u64,
+        len: usize,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), LoadError> {
         if let Some(sum) = sum {
             let added = sum.add_memory(place.memory, place.offset..place.offset + len);
             added.map_err(|error| LoadError::Gather(error.into()))?;

@@ -4,6 +4,7 @@
 //! a UNIX socket), `serve.rs` the loop, `control.rs` the commands to a running device, `report.rs` its
 //! statistics.
 
+mod accepting;
 mod control;
 mod gvnic;
 mod port;

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vfio_user::{Event, Interest, Server, ServerError};
 
+use super::accepting::Accepting;
 use super::control::{Control, ControlCommand};
 use super::gvnic::Gvnic;
 use super::port::{OpenPort, read_failed};
@@ -24,9 +25,6 @@ use tool::terminal::tell_table;
 
 /// Maximum length of a sleep: the timeout of poll(2) is an int of milliseconds.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-
-/// Time between two attempts to accept a virtual machine, after a failed one.
-const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 
 /// Serves one device until a signal or command ends the run.
 ///
@@ -63,7 +61,7 @@ pub fn serve(plan: &GvnicPlan) -> Result<(), Failure> {
         control: plan.control.then(Control::new),
         faults: plan.faults,
         start: Clock::now(),
-        accept_after: None,
+        accepting: Accepting::default(),
         over: false,
     };
     let served = service.run();
@@ -128,8 +126,7 @@ struct Service<'a> {
     control: Option<Control>,
     faults: Faults,
     start: Clock,
-    /// After a failed accept: time of the next attempt.
-    accept_after: Option<Clock>,
+    accepting: Accepting,
     /// The run has to end.
     over: bool,
 }
@@ -149,7 +146,9 @@ impl Service<'_> {
         while !self.over && !self.signals.stop().is_set() {
             let ready = self.sleep()?;
             self.gvnic.begin(self.server.bus());
-            self.listen_again();
+            if self.accepting.is_due(Clock::now()) {
+                self.server.listen_again();
+            }
             if ready.signal {
                 self.on_signal();
             }
@@ -235,43 +234,23 @@ impl Service<'_> {
             let now = wire::Instant::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX));
             due.saturating_since(now)
         });
-        let left = device.into_iter().chain(self.time_to_accept()).min()?;
+        let accept = self.accepting.left(Clock::now());
+        let left = device.into_iter().chain(accept).min()?;
         Timespec::try_from(left.min(LONGEST_SLEEP)).ok()
-    }
-
-    /// Accepts virtual machines again when the time for it has come.
-    fn listen_again(&mut self) {
-        let Some(since) = self
-            .accept_after
-            .and_then(|until| Clock::now().checked_duration_since(until))
-        else {
-            return;
-        };
-        self.server.listen_again();
-        if since > ACCEPT_RETRY {
-            self.accept_after = None;
-        }
-    }
-
-    /// Returns the time until the next attempt to accept a virtual machine.
-    fn time_to_accept(&self) -> Option<Duration> {
-        let left = self.accept_after?.saturating_duration_since(Clock::now());
-        (!left.is_zero()).then_some(left)
     }
 
     fn on_event(&mut self, event: &Event) {
         match event {
             Event::Joined => {
-                self.accept_after = None;
+                self.accepting = Accepting::Yes;
                 note("a virtual machine has connected");
             }
             Event::Refused => {
-                self.accept_after = None;
+                self.accepting = Accepting::Yes;
                 note("refused a second virtual machine: one at a time");
             }
             Event::NotAccepted(error) => {
-                let again = Clock::now() + ACCEPT_RETRY;
-                if self.accept_after.replace(again).is_none() {
+                if self.accepting.failed(Clock::now()) {
                     note(format_args!(
                         "the virtual machine cannot be accepted: {error}; it waits"
                     ));

@@ -17,8 +17,9 @@ fn value(rank: usize, at: usize) -> f32 {
 
 /// Writes the vector of a rank, from element `first` on.
 pub fn fill(bytes: &mut [u8], first: usize, rank: usize) {
-    for (float, number) in bytes.chunks_exact_mut(FLOAT_BYTES).zip(first..) {
-        float.copy_from_slice(&value(rank, number).to_le_bytes());
+    let (floats, _) = bytes.as_chunks_mut::<FLOAT_BYTES>();
+    for (float, number) in floats.iter_mut().zip(first..) {
+        *float = value(rank, number).to_le_bytes();
     }
 }
 
@@ -30,25 +31,20 @@ pub fn fill_with_nan(bytes: &mut [u8]) {
 /// Counts the floats that are not exactly the sums of the vectors of `ranks`, from element `first` on.
 pub fn count_wrong(bytes: &[u8], first: usize, ranks: Range<usize>) -> u64 {
     let expected = |number| -> f32 { ranks.clone().map(|rank| value(rank, number)).sum() };
-    let floats = bytes.chunks_exact(FLOAT_BYTES).map(float);
-    let wrong = floats
-        .zip(first..)
-        .filter(|(float, number)| float.to_bits() != expected(*number).to_bits());
+    let (floats, _) = bytes.as_chunks::<FLOAT_BYTES>();
+    let wrong = floats.iter().zip(first..).filter(|(float, number)| {
+        f32::from_le_bytes(**float).to_bits() != expected(*number).to_bits()
+    });
     wrong.count() as u64
 }
 
 /// Adds as many floats as there are sums.
 pub fn add(sums: &mut [u8], summands: &[u8]) {
-    let sums = sums.chunks_exact_mut(FLOAT_BYTES);
-    for (sum, summand) in sums.zip(summands.chunks_exact(FLOAT_BYTES)) {
-        let added = float(sum) + float(summand);
-        sum.copy_from_slice(&added.to_le_bytes());
+    let (sums, _) = sums.as_chunks_mut::<FLOAT_BYTES>();
+    let (summands, _) = summands.as_chunks::<FLOAT_BYTES>();
+    for (sum, summand) in sums.iter_mut().zip(summands) {
+        *sum = (f32::from_le_bytes(*sum) + f32::from_le_bytes(*summand)).to_le_bytes();
     }
-}
-
-/// Reads a float.
-fn float(bytes: &[u8]) -> f32 {
-    bytes.try_into().map_or(f32::NAN, f32::from_le_bytes)
 }
 
 #[cfg(test)]

@@ -37,12 +37,11 @@ impl PositionPattern {
         let (head, words) = out.split_at_mut(head);
         self.fill_bytes(position, head);
         let mut counter = self.counter(rest);
-        let mut chunks = words.chunks_exact_mut(size_of::<u64>());
-        for chunk in &mut chunks {
-            chunk.copy_from_slice(&mix(counter).to_le_bytes());
+        let (words, tail) = words.as_chunks_mut::<{ size_of::<u64>() }>();
+        for word in words {
+            *word = mix(counter).to_le_bytes();
             counter = counter.wrapping_add(STEP);
         }
-        let tail = chunks.into_remainder();
         let len = tail.len();
         tail.copy_from_slice(&mix(counter).to_le_bytes()[..len]);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use devmem_uapi::Errno;
 
-use crate::device::{CpuAccess, DeviceCopy, DeviceError, Exporter, Lane};
+use crate::device::{CopyPiece, CopyWay, CpuAccess, DeviceError, Exporter, Lane};
 use crate::memory::{Memory, OutOfBounds};
 
 /// Bytes that are copied at a time where a copy takes more than one: they fit into the second-level cache.
@@ -142,8 +142,16 @@ impl<'a> CpuView<'a> {
                 if Arc::ptr_eq(engine, other)
                     && !self.overlaps(source, source_offset, offset, len) =>
             {
-                let copy = DeviceCopy::Within { from, to, len };
-                engine.wait(engine.submit(Lane::Gather, &[copy])?)?;
+                let way = CopyWay::Within {
+                    from: from.memory,
+                    to: to.memory,
+                };
+                let piece = CopyPiece {
+                    from: source_offset,
+                    to: offset,
+                    len,
+                };
+                engine.wait(engine.submit(Lane::Gather, way, &[piece])?)?;
             }
             _ => self.copy_through_host(source, source_offset, offset, len)?,
         }

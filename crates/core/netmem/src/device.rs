@@ -110,13 +110,18 @@ pub trait CopyEngine: Send + Sync {
     /// [`DeviceError`] of the device.
     fn pin(&self, memory: HostWindow) -> Result<Pinned, DeviceError>;
 
-    /// Starts copies. Their memory must stay allocated until the fence is done; an implementation ensures it for its own
+    /// Starts copies between two memories. These must stay allocated until the fence is done; an implementation ensures it for its own
     /// memory and for pinned memory, whose owners wait when they are dropped.
     ///
     /// # Errors
     ///
     /// [`DeviceError`]; some of the bytes may have been copied.
-    fn submit(&self, lane: Lane, copies: &[DeviceCopy<'_>]) -> Result<Fence, DeviceError>;
+    fn submit(
+        &self,
+        lane: Lane,
+        way: CopyWay<'_>,
+        pieces: &[CopyPiece],
+    ) -> Result<Fence, DeviceError>;
 
     /// Returns whether all copies up to `fence` are done. Does not wait.
     ///
@@ -183,59 +188,41 @@ pub struct Fence {
     pub number: u64,
 }
 
-/// A copy of `len` bytes, at least 1. The ranges do not overlap.
+/// The two memories between which an engine copies.
 #[derive(Clone, Copy, Debug)]
-pub enum DeviceCopy<'a> {
+pub enum CopyWay<'a> {
     /// From pinned host memory to the device.
     In {
-        /// Source.
-        from: HostAt<'a>,
+        /// Source: what [`CopyEngine::pin`] returned.
+        from: &'a Pinned,
         /// Destination.
-        to: DeviceAt<'a>,
-        /// Bytes.
-        len: usize,
+        to: &'a dyn Exporter,
     },
     /// From the device to pinned host memory.
     Out {
         /// Source.
-        from: DeviceAt<'a>,
-        /// Destination.
-        to: HostAt<'a>,
-        /// Bytes.
-        len: usize,
+        from: &'a dyn Exporter,
+        /// Destination: what [`CopyEngine::pin`] returned.
+        to: &'a Pinned,
     },
     /// From device memory to device memory.
     Within {
         /// Source.
-        from: DeviceAt<'a>,
+        from: &'a dyn Exporter,
         /// Destination.
-        to: DeviceAt<'a>,
-        /// Bytes.
-        len: usize,
+        to: &'a dyn Exporter,
     },
 }
 
-impl DeviceCopy<'_> {
-    /// Returns the number of bytes.
-    pub fn bytes(&self) -> usize {
-        let (Self::In { len, .. } | Self::Out { len, .. } | Self::Within { len, .. }) = self;
-        *len
-    }
-}
-
-/// A byte of pinned host memory.
-#[derive(Clone, Copy)]
-pub struct HostAt<'a> {
-    /// What [`CopyEngine::pin`] returned.
-    pub pinned: &'a (dyn Any + Send + Sync),
-    /// Offset of the byte.
-    pub offset: usize,
-}
-
-impl fmt::Debug for HostAt<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostAt({})", self.offset)
-    }
+/// A copy on a [`CopyWay`]. Its ranges do not overlap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyPiece {
+    /// Offset of the first byte in the source.
+    pub from: usize,
+    /// Offset of its place in the destination.
+    pub to: usize,
+    /// Number of bytes, at least 1.
+    pub len: usize,
 }
 
 /// A byte of device memory.

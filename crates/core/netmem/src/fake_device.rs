@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{
-    CopyEngine, DeviceAt, DeviceCopy, DeviceError, DeviceState, Fence, HostAt, HostWindow, Lane,
+    CopyEngine, CopyPiece, CopyWay, DeviceAt, DeviceError, DeviceState, Fence, HostWindow, Lane,
     Pinned,
 };
 use crate::device::{CpuAccess, Exporter};
@@ -56,17 +56,17 @@ struct State {
 
 #[derive(Default)]
 struct FakeLane {
-    waiting: VecDeque<Vec<OwnedCopy>>,
+    waiting: VecDeque<OwnedCopies>,
     submitted: u64,
     done: u64,
     polls: u32,
 }
 
-/// A copy that outlives the call that submitted it, as that of a real engine.
-struct OwnedCopy {
-    from: (Arc<MemoryRegion>, usize),
-    to: (Arc<MemoryRegion>, usize),
-    len: usize,
+/// Copies that outlive the call that submitted them, as those of a real engine.
+struct OwnedCopies {
+    from: Arc<MemoryRegion>,
+    to: Arc<MemoryRegion>,
+    pieces: Vec<CopyPiece>,
 }
 
 /// The memory of a fake device.
@@ -148,17 +148,15 @@ impl FakeLane {
     }
 
     fn run_oldest(&mut self) {
-        for copy in self.waiting.pop_front().into_iter().flatten() {
-            let OwnedCopy { from, to, len } = copy;
-            let (region, offset) = (&*from.0, from.1);
-            to.0.copy_from(
-                to.1,
-                RegionSpan {
-                    region,
-                    offset,
-                    len,
-                },
-            );
+        if let Some(OwnedCopies { from, to, pieces }) = self.waiting.pop_front() {
+            for piece in pieces {
+                let span = RegionSpan {
+                    region: &from,
+                    offset: piece.from,
+                    len: piece.len,
+                };
+                to.copy_from(piece.to, span);
+            }
         }
         self.done = self.submitted - self.waiting.len() as u64;
         self.polls = 0;
@@ -181,12 +179,17 @@ impl CopyEngine for FakeEngine {
             .map(|_state| Box::new(FakePinned(memory)) as Pinned)
     }
 
-    fn submit(&self, lane: Lane, copies: &[DeviceCopy<'_>]) -> Result<Fence, DeviceError> {
+    fn submit(
+        &self,
+        lane: Lane,
+        way: CopyWay<'_>,
+        pieces: &[CopyPiece],
+    ) -> Result<Fence, DeviceError> {
         let mut state = self.check()?;
-        state.submissions.push(copies.len());
+        state.submissions.push(pieces.len());
         let pace = state.pace;
         let queue = state.lane(lane);
-        queue.waiting.push_back(copies.iter().map(owned).collect());
+        queue.waiting.push_back(owned(way, pieces));
         queue.submitted += 1;
         let number = queue.submitted;
         if pace == FakePace::AtOnce {
@@ -225,41 +228,42 @@ impl CopyEngine for FakeEngine {
 
     fn read(&self, from: DeviceAt<'_>, out: &mut [u8]) -> Result<(), DeviceError> {
         let _state = self.check()?;
-        device(from).0.copy_out(from.offset, out);
+        device(from.memory).copy_out(from.offset, out);
         Ok(())
     }
 
     fn write(&self, to: DeviceAt<'_>, bytes: &[u8]) -> Result<(), DeviceError> {
         let _state = self.check()?;
-        device(to).0.copy_in(to.offset, bytes);
+        device(to.memory).copy_in(to.offset, bytes);
         Ok(())
     }
 }
 
-fn owned(copy: &DeviceCopy<'_>) -> OwnedCopy {
-    let (from, to, len) = match *copy {
-        DeviceCopy::In { from, to, len } => (host(from), device(to), len),
-        DeviceCopy::Out { from, to, len } => (device(from), host(to), len),
-        DeviceCopy::Within { from, to, len } => (device(from), device(to), len),
+fn owned(way: CopyWay<'_>, pieces: &[CopyPiece]) -> OwnedCopies {
+    let (from, to) = match way {
+        CopyWay::In { from, to } => (host(from), device(to)),
+        CopyWay::Out { from, to } => (device(from), host(to)),
+        CopyWay::Within { from, to } => (device(from), device(to)),
     };
-    assert!(len > 0, "an engine refuses copies of no bytes");
-    OwnedCopy { from, to, len }
+    let is_empty = pieces.iter().any(|piece| piece.len == 0);
+    assert!(!is_empty, "an engine refuses copies of no bytes");
+    let pieces = pieces.to_vec();
+    OwnedCopies { from, to, pieces }
 }
 
 /// # Panics
 ///
 /// When the memory is not that of a fake device.
-fn device(at: DeviceAt<'_>) -> (Arc<MemoryRegion>, usize) {
-    let any: &dyn Any = at.memory;
+fn device(memory: &dyn Exporter) -> Arc<MemoryRegion> {
+    let any: &dyn Any = memory;
     let memory = any.downcast_ref::<FakeMemory>();
-    let memory = memory.expect("memory of a fake device");
-    (Arc::clone(&memory.region), at.offset)
+    Arc::clone(&memory.expect("memory of a fake device").region)
 }
 
-fn host(at: HostAt<'_>) -> (Arc<MemoryRegion>, usize) {
-    let pinned = at.pinned.downcast_ref::<FakePinned>();
+fn host(pinned: &Pinned) -> Arc<MemoryRegion> {
+    let pinned = pinned.downcast_ref::<FakePinned>();
     let pinned = pinned.expect("memory that is pinned for a fake device");
-    (pinned.0.shared_region(), at.offset)
+    pinned.0.shared_region()
 }
 
 impl Exporter for FakeMemory {

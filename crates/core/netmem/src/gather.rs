@@ -1,12 +1,11 @@
 //! Gathering: many ranges of a device's memory, or of host memory that is pinned for it, become one, or go to places of their own, by copies that the device does
 //! together.
 
-use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cpu_view::CopyError;
-use crate::device::{CopyEngine, DeviceAt, DeviceCopy, DeviceError, Fence, HostAt, Lane};
+use crate::device::{CopyEngine, CopyPiece, CopyWay, DeviceError, Fence, Lane};
 use crate::dmabuf::Dmabuf;
 
 /// Copies of a device that were started together. Dropping it waits until they are done.
@@ -63,8 +62,7 @@ impl Dmabuf {
     where
         P: IntoIterator<Item = (Range<usize>, usize), IntoIter: Clone>,
     {
-        let Some((engine, way)) = Way::between(source, self).filter(|_| !self.is_same(source))
-        else {
+        let Some((engine, way)) = way(source, self).filter(|_| !self.is_same(source)) else {
             return Ok(None);
         };
         let pieces = pieces.into_iter();
@@ -78,122 +76,67 @@ impl Dmabuf {
             engine,
             fence: None,
         };
-        let most = pieces.size_hint().1.unwrap_or(GROUP_COPIES);
-        let mut group = Vec::with_capacity(most.min(GROUP_COPIES));
-        // Both ends are inside of their memory from here on.
-        let mut copies =
-            Joined::of(pieces).map(|(range, at)| way.copy(range.start, at, range.len()));
-        loop {
-            group.clear();
-            group.extend(copies.by_ref().take(GROUP_COPIES));
-            if group.is_empty() {
-                break;
+        let most = pieces.size_hint().1.unwrap_or(GROUP_PIECES);
+        let mut group: Vec<CopyPiece> = Vec::with_capacity(most.min(GROUP_PIECES));
+        // Both ends are inside of their memory from here on. An error drops the gather, which waits for what was started.
+        for (range, to) in pieces.filter(|(range, _)| !range.is_empty()) {
+            let (from, len) = (range.start, range.len());
+            if let Some(last) = group.last_mut()
+                && (last.from + last.len, last.to + last.len) == (from, to)
+            {
+                last.len += len;
+                continue;
             }
-            // An error drops the gather, which waits for what was started.
-            gather.fence = Some(gather.engine.submit(way.lane(), &group)?);
+            if group.len() == GROUP_PIECES {
+                gather.submit(way, &group)?;
+                group.clear();
+            }
+            group.push(CopyPiece { from, to, len });
+        }
+        if !group.is_empty() {
+            gather.submit(way, &group)?;
         }
         Ok(Some(gather))
     }
 }
 
-/// Copies that are submitted together: the device does them while the next ones are prepared.
-const GROUP_COPIES: usize = 4096;
+/// Pieces that are submitted together: the device copies them while the next ones are prepared.
+const GROUP_PIECES: usize = 4096;
 
-/// Pieces that are not empty; those that are adjacent on both sides are one.
-struct Joined<I: Iterator> {
-    pieces: Peekable<I>,
-}
-
-impl<I: Iterator<Item = (Range<usize>, usize)>> Joined<I> {
-    fn of(pieces: I) -> Self {
-        let pieces = pieces.peekable();
-        Self { pieces }
-    }
-}
-
-impl<I: Iterator<Item = (Range<usize>, usize)>> Iterator for Joined<I> {
-    type Item = (Range<usize>, usize);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (mut run, at) = self.pieces.find(|(range, _)| !range.is_empty())?;
-        let continues = |run: &Range<usize>, (next, to): &Self::Item| {
-            next.is_empty() || (next.start == run.end && *to == at + run.len())
-        };
-        while let Some((next, _)) = self.pieces.next_if(|piece| continues(&run, piece)) {
-            if !next.is_empty() {
-                run.end = next.end;
-            }
+/// Returns the engine that copies from one memory to another: two of a device, or one of it and one that is pinned for it.
+fn way<'a>(source: &'a Dmabuf, target: &'a Dmabuf) -> Option<(Arc<dyn CopyEngine>, CopyWay<'a>)> {
+    let of_device = |memory: &'a Dmabuf| {
+        let engine = memory.exporter()?.gather_engine()?;
+        Some((engine, memory.memory().device_memory()?))
+    };
+    let (engine, other, way) = match (source.memory().pinning(), target.memory().pinning()) {
+        (Some((other, from)), None) => {
+            let (engine, to) = of_device(target)?;
+            (engine, Arc::clone(other), CopyWay::In { from, to })
         }
-        Some((run, at))
-    }
-}
-
-/// The ends of copies that a device does.
-#[derive(Clone, Copy)]
-enum Way<'a> {
-    Within {
-        from: DeviceAt<'a>,
-        to: DeviceAt<'a>,
-    },
-    /// To host memory that is pinned for the device.
-    Out { from: DeviceAt<'a>, to: HostAt<'a> },
-    /// From such memory.
-    In { from: HostAt<'a>, to: DeviceAt<'a> },
-}
-
-impl<'a> Way<'a> {
-    /// Returns the way between two memories of a device, or of it and pinned for it, with the device's engine.
-    fn between(source: &'a Dmabuf, target: &'a Dmabuf) -> Option<(Arc<dyn CopyEngine>, Self)> {
-        let pinned = |memory: &'a Dmabuf| memory.memory().host_at(0);
-        let of_device = |memory: &'a Dmabuf| {
-            let engine = memory.exporter()?.gather_engine()?;
-            Some((engine, memory.memory().exported_at(0)?))
-        };
-        let (engine, other, way) = match (pinned(source), pinned(target)) {
-            (Some((other, from)), None) => {
-                let (engine, to) = of_device(target)?;
-                (engine, Arc::clone(other), Self::In { from, to })
-            }
-            (None, Some((other, to))) => {
-                let (engine, from) = of_device(source)?;
-                (engine, Arc::clone(other), Self::Out { from, to })
-            }
-            (None, None) => {
-                let ((engine, from), (other, to)) = (of_device(source)?, of_device(target)?);
-                (engine, other, Self::Within { from, to })
-            }
-            (Some(_), Some(_)) => return None,
-        };
-        Arc::ptr_eq(&engine, &other).then_some((engine, way))
-    }
-
-    fn lane(self) -> Lane {
-        match self {
-            Self::In { .. } => Lane::In,
-            Self::Out { .. } | Self::Within { .. } => Lane::Gather,
+        (None, Some((other, to))) => {
+            let (engine, from) = of_device(source)?;
+            (engine, Arc::clone(other), CopyWay::Out { from, to })
         }
-    }
-
-    /// Returns a copy of `len` bytes from `source` to `target`, offsets in the two memories.
-    fn copy(self, source: usize, target: usize, len: usize) -> DeviceCopy<'a> {
-        match self {
-            Self::Within { mut from, mut to } => {
-                (from.offset, to.offset) = (source, target);
-                DeviceCopy::Within { from, to, len }
-            }
-            Self::Out { mut from, mut to } => {
-                (from.offset, to.offset) = (source, target);
-                DeviceCopy::Out { from, to, len }
-            }
-            Self::In { mut from, mut to } => {
-                (from.offset, to.offset) = (source, target);
-                DeviceCopy::In { from, to, len }
-            }
+        (None, None) => {
+            let ((engine, from), (other, to)) = (of_device(source)?, of_device(target)?);
+            (engine, other, CopyWay::Within { from, to })
         }
-    }
+        (Some(_), Some(_)) => return None,
+    };
+    Arc::ptr_eq(&engine, &other).then_some((engine, way))
 }
 
 impl DeviceGather {
+    fn submit(&mut self, way: CopyWay<'_>, pieces: &[CopyPiece]) -> Result<(), DeviceError> {
+        let lane = match way {
+            CopyWay::In { .. } => Lane::In,
+            CopyWay::Out { .. } | CopyWay::Within { .. } => Lane::Gather,
+        };
+        self.fence = Some(self.engine.submit(lane, way, pieces)?);
+        Ok(())
+    }
+
     /// Returns whether the copies are done. Does not wait.
     ///
     /// # Errors

@@ -98,7 +98,7 @@ pub use buf_span::BufSpan;
 pub use cpu_view::{CopyError, CpuView};
 pub use crc32c::RangeCrc32c;
 pub use device::{
-    CopyEngine, CpuAccess, DeviceAt, DeviceCopy, DeviceError, DeviceState, Exporter, Fence, HostAt,
+    CopyEngine, CopyPiece, CopyWay, CpuAccess, DeviceAt, DeviceError, DeviceState, Exporter, Fence,
     HostWindow, Lane, Pinned,
 };
 pub use devmem_uapi::DmabufId;

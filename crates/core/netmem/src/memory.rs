@@ -8,7 +8,7 @@ use mapped::UnmappableFile;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 
 use crate::device::Exporter;
-use crate::device::{CopyEngine, DeviceAt, HostAt, HostWindow, Pinned};
+use crate::device::{CopyEngine, DeviceAt, HostWindow, Pinned};
 use crate::errors::DmabufError;
 use crate::lent::LentMemory;
 use crate::page_kind::{self, PageKind};
@@ -260,22 +260,19 @@ impl Memory {
 
     /// Returns a byte of memory that the CPU cannot access, for its engine.
     pub(crate) fn device_at(&self, offset: usize) -> Option<(&Arc<dyn CopyEngine>, DeviceAt<'_>)> {
-        Some((self.engine()?, self.exported_at(offset)?))
+        let memory = self.device_memory()?;
+        Some((self.engine()?, DeviceAt { memory, offset }))
     }
 
-    /// Returns a byte of the exporter's memory, for an engine of the device.
-    pub(crate) fn exported_at(&self, offset: usize) -> Option<DeviceAt<'_>> {
-        let memory = self.exporter.get()?.as_ref();
-        Some(DeviceAt { memory, offset })
+    /// Returns the exporter's memory, for an engine of the device.
+    pub(crate) fn device_memory(&self) -> Option<&dyn Exporter> {
+        self.exporter.get().map(AsRef::as_ref)
     }
 
-    /// Returns a byte of pinned host memory, and the engine that it is pinned for.
-    pub(crate) fn host_at(&self, offset: usize) -> Option<(&Arc<dyn CopyEngine>, HostAt<'_>)> {
+    /// Returns what pins host memory, and the engine that it is pinned for.
+    pub(crate) fn pinning(&self) -> Option<(&Arc<dyn CopyEngine>, &Pinned)> {
         match &self.body {
-            Body::Pinned { pinned, engine, .. } => {
-                let pinned = pinned.as_ref();
-                Some((engine, HostAt { pinned, offset }))
-            }
+            Body::Pinned { pinned, engine, .. } => Some((engine, pinned)),
             Body::Mapped(_) | Body::Remote { .. } => None,
         }
     }

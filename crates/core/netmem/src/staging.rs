@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{CopyEngine, DeviceCopy, DeviceError, Fence, Lane};
+use crate::device::{CopyEngine, CopyPiece, CopyWay, DeviceError, Fence, Lane};
 use crate::dma_port::DmaPort;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
@@ -81,7 +81,16 @@ impl DmaPort {
             return Ok(());
         }
         // In the lane of received payload: later payload may take the place of what is copied away.
-        let fence = engine.submit(Lane::In, &[DeviceCopy::Within { from, to, len }])?;
+        let way = CopyWay::Within {
+            from: from.memory,
+            to: to.memory,
+        };
+        let piece = CopyPiece {
+            from: from.offset,
+            to: to.offset,
+            len,
+        };
+        let fence = engine.submit(Lane::In, way, &[piece])?;
         engine.wait(fence)
     }
 }
@@ -171,46 +180,54 @@ impl StagedCopies {
     ///
     /// [`DeviceError`]: the destinations may have been written partly.
     pub fn submit(self) -> Result<CopiesInFlight, DeviceError> {
-        let lane = self.lane;
-        let copies: Vec<_> = self
-            .pieces
-            .iter()
-            .filter_map(|piece| piece.copy(lane))
-            .collect();
-        debug_assert_eq!(
-            copies.len(),
-            self.pieces.len(),
-            "pinned host memory, and a device's"
-        );
-        let fence = match copies.is_empty() {
-            true => None,
-            false => Some(self.engine.submit(lane, &copies)?),
-        };
-        drop(copies);
-        Ok(CopiesInFlight {
+        // From here on an error waits for what was started.
+        let mut flight = CopiesInFlight {
             copies: self,
-            fence,
-        })
+            fence: None,
+        };
+        let copies = &flight.copies;
+        let lane = copies.lane;
+        for same in copies.pieces.chunk_by(StagedPiece::is_between_those_of) {
+            let Some(way) = same.first().and_then(|piece| piece.way(lane)) else {
+                debug_assert!(false, "pinned host memory, and a device's");
+                continue;
+            };
+            let pieces: Vec<_> = same.iter().map(|piece| piece.piece(lane)).collect();
+            flight.fence = Some(copies.engine.submit(lane, way, &pieces)?);
+        }
+        Ok(flight)
     }
 }
 
 impl StagedPiece {
-    fn copy(&self, lane: Lane) -> Option<DeviceCopy<'_>> {
-        let (_, host) = self.host.memory().host_at(self.host_offset)?;
-        let (_, device) = self.device.memory().device_at(self.device_offset)?;
-        let len = self.len;
+    /// Returns whether the two memories are those of another piece.
+    fn is_between_those_of(&self, other: &Self) -> bool {
+        std::ptr::eq(self.host.memory(), other.host.memory())
+            && std::ptr::eq(self.device.memory(), other.device.memory())
+    }
+
+    fn way(&self, lane: Lane) -> Option<CopyWay<'_>> {
+        let (_, host) = self.host.memory().pinning()?;
+        let device = self.device.memory().device_memory()?;
         Some(match lane {
-            Lane::Out => DeviceCopy::Out {
+            Lane::Out => CopyWay::Out {
                 from: device,
                 to: host,
-                len,
             },
-            Lane::In | Lane::Gather => DeviceCopy::In {
+            Lane::In | Lane::Gather => CopyWay::In {
                 from: host,
                 to: device,
-                len,
             },
         })
+    }
+
+    fn piece(&self, lane: Lane) -> CopyPiece {
+        let (from, to) = match lane {
+            Lane::Out => (self.device_offset, self.host_offset),
+            Lane::In | Lane::Gather => (self.host_offset, self.device_offset),
+        };
+        let len = self.len;
+        CopyPiece { from, to, len }
     }
 }
 

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use netmem::{
-    CopyEngine, DeviceAt, DeviceCopy, DeviceError, Dmabuf, Fence, HostAt, HostWindow, Lane,
-    PerProcess, Pinned,
+    CopyEngine, CopyPiece, CopyWay, DeviceAt, DeviceError, Dmabuf, Exporter, Fence, HostWindow,
+    Lane, PerProcess, Pinned,
 };
 
 use crate::allocation::{Allocation, PAGE_BYTES};
@@ -15,7 +15,7 @@ use crate::driver::{Driver, Platform, Version};
 use crate::error::GpuError;
 use crate::sys::chunk_sums::ChunkSums;
 use crate::sys::context::{Context, initialise};
-use crate::sys::copies::{CopyKind, RawCopy};
+use crate::sys::copies::{Copies, CopyKind};
 use crate::sys::lanes::Lanes;
 use crate::sys::memory::{DeviceMemory, Registration, out_of_range};
 use crate::sys::piece_copier::PieceCopier;
@@ -191,19 +191,20 @@ impl CopyEngine for Engine {
         Ok(Box::new(Registration::new(&self.lanes, memory)?))
     }
 
-    fn submit(&self, lane: Lane, copies: &[DeviceCopy<'_>]) -> Result<Fence, DeviceError> {
-        let bytes = copies.iter().map(DeviceCopy::bytes).sum();
-        let raw = copies
-            .iter()
-            .map(|copy| self.raw(copy).ok_or_else(out_of_range));
-        if PieceCopier::suits(copies.len(), bytes)
+    fn submit(
+        &self,
+        lane: Lane,
+        way: CopyWay<'_>,
+        pieces: &[CopyPiece],
+    ) -> Result<Fence, DeviceError> {
+        let copies = self.copies(way, pieces).ok_or_else(out_of_range)?;
+        if PieceCopier::suits(&copies)
             && self.lanes.has_own_addresses()
             && let Some(copiers) = &self.copiers
         {
-            return copiers[lane as usize].submit(lane, bytes, raw);
+            return copiers[lane as usize].submit(lane, &copies);
         }
-        self.lanes
-            .submit(lane, &raw.collect::<Result<Vec<_>, _>>()?)
+        self.lanes.submit(lane, &copies)
     }
 
     fn is_done(&self, fence: Fence) -> Result<bool, DeviceError> {
@@ -218,21 +219,21 @@ impl CopyEngine for Engine {
         if out.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self.device_side(from).ok_or_else(out_of_range)?;
-        memory.read(offset, out)
+        let memory = self.device_side(from.memory).ok_or_else(out_of_range)?;
+        memory.read(from.offset, out)
     }
 
     fn write(&self, to: DeviceAt<'_>, bytes: &[u8]) -> Result<(), DeviceError> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let (memory, offset) = self.device_side(to).ok_or_else(out_of_range)?;
-        memory.write(offset, bytes)
+        let memory = self.device_side(to.memory).ok_or_else(out_of_range)?;
+        memory.write(to.offset, bytes)
     }
 
     fn crc32c(&self, from: DeviceAt<'_>, len: usize) -> Result<Option<u32>, DeviceError> {
-        let (memory, offset) = self.device_side(from).ok_or_else(out_of_range)?;
-        self.crc32c_at(memory, offset, len)
+        let memory = self.device_side(from.memory).ok_or_else(out_of_range)?;
+        self.crc32c_at(memory, from.offset, len)
     }
 }
 
@@ -242,32 +243,42 @@ impl Engine {
         self.lanes.context.driver.reaches_kernel_nics()
     }
 
-    /// Returns the copy with addresses; `None` for memory of others, and ranges outside of it.
-    fn raw<'a>(&self, copy: &DeviceCopy<'a>) -> Option<RawCopy<'a>> {
-        match *copy {
-            DeviceCopy::In { from, to, len } => {
-                let (host, at) = self.host_side(from)?;
-                host.copy(CopyKind::In, at, self.device_side(to)?, len)
+    /// Returns the copies with the addresses of their sides; `None` for memory of others.
+    fn copies<'a>(&self, way: CopyWay<'a>, pieces: &'a [CopyPiece]) -> Option<Copies<'a>> {
+        let (kind, from, to, revocations) = match way {
+            CopyWay::In { from, to } => {
+                let (host, memory) = (self.host_side(from)?, self.device_side(to)?);
+                let revocations = [memory.revocation(); 2];
+                (CopyKind::In, host.extent(), memory.extent(), revocations)
             }
-            DeviceCopy::Out { from, to, len } => {
-                let (host, at) = self.host_side(to)?;
-                host.copy(CopyKind::Out, at, self.device_side(from)?, len)
+            CopyWay::Out { from, to } => {
+                let (memory, host) = (self.device_side(from)?, self.host_side(to)?);
+                let revocations = [memory.revocation(); 2];
+                (CopyKind::Out, memory.extent(), host.extent(), revocations)
             }
-            DeviceCopy::Within { from, to, len } => {
-                let (memory, at) = self.device_side(from)?;
-                memory.copy_within(at, self.device_side(to)?, len)
+            CopyWay::Within { from, to } => {
+                let (from, to) = (self.device_side(from)?, self.device_side(to)?);
+                let revocations = [from.revocation(), to.revocation()];
+                (CopyKind::Within, from.extent(), to.extent(), revocations)
             }
-        }
+        };
+        Some(Copies {
+            kind,
+            from,
+            to,
+            revocations,
+            pieces,
+        })
     }
 
-    fn device_side<'a>(&self, at: DeviceAt<'a>) -> Option<(&'a DeviceMemory, usize)> {
-        let any: &dyn std::any::Any = at.memory;
+    fn device_side<'a>(&self, memory: &'a dyn Exporter) -> Option<&'a DeviceMemory> {
+        let any: &dyn std::any::Any = memory;
         let memory = any.downcast_ref::<Allocation>()?.memory();
-        Arc::ptr_eq(&memory.lanes, &self.lanes).then_some((memory, at.offset))
+        Arc::ptr_eq(&memory.lanes, &self.lanes).then_some(memory)
     }
 
-    fn host_side<'a>(&self, at: HostAt<'a>) -> Option<(&'a Registration, usize)> {
-        let registration = at.pinned.downcast_ref::<Registration>()?;
-        Arc::ptr_eq(&registration.lanes, &self.lanes).then_some((registration, at.offset))
+    fn host_side<'a>(&self, pinned: &'a Pinned) -> Option<&'a Registration> {
+        let registration = pinned.downcast_ref::<Registration>()?;
+        Arc::ptr_eq(&registration.lanes, &self.lanes).then_some(registration)
     }
 }

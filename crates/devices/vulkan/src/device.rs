@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use mapped::Mapping;
 use netmem::{
-    CopyEngine, DeviceAt, DeviceCopy, DeviceError, Fence, HostAt, HostWindow, Lane, PerProcess,
-    Pinned,
+    CopyEngine, CopyPiece, CopyWay, DeviceAt, DeviceError, Exporter, Fence, HostWindow, Lane,
+    PerProcess, Pinned,
 };
 
 use crate::allocation::Allocation;
 use crate::error::{VulkanError, refusal};
 use crate::memory_types::Placement;
-use crate::sys::copy::RawCopy;
+use crate::sys::copies::RawCopies;
 use crate::sys::gpu::Gpu;
 use crate::sys::instance::Physical;
 use crate::sys::memory::BufferMemory;
@@ -148,12 +148,14 @@ impl CopyEngine for Engine {
         Ok(Box::new(BufferMemory::imported(&self.gpu, memory)?))
     }
 
-    fn submit(&self, lane: Lane, copies: &[DeviceCopy<'_>]) -> Result<Fence, DeviceError> {
-        let copies = copies
-            .iter()
-            .map(|copy| self.raw(copy).ok_or_else(out_of_range))
-            .collect::<Result<Vec<_>, _>>()?;
-        self.gpu.submit(lane, copies)
+    fn submit(
+        &self,
+        lane: Lane,
+        way: CopyWay<'_>,
+        pieces: &[CopyPiece],
+    ) -> Result<Fence, DeviceError> {
+        let copies = self.copies(way, pieces).ok_or_else(out_of_range)?;
+        self.gpu.submit(lane, &copies)
     }
 
     fn is_done(&self, fence: Fence) -> Result<bool, DeviceError> {
@@ -165,7 +167,7 @@ impl CopyEngine for Engine {
     }
 
     fn read(&self, from: DeviceAt<'_>, out: &mut [u8]) -> Result<(), DeviceError> {
-        let memory = self.device_side(from).ok_or_else(out_of_range)?;
+        let memory = self.device_side(from.memory).ok_or_else(out_of_range)?;
         self.with_scratch(|scratch| {
             for (nth, piece) in out.chunks_mut(SCRATCH_BYTES).enumerate() {
                 let at = from.offset + nth * SCRATCH_BYTES;
@@ -180,7 +182,7 @@ impl CopyEngine for Engine {
     }
 
     fn write(&self, to: DeviceAt<'_>, bytes: &[u8]) -> Result<(), DeviceError> {
-        let memory = self.device_side(to).ok_or_else(out_of_range)?;
+        let memory = self.device_side(to.memory).ok_or_else(out_of_range)?;
         self.with_scratch(|scratch| {
             for (nth, piece) in bytes.chunks(SCRATCH_BYTES).enumerate() {
                 let at = to.offset + nth * SCRATCH_BYTES;
@@ -210,44 +212,38 @@ impl Engine {
 
     fn copy_and_wait(
         &self,
-        from: (&BufferMemory, usize),
-        to: (&BufferMemory, usize),
+        (from, from_at): (&BufferMemory, usize),
+        (to, to_at): (&BufferMemory, usize),
         len: usize,
     ) -> Result<(), DeviceError> {
-        let copy = RawCopy::new(from, to, len).ok_or_else(out_of_range)?;
-        let fence = self.gpu.submit(Lane::Gather, vec![copy])?;
+        let piece = CopyPiece {
+            from: from_at,
+            to: to_at,
+            len,
+        };
+        let copies = RawCopies::new(from, to, &[piece]).ok_or_else(out_of_range)?;
+        let fence = self.gpu.submit(Lane::Gather, &copies)?;
         self.gpu.wait(fence.number)
     }
 
-    /// Returns the copy with buffers; `None` for memory of others, and ranges outside of it.
-    fn raw<'a>(&self, copy: &DeviceCopy<'a>) -> Option<RawCopy<'a>> {
-        match *copy {
-            DeviceCopy::In { from, to, len } => RawCopy::new(
-                (self.host_side(from)?, from.offset),
-                (self.device_side(to)?, to.offset),
-                len,
-            ),
-            DeviceCopy::Out { from, to, len } => RawCopy::new(
-                (self.device_side(from)?, from.offset),
-                (self.host_side(to)?, to.offset),
-                len,
-            ),
-            DeviceCopy::Within { from, to, len } => RawCopy::new(
-                (self.device_side(from)?, from.offset),
-                (self.device_side(to)?, to.offset),
-                len,
-            ),
-        }
+    /// Returns the copies between buffers; `None` for memory of others, and ranges outside of it.
+    fn copies<'a>(&self, way: CopyWay<'a>, pieces: &[CopyPiece]) -> Option<RawCopies<'a>> {
+        let (from, to) = match way {
+            CopyWay::In { from, to } => (self.host_side(from)?, self.device_side(to)?),
+            CopyWay::Out { from, to } => (self.device_side(from)?, self.host_side(to)?),
+            CopyWay::Within { from, to } => (self.device_side(from)?, self.device_side(to)?),
+        };
+        RawCopies::new(from, to, pieces)
     }
 
-    fn device_side<'a>(&self, at: DeviceAt<'a>) -> Option<&'a BufferMemory> {
-        let any: &dyn Any = at.memory;
+    fn device_side<'a>(&self, memory: &'a dyn Exporter) -> Option<&'a BufferMemory> {
+        let any: &dyn Any = memory;
         let memory = any.downcast_ref::<Allocation>()?.memory();
         Arc::ptr_eq(&memory.gpu, &self.gpu).then_some(memory)
     }
 
-    fn host_side<'a>(&self, at: HostAt<'a>) -> Option<&'a BufferMemory> {
-        let memory = at.pinned.downcast_ref::<BufferMemory>()?;
+    fn host_side<'a>(&self, pinned: &'a Pinned) -> Option<&'a BufferMemory> {
+        let memory = pinned.downcast_ref::<BufferMemory>()?;
         Arc::ptr_eq(&memory.gpu, &self.gpu).then_some(memory)
     }
 }

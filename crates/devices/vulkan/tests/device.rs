@@ -6,7 +6,7 @@ use std::sync::Arc;
 use devmem_linux::test_util::skip;
 use devmem_vulkan::{Allocation, Device, VulkanError, devices};
 use netmem::{
-    CopyError, DeviceAt, DeviceCopy, DeviceState, Dmabuf, DmabufId, DmabufProvider, Exporter, Lane,
+    CopyError, CopyPiece, CopyWay, DeviceState, Dmabuf, DmabufId, DmabufProvider, Exporter, Lane,
     MemoryProvider, NiovSize, contract, in_child,
 };
 
@@ -148,18 +148,18 @@ fn memory_is_dropped_in_any_order_and_ranges_are_checked() {
     drop(device);
     let exporter: &Arc<dyn Exporter> = memory.exporter().expect("it has one");
     let engine = Arc::clone(memory.copy_engine().expect("it has one"));
-    let at = |offset| DeviceAt {
-        memory: exporter.as_ref(),
-        offset,
+    let way = CopyWay::Within {
+        from: exporter.as_ref(),
+        to: exporter.as_ref(),
     };
-    let copy = |len| DeviceCopy::Within {
-        from: at(0),
-        to: at(4096),
+    let piece = |len| CopyPiece {
+        from: 0,
+        to: 4096,
         len,
     };
     // More than can be in flight.
     let fences: Vec<_> = (0..200)
-        .map(|_| engine.submit(Lane::Gather, &[copy(4096)]))
+        .map(|_| engine.submit(Lane::Gather, way, &[piece(4096)]))
         .collect();
     for fence in fences {
         let fence = fence.expect("submitted");
@@ -167,26 +167,22 @@ fn memory_is_dropped_in_any_order_and_ranges_are_checked() {
         assert_eq!(engine.is_done(fence), Ok(true));
     }
     let host = Dmabuf::anonymous(4096).expect("memory");
-    let foreign = DeviceCopy::Within {
-        from: DeviceAt {
-            memory: &host,
-            offset: 0,
-        },
-        to: at(4096),
-        len: 1,
+    let foreign = CopyWay::Within {
+        from: &host,
+        to: exporter.as_ref(),
     };
     let refused = engine
-        .submit(Lane::In, &[foreign])
+        .submit(Lane::In, foreign, &[piece(1)])
         .expect_err("of no device");
     assert_eq!(refused.call, "copy");
     for refused in [0, 4097, usize::MAX] {
         let refused = engine
-            .submit(Lane::In, &[copy(refused)])
+            .submit(Lane::In, way, &[piece(refused)])
             .expect_err("no range");
         assert_eq!(refused.call, "copy");
     }
     engine
-        .submit(Lane::Gather, &[copy(4096)])
+        .submit(Lane::Gather, way, &[piece(4096)])
         .expect("in flight");
     drop(memory);
     drop(engine);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use netmem::{
-    CopyError, DeviceAt, DeviceCopy, DeviceState, DmaPort, Dmabuf, DmabufId, DmabufProvider, Frag,
+    CopyError, CopyPiece, CopyWay, DeviceState, DmaPort, Dmabuf, DmabufId, DmabufProvider, Frag,
     FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PoolConfig,
 };
 
 use super::adopted::hold_default_stream;
-use super::support::{Api, on_each, ten_bytes};
+use super::support::{Api, copy_ten_bytes, on_each};
 
 /// Pools of net_iovs of 4 KiB: of device memory, and of host memory that is pinned for the device.
 struct Pools {
@@ -251,19 +251,17 @@ fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
         one.copy_from(&zero, 0, 100, 13).unwrap();
         assert_eq!(one.slice(100..113).to_vec(), b"from device 0");
         let (of_zero, of_one) = (zero.exporter().unwrap(), one.exporter().unwrap());
-        let copy = DeviceCopy::Within {
-            from: DeviceAt {
-                memory: of_zero.as_ref(),
-                offset: 0,
-            },
-            to: DeviceAt {
-                memory: of_one.as_ref(),
-                offset: 0,
-            },
+        let way = CopyWay::Within {
+            from: of_zero.as_ref(),
+            to: of_one.as_ref(),
+        };
+        let piece = CopyPiece {
+            from: 0,
+            to: 0,
             len: 13,
         };
         let engine = zero.copy_engine().unwrap();
-        let refused = engine.submit(Lane::Gather, &[copy]).unwrap_err();
+        let refused = engine.submit(Lane::Gather, way, &[piece]).unwrap_err();
         assert_eq!(refused.state, DeviceState::Usable);
         assert_eq!(engine.device(), format!("{}:0", api.platform().name));
     };
@@ -296,7 +294,7 @@ fn more_submissions_than_events_wait_for_the_oldest() {
         let memory = api.alloc(0, 4096);
         let engine = memory.copy_engine().unwrap();
         let fences: Vec<_> = (0..200)
-            .map(|_| engine.submit(Lane::Gather, &[ten_bytes(&memory)]).unwrap())
+            .map(|_| copy_ten_bytes(&memory, Lane::Gather).unwrap())
             .collect();
         assert!(
             engine.is_done(fences[0]).unwrap(),
@@ -314,16 +312,15 @@ fn a_lost_device_repeats_its_error_and_is_closed() {
     let body = |api: Api| {
         let memory = api.alloc(0, 4096);
         let engine = memory.copy_engine().unwrap();
-        let copy = ten_bytes(&memory);
-        let first = engine.submit(Lane::Gather, &[copy]).unwrap();
+        let first = copy_ten_bytes(&memory, Lane::Gather).unwrap();
         engine.wait(first).unwrap();
-        let second = engine.submit(Lane::Gather, &[copy]).unwrap();
+        let second = copy_ten_bytes(&memory, Lane::Gather).unwrap();
         let lost = engine.is_done(second).unwrap_err();
         assert_eq!((lost.code, lost.state), (700, DeviceState::Lost));
         assert_eq!(lost.call, api.call("EventQuery"));
         for later in [
             engine.wait(second).unwrap_err(),
-            engine.submit(Lane::In, &[copy]).unwrap_err(),
+            copy_ten_bytes(&memory, Lane::In).unwrap_err(),
         ] {
             assert_eq!(later, lost, "the first error, which is the cause");
         }

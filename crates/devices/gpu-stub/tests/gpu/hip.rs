@@ -5,7 +5,7 @@ use std::path::Path;
 use netmem::{Exporter, Lane};
 
 use super::adopted::adopt;
-use super::support::{Api, library, ten_bytes};
+use super::support::{Api, copy_ten_bytes, library};
 
 #[test]
 fn an_old_rocm_is_named_with_its_version() {
@@ -153,7 +153,7 @@ fn a_query_leaves_no_error_that_a_program_would_take_for_its_own() {
     let log = Api::Hip.with_stub("polls=3", || {
         let memory = Api::Hip.alloc(0, 4096);
         let engine = memory.copy_engine().unwrap();
-        let fence = engine.submit(Lane::Gather, &[ten_bytes(&memory)]).unwrap();
+        let fence = copy_ten_bytes(&memory, Lane::Gather).unwrap();
         while !engine.is_done(fence).unwrap() {}
     });
     if let Some(log) = log {

@@ -8,7 +8,7 @@ use devmem_linux::test_util::skip;
 use netmem::{Dmabuf, DmabufId, DmabufProvider, Lane, MemoryProvider, NiovSize, contract};
 
 use super::adopted::{adopt, adopt_exported};
-use super::support::{Api, ten_bytes};
+use super::support::{Api, copy_ten_bytes};
 
 /// Returns the first GPU of each vendor; prints why there is none.
 pub(super) fn gpus(test: &str) -> Vec<Device> {
@@ -168,11 +168,7 @@ fn waiting_fences_and_drops_in_any_order_are_harmless() {
         let memory = memory(&device, 1 << 20);
         drop(device);
         let engine = Arc::clone(memory.copy_engine().expect("it has one"));
-        let submit = |_| {
-            engine
-                .submit(Lane::Gather, &[ten_bytes(&memory)])
-                .expect("submitted")
-        };
+        let submit = |_| copy_ten_bytes(&memory, Lane::Gather).expect("submitted");
         let fences: Vec<_> = (0..300).map(submit).collect();
         for fence in fences {
             engine.wait(fence).expect("done");

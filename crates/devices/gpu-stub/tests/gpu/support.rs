@@ -9,7 +9,7 @@ use std::thread;
 use devmem_gpu::driver::Platform;
 use devmem_gpu::{Device, DeviceInfo, GpuError};
 use devmem_linux::test_util::built_library;
-use netmem::{DeviceAt, DeviceCopy, Dmabuf};
+use netmem::{CopyPiece, CopyWay, DeviceError, Dmabuf, Fence, Lane};
 
 /// The library of a vendor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,18 +163,19 @@ pub fn memory(device: &Device, size: usize) -> Dmabuf {
     device.alloc(size).unwrap().into_dmabuf()
 }
 
-/// Returns a copy of 10 bytes within memory of a device.
-pub fn ten_bytes(memory: &Dmabuf) -> DeviceCopy<'_> {
+/// Starts a copy of 10 bytes within memory of a device.
+pub fn copy_ten_bytes(memory: &Dmabuf, lane: Lane) -> Result<Fence, DeviceError> {
     let exporter = memory.exporter().unwrap().as_ref();
-    let at = |offset| DeviceAt {
-        memory: exporter,
-        offset,
+    let way = CopyWay::Within {
+        from: exporter,
+        to: exporter,
     };
-    DeviceCopy::Within {
-        from: at(0),
-        to: at(100),
+    let piece = CopyPiece {
+        from: 0,
+        to: 100,
         len: 10,
-    }
+    };
+    memory.copy_engine().unwrap().submit(lane, way, &[piece])
 }
 
 /// Modules that opening a device of CUDA loads: that of the copies.

@@ -2,18 +2,37 @@
 //!
 // UNSAFETY: none in this file, but its types are part of the proof: only checked ranges become addresses here.
 
+use netmem::{CopyPiece, DeviceError};
+
 use super::functions::{DevicePtr, RawStream};
+use super::memory::out_of_range;
 use super::revocation::Revocation;
 
-/// A copy between checked ranges. The memory outlives it: owners wait for the lanes when they are dropped.
+/// Copies between two memories of a device, or one of it and registered host memory. Both outlive the copies: owners wait for the
+/// lanes when they are dropped.
 #[derive(Debug)]
-pub struct RawCopy<'a> {
+pub(crate) struct Copies<'a> {
     pub(crate) kind: CopyKind,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) len: usize,
-    /// Those of the device's memories; of a copy from or to the host, twice the same.
-    revocations: [&'a Revocation; 2],
+    pub(crate) from: Extent,
+    pub(crate) to: Extent,
+    /// Those of the device's memories; of copies from or to the host, twice the same.
+    pub(crate) revocations: [&'a Revocation; 2],
+    pub(crate) pieces: &'a [CopyPiece],
+}
+
+/// Memory that a copy may access: of a device, or of the host and registered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(super) address: u64,
+    pub(super) len: usize,
+}
+
+/// A copy between checked ranges.
+#[derive(Clone, Copy, Debug)]
+pub struct RawCopy {
+    from: u64,
+    to: u64,
+    len: usize,
 }
 
 /// Copies for a stream of their device, which exists. Both sides of each stay allocated until the stream is done; host memory is
@@ -21,14 +40,14 @@ pub struct RawCopy<'a> {
 #[derive(Debug)]
 pub struct CopyBatch<'a> {
     /// The copies.
-    pub(super) copies: &'a [RawCopy<'a>],
+    pub(super) copies: &'a [RawCopy],
     /// The stream.
     pub(super) stream: RawStream,
 }
 
 impl<'a> CopyBatch<'a> {
     /// Returns the copies.
-    pub fn copies(&self) -> &'a [RawCopy<'a>] {
+    pub fn copies(&self) -> &'a [RawCopy] {
         self.copies
     }
 
@@ -49,7 +68,50 @@ pub(crate) enum CopyKind {
     Within,
 }
 
-impl<'a> RawCopy<'a> {
+impl Extent {
+    /// Returns the address of `len` bytes at `offset`, if they are inside.
+    #[inline]
+    pub(super) fn at(self, offset: usize, len: usize) -> Option<u64> {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        is_inside.then(|| self.address + offset as u64)
+    }
+}
+
+impl Copies<'_> {
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let lens = self.pieces.iter().map(|piece| piece.len);
+        lens.fold(0, usize::saturating_add)
+    }
+
+    /// Returns whether no copy of one of the memories may begin. To be asked under the lock of the lane.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.revocations.iter().any(|of| of.is_revoked())
+    }
+
+    /// Returns the copy of a piece.
+    ///
+    /// # Errors
+    ///
+    /// It is not inside of the memories.
+    #[inline]
+    pub(super) fn raw(&self, piece: &CopyPiece) -> Result<RawCopy, DeviceError> {
+        let from = self.from.at(piece.from, piece.len);
+        let to = self.to.at(piece.to, piece.len);
+        let (Some(from), Some(to)) = (from, to) else {
+            return Err(out_of_range());
+        };
+        let len = piece.len;
+        Ok(RawCopy { from, to, len })
+    }
+}
+
+impl RawCopy {
+    /// Returns a copy between ranges that were checked.
+    pub(super) fn new(from: u64, to: u64, len: usize) -> Self {
+        Self { from, to, len }
+    }
+
     /// Returns the address of the source.
     pub fn source(&self) -> DevicePtr {
         self.from
@@ -60,30 +122,25 @@ impl<'a> RawCopy<'a> {
         self.to
     }
 
-    /// Returns the number of bytes, at least 1.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> usize {
         self.len
     }
 
-    /// Returns whether no copy of one of the memories may begin. To be asked under the lock of the lane.
-    pub(super) fn is_revoked(&self) -> bool {
-        self.revocations.iter().any(|of| of.is_revoked())
-    }
-
-    /// Returns the copy between ranges that were checked.
-    pub(super) fn new(
-        kind: CopyKind,
-        from: u64,
-        to: u64,
-        len: usize,
-        revocations: [&'a Revocation; 2],
-    ) -> Self {
-        Self {
-            kind,
-            from,
-            to,
-            len,
-            revocations,
-        }
+    /// Splits off at most `len` bytes, which are returned first; `None`: nothing is left.
+    #[inline]
+    pub(super) fn split(self, len: usize) -> (Self, Option<Self>) {
+        let Self { from, to, len: all } = self;
+        let first = Self {
+            len: len.min(all),
+            ..self
+        };
+        // Inside of the copy, whose sides end below the largest address.
+        let rest = (all > len).then(|| Self {
+            from: from + len as u64,
+            to: to + len as u64,
+            len: all - len,
+        });
+        (first, rest)
     }
 }

@@ -108,22 +108,24 @@ impl LaneState {
     pub(crate) fn copy_all(
         &self,
         current: &Current<'_>,
-        copies: &[RawCopy<'_>],
+        kind: CopyKind,
+        copies: &[RawCopy],
     ) -> Result<(), DeviceError> {
-        if self.copy_batch(current, copies)? {
+        if self.copy_batch(current, kind, copies)? {
             return Ok(());
         }
         let mut copies = copies.iter();
-        copies.try_for_each(|copy| self.copy(current, copy))
+        copies.try_for_each(|copy| self.copy(current, kind, copy))
     }
 
     /// Does all copies by one call; returns whether the driver can.
     fn copy_batch(
         &self,
         current: &Current<'_>,
-        copies: &[RawCopy<'_>],
+        kind: CopyKind,
+        copies: &[RawCopy],
     ) -> Result<bool, DeviceError> {
-        if copies.len() < 2 || copies.iter().any(|copy| copy.kind == CopyKind::Within) {
+        if copies.len() < 2 || kind == CopyKind::Within {
             return Ok(false);
         }
         let stream = self.stream;
@@ -133,20 +135,15 @@ impl LaneState {
     pub(crate) fn copy(
         &self,
         current: &Current<'_>,
-        copy: &RawCopy<'_>,
+        kind: CopyKind,
+        copy: &RawCopy,
     ) -> Result<(), DeviceError> {
         let (driver, stream) = (current.driver, self.stream);
         let functions = &driver.loaded().functions;
-        let RawCopy {
-            kind,
-            from,
-            to,
-            len,
-            ..
-        } = *copy;
+        let (from, to, len) = (copy.source(), copy.destination(), copy.bytes());
         let host = |address: u64| ptr::with_exposed_provenance_mut::<c_void>(address as usize);
         let (call, status) = match kind {
-            // SAFETY: both sides are memory that stays until the stream is done (`RawCopy`); the stream exists (invariant).
+            // SAFETY: both sides are memory that stays until the stream is done (`Copies`); the stream exists (invariant).
             CopyKind::In => (functions.copy_in.name, unsafe {
                 (functions.copy_in.call)(to, host(from), len, stream)
             }),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use netmem::{DeviceError, DeviceState, Fence, Lane};
 
 use super::context::{Context, Current};
-use super::copies::RawCopy;
+use super::copies::{Copies, CopyKind, RawCopy};
 use super::functions::RawStream;
 use super::lane::{EVENTS, LaneState};
 use super::revocation::{Revocation, revoked};
@@ -94,12 +94,19 @@ impl Lanes {
     }
 
     /// Starts copies.
-    pub(crate) fn submit(&self, lane: Lane, copies: &[RawCopy<'_>]) -> Result<Fence, DeviceError> {
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`] of the driver; a piece is not inside of its memories; one of these has been revoked.
+    pub(crate) fn submit(&self, lane: Lane, copies: &Copies<'_>) -> Result<Fence, DeviceError> {
+        let raw: Result<Vec<_>, _> = copies.pieces.iter().map(|it| copies.raw(it)).collect();
+        let raw = raw?;
         self.submit_parts(lane, EVENTS as u64, |state, current, _number| {
-            if copies.iter().any(RawCopy::is_revoked) {
+            if copies.is_revoked() {
                 return Err(revoked());
             }
-            state.copy_all(current, copies).map(|()| Left::Nothing)
+            let started = state.copy_all(current, copies.kind, &raw);
+            started.map(|()| Left::Nothing)
         })
     }
 
@@ -131,15 +138,20 @@ impl Lanes {
         }
     }
 
-    /// Does one copy in the lane for gathering, whose host side need not be pinned, and waits.
-    pub(crate) fn copy_and_wait(&self, copy: &RawCopy<'_>) -> Result<(), DeviceError> {
+    /// Does one copy of a memory of the device in the lane for gathering, whose host side need not be pinned, and waits.
+    pub(crate) fn copy_and_wait(
+        &self,
+        revocation: &Revocation,
+        kind: CopyKind,
+        copy: &RawCopy,
+    ) -> Result<(), DeviceError> {
         let current = self.enter()?;
         let state = self.lane(Lane::Gather);
-        if copy.is_revoked() {
+        if revocation.is_revoked() {
             return Err(revoked());
         }
         let copied = state
-            .copy(&current, copy)
+            .copy(&current, kind, copy)
             .and_then(|()| state.wait_all(&current));
         self.note(copied)
     }

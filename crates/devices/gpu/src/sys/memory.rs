@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use netmem::{DeviceError, DeviceState, HostWindow};
 
-use super::copies::{CopyKind, RawCopy};
+use super::copies::{CopyKind, Extent, RawCopy};
 use super::functions::{DevicePtr, SUCCESS};
 use super::lanes::Lanes;
 use super::revocation::Revocation;
@@ -104,7 +104,7 @@ impl DeviceMemory {
     }
 
     /// Returns whether the memory was revoked, which is to be asked under the lock of the lane.
-    pub(super) fn revocation(&self) -> &Revocation {
+    pub(crate) fn revocation(&self) -> &Revocation {
         &self.revocation
     }
 
@@ -190,8 +190,7 @@ impl DeviceMemory {
         let (len, to) = (out.len(), out.as_mut_ptr().expose_provenance() as u64);
         let from = self.at(from, len).ok_or_else(out_of_range)?;
         // `out` is borrowed until the copy is done.
-        self.lanes
-            .copy_and_wait(&self.copy(CopyKind::Out, from, to, len))
+        self.copy_and_wait(CopyKind::Out, &RawCopy::new(from, to, len))
     }
 
     /// Copies `bytes` to device memory, and waits.
@@ -199,56 +198,30 @@ impl DeviceMemory {
         let (len, from) = (bytes.len(), bytes.as_ptr().expose_provenance() as u64);
         let to = self.at(to, len).ok_or_else(out_of_range)?;
         // `bytes` is borrowed until the copy is done.
-        self.lanes
-            .copy_and_wait(&self.copy(CopyKind::In, from, to, len))
+        self.copy_and_wait(CopyKind::In, &RawCopy::new(from, to, len))
     }
 
-    /// Returns the copy of `len` bytes at `from_at` to `to_at` of another memory of the device, or of the same; `None`: they are not inside.
-    pub(crate) fn copy_within<'a>(
-        &'a self,
-        from_at: usize,
-        (to, to_at): (&'a Self, usize),
-        len: usize,
-    ) -> Option<RawCopy<'a>> {
-        let revocations = [&self.revocation, &to.revocation];
-        let (from, to) = (self.at(from_at, len)?, to.at(to_at, len)?);
-        Some(RawCopy::new(CopyKind::Within, from, to, len, revocations))
+    fn copy_and_wait(&self, kind: CopyKind, copy: &RawCopy) -> Result<(), DeviceError> {
+        self.lanes.copy_and_wait(&self.revocation, kind, copy)
     }
 
-    /// Returns a copy between the host and checked bytes of this memory.
-    fn copy(&self, kind: CopyKind, from: u64, to: u64, len: usize) -> RawCopy<'_> {
-        let revocations = [&self.revocation, &self.revocation];
-        RawCopy::new(kind, from, to, len, revocations)
+    /// Returns the memory as a side of copies.
+    pub(crate) fn extent(&self) -> Extent {
+        let (address, len) = (self.address, self.len);
+        Extent { address, len }
     }
 
     /// Returns the address of `len` bytes at `offset`, if they are inside.
     pub(crate) fn at(&self, offset: usize, len: usize) -> Option<u64> {
-        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        is_inside.then(|| self.address + offset as u64)
+        self.extent().at(offset, len)
     }
 }
 
 impl Registration {
-    /// Returns a copy between `len` bytes at `at` and as many of device memory; `None`: they are not inside.
-    pub(crate) fn copy<'a>(
-        &self,
-        kind: CopyKind,
-        at: usize,
-        (memory, device_at): (&'a DeviceMemory, usize),
-        len: usize,
-    ) -> Option<RawCopy<'a>> {
-        let (host, device) = (self.at(at, len)?, memory.at(device_at, len)?);
-        Some(match kind {
-            CopyKind::Out => memory.copy(kind, device, host, len),
-            CopyKind::In | CopyKind::Within => memory.copy(kind, host, device, len),
-        })
-    }
-
-    fn at(&self, offset: usize, len: usize) -> Option<u64> {
-        let is_inside = offset
-            .checked_add(len)
-            .is_some_and(|end| end <= self.window.len());
-        is_inside.then(|| (self.window.address() + offset) as u64)
+    /// Returns the memory as a side of copies.
+    pub(crate) fn extent(&self) -> Extent {
+        let (address, len) = (self.window.address() as u64, self.window.len());
+        Extent { address, len }
     }
 }
 

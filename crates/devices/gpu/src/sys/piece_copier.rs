@@ -4,12 +4,14 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeInclusive;
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use netmem::{DeviceError, Fence, Lane};
+use netmem::{CopyPiece, DeviceError, Fence, Lane};
 
 use super::context::Current;
-use super::copies::RawCopy;
+use super::copies::{Copies, RawCopy};
 use super::functions::RawStream;
 use super::lanes::{Lanes, Left};
 use super::module::Module;
@@ -63,56 +65,55 @@ impl PieceCopier {
         Ok(Some([of_lane()?, of_lane()?, of_lane()?]))
     }
 
-    /// Returns whether so many copies are faster by this than each by its own.
-    pub(crate) fn suits(copies: usize, bytes: usize) -> bool {
-        copies > 1 && bytes / copies < LONG_BYTES
+    /// Returns whether the copies are faster by this than each by its own.
+    pub(crate) fn suits(copies: &Copies<'_>) -> bool {
+        let count = copies.pieces.len();
+        count > 1 && copies.bytes() / count < LONG_BYTES
     }
 
-    /// Starts copies of `bytes` together, in a lane, which no other copier uses.
+    /// Starts copies together, in a lane, which no other copier uses.
     ///
     /// # Errors
     ///
-    /// [`DeviceError`] of the driver; an error among the copies; their memory has been revoked.
-    pub(crate) fn submit<'a>(
-        &self,
-        lane: Lane,
-        bytes: usize,
-        copies: impl Iterator<Item = Result<RawCopy<'a>, DeviceError>>,
-    ) -> Result<Fence, DeviceError> {
-        let piece_bytes = (bytes / LIST_PIECES).next_power_of_two();
-        let piece_bytes = piece_bytes.clamp(*PIECE_BYTES.start(), *PIECE_BYTES.end());
+    /// [`DeviceError`] of the driver; a piece is not inside of its memories; one of these has been revoked.
+    pub(crate) fn submit(&self, lane: Lane, copies: &Copies<'_>) -> Result<Fence, DeviceError> {
+        let piece_bytes = (copies.bytes() / LIST_PIECES).next_power_of_two();
         let mut pieces = Pieces {
+            left: copies.pieces.iter(),
             copies,
-            piece_bytes,
+            piece_bytes: piece_bytes.clamp(*PIECE_BYTES.start(), *PIECE_BYTES.end()),
             rest: None,
         };
         let lanes = &self.module.lanes;
         lanes.submit_parts(lane, Self::LISTS, |state, current, number| {
+            if copies.is_revoked() {
+                return Err(revoked());
+            }
             self.start(current, (state.stream(), number), &mut pieces)
         })
     }
 
     /// Starts as many of the pieces as a list has room for, as submission `number`. No submission that is [`LISTS`](Self::LISTS) or more older is running,
     /// and the lock of the lane is held.
-    fn start<'a>(
+    fn start(
         &self,
         current: &Current<'_>,
         (stream, number): (RawStream, u64),
-        pieces: &mut Pieces<'a, impl Iterator<Item = Result<RawCopy<'a>, DeviceError>>>,
+        pieces: &mut Pieces<'_>,
     ) -> Result<Left, DeviceError> {
         // Below the number of lists.
         let list = (number % Self::LISTS) as usize * LIST_PIECES * PIECE_WORDS;
+        let words = self.lists.words(list..list + LIST_PIECES * PIECE_WORDS);
+        let (entries, _) = words.as_chunks::<PIECE_WORDS>();
         let mut count = 0;
-        let left = loop {
-            if count == LIST_PIECES {
-                break Left::Something;
+        for entry in entries {
+            let Some(piece) = pieces.next()? else { break };
+            let words = [piece.destination(), piece.source(), piece.bytes() as u64];
+            for (place, word) in entry.iter().zip(words) {
+                place.store(word, Ordering::Relaxed);
             }
-            let Some(piece) = pieces.next()? else {
-                break Left::Nothing;
-            };
-            self.lists.write(list + count * PIECE_WORDS, &piece);
             count += 1;
-        };
+        }
         if count == 0 {
             return Ok(Left::Nothing);
         }
@@ -120,13 +121,13 @@ impl PieceCopier {
         let address = self.lists.device_ptr() + (list * size_of::<u64>()) as u64;
         let arguments = [address, count as u64];
         // SAFETY: (1) the function of the module (invariant) takes two arguments, reads `count` pieces of the list, copies them, and accesses nothing
-        // else (contract of `Driver`); the pieces are parts of copies whose sides were checked, and stay until the stream is done (`RawCopy`, `Pieces`). (2) The list
+        // else (contract of `Driver`); the pieces are parts of copies whose sides were checked, and stay until the stream is done (`Copies`). (2) The list
         // is written again after this submission only, and freed by `drop`, after it. (3) The stream is that of the lane.
         unsafe {
             self.module
                 .start(current, stream, count * THREADS, arguments)
         }?;
-        Ok(left)
+        Ok(pieces.left())
     }
 }
 
@@ -139,30 +140,38 @@ impl Drop for PieceCopier {
 }
 
 /// Copies, cut into pieces for lists.
-struct Pieces<'a, C> {
-    copies: C,
+struct Pieces<'a> {
+    copies: &'a Copies<'a>,
+    left: slice::Iter<'a, CopyPiece>,
     piece_bytes: usize,
-    /// The copy that was begun, and the bytes of it that are done.
-    rest: Option<(RawCopy<'a>, usize)>,
+    /// What is left of the copy that was begun.
+    rest: Option<RawCopy>,
 }
 
-impl<'a, C: Iterator<Item = Result<RawCopy<'a>, DeviceError>>> Pieces<'a, C> {
-    /// Returns the words of the next piece in a list. To be asked under the lock of the lane.
-    fn next(&mut self) -> Result<Option<[u64; PIECE_WORDS]>, DeviceError> {
-        let (copy, done) = match self.rest.take() {
+impl Pieces<'_> {
+    /// Returns the next piece.
+    ///
+    /// # Errors
+    ///
+    /// The copy is not inside of its memories.
+    #[inline]
+    fn next(&mut self) -> Result<Option<RawCopy>, DeviceError> {
+        let copy = match self.rest {
             Some(rest) => rest,
-            None => match self.copies.next().transpose()? {
+            None => match self.left.next() {
+                Some(piece) => self.copies.raw(piece)?,
                 None => return Ok(None),
-                Some(copy) if copy.is_revoked() => return Err(revoked()),
-                Some(copy) => (copy, 0),
             },
         };
-        let len = self.piece_bytes.min(copy.bytes() - done);
-        // Inside of the copy, whose sides end below the largest address.
-        let words = [copy.to, copy.from].map(|side| side + done as u64);
-        if done + len < copy.bytes() {
-            self.rest = Some((copy, done + len));
+        let (piece, rest) = copy.split(self.piece_bytes);
+        self.rest = rest;
+        Ok(Some(piece))
+    }
+
+    fn left(&self) -> Left {
+        match self.rest.is_none() && self.left.as_slice().is_empty() {
+            true => Left::Nothing,
+            false => Left::Something,
         }
-        Ok(Some([words[0], words[1], len as u64]))
     }
 }

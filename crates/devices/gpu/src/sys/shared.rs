@@ -5,7 +5,9 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -84,28 +86,26 @@ impl SharedWords {
         self.len
     }
 
-    fn word(&self, at: usize) -> Option<&AtomicU64> {
-        if at >= self.len {
-            return None;
-        }
-        // SAFETY: inside of the memory (invariant).
-        let word = unsafe { self.start.add(at) };
-        // SAFETY: an aligned word, accessed by atomic operations only (invariant).
-        Some(unsafe { word.as_ref() })
+    fn all(&self) -> &[AtomicU64] {
+        // SAFETY: `len` allocated and aligned words, accessed by atomic operations only, while the value exists (invariant).
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// Returns a range of words; none if it is not inside.
+    pub(super) fn words(&self, range: Range<usize>) -> &[AtomicU64] {
+        self.all().get(range).unwrap_or_default()
     }
 
     /// Writes words from `at` on. Those behind the end are left out.
     pub fn write(&self, at: usize, words: &[u64]) {
-        for (offset, word) in words.iter().enumerate() {
-            if let Some(place) = self.word(at.saturating_add(offset)) {
-                place.store(*word, Ordering::Relaxed);
-            }
+        for (place, word) in self.words(at..self.len).iter().zip(words) {
+            place.store(*word, Ordering::Relaxed);
         }
     }
 
     /// Writes a word so that whoever sees it sees all that was written before it, and puts it in front of what this thread does next.
     pub fn publish(&self, at: usize, word: u64) {
-        if let Some(place) = self.word(at) {
+        if let Some(place) = self.all().get(at) {
             place.store(word, Ordering::Release);
         }
         fence(Ordering::SeqCst);

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use ash::vk;
 use netmem::{DeviceError, DeviceState, Fence, Lane, Process};
 
-use super::copy::RawCopy;
+use super::copies::RawCopies;
 use super::instance::{Physical, check};
 use super::queue::Queue;
 use crate::error::{VulkanError, refusal};
@@ -123,11 +123,7 @@ impl Gpu {
     }
 
     /// Starts copies. All lanes are one queue.
-    pub(crate) fn submit(
-        &self,
-        lane: Lane,
-        copies: Vec<RawCopy<'_>>,
-    ) -> Result<Fence, DeviceError> {
+    pub(crate) fn submit(&self, lane: Lane, copies: &RawCopies<'_>) -> Result<Fence, DeviceError> {
         self.check_usable()?;
         let number = self.note(self.queue().submit(&self.raw, copies))?;
         Ok(Fence { lane, number })

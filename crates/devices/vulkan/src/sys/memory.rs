@@ -242,10 +242,13 @@ impl BufferMemory {
         }
     }
 
-    /// Returns the buffer, if it has `len` bytes at `offset`.
-    pub(crate) fn buffer_with(&self, offset: usize, len: usize) -> Option<vk::Buffer> {
-        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        is_inside.then_some(self.buffer)
+    pub(super) fn buffer(&self) -> vk::Buffer {
+        self.buffer
+    }
+
+    /// Returns whether the buffer has `len` bytes at `offset`.
+    pub(super) fn has(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 }
 

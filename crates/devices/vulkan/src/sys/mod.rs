@@ -2,7 +2,7 @@
 //!
 // UNSAFETY: none in this file; each of the others says why it has some.
 
-pub(crate) mod copy;
+pub(crate) mod copies;
 pub(crate) mod gpu;
 pub(crate) mod instance;
 pub(crate) mod library;

@@ -7,7 +7,7 @@
 use ash::vk;
 use netmem::DeviceError;
 
-use super::copy::RawCopy;
+use super::copies::RawCopies;
 use super::instance::check;
 
 /// Number of submissions that can be in flight; one more waits for the oldest.
@@ -86,7 +86,7 @@ impl Queue {
     pub(crate) fn submit(
         &mut self,
         device: &ash::Device,
-        copies: Vec<RawCopy<'_>>,
+        copies: &RawCopies<'_>,
     ) -> Result<u64, DeviceError> {
         let number = self.submitted + 1;
         if let Some(oldest) = number.checked_sub(u64::from(SLOTS)) {
@@ -153,11 +153,11 @@ impl Queue {
     }
 }
 
-/// Records copies: one command with many regions for all copies between the same two buffers.
+/// Records copies: one command with a region for each.
 fn record(
     device: &ash::Device,
     commands: vk::CommandBuffer,
-    mut copies: Vec<RawCopy<'_>>,
+    copies: &RawCopies<'_>,
 ) -> Result<(), DeviceError> {
     let once =
         vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
@@ -178,14 +178,9 @@ fn record(
     unsafe {
         device.cmd_pipeline_barrier(commands, copy_stage, copy_stage, none, &[earlier], &[], &[])
     };
-    copies.sort_by_key(RawCopy::buffers);
-    for same in copies.chunk_by(|one, other| one.buffers() == other.buffers()) {
-        let regions: Vec<_> = same.iter().map(RawCopy::region).collect();
-        let (from, to) = same[0].buffers();
-        // SAFETY: (1) recording has begun; (2) the regions are inside both buffers, at least a byte long, and do not overlap
-        // (`RawCopy`); (3) both buffers have memory until the queue is done with them.
-        unsafe { device.cmd_copy_buffer(commands, from, to, &regions) };
-    }
+    // SAFETY: (1) recording has begun; (2) there are regions, inside both buffers and at least a byte long, which do not overlap
+    // (`RawCopies`); (3) both buffers have memory until the queue is done with them.
+    unsafe { device.cmd_copy_buffer(commands, copies.from, copies.to, copies.regions()) };
     // The CPU, and the kernel for it, read and write the bytes when the fence is done.
     let host = vk::MemoryBarrier::default()
         .src_access_mask(copying)

@@ -65,43 +65,78 @@ impl Dmabuf {
         let Some((engine, way)) = way(source, self).filter(|_| !self.is_same(source)) else {
             return Ok(None);
         };
-        let pieces = pieces.into_iter();
-        for (range, offset) in pieces.clone() {
-            source.memory().check(range.start, range.len())?;
-            self.memory().check(offset, range.len())?;
-        }
-        let mut gather = DeviceGather {
-            _source: source.clone(),
-            _target: self.clone(),
-            engine,
-            fence: None,
-        };
+        let mut pieces = pieces.into_iter();
+        let (from, to) = (source.memory(), self.memory());
+        pieces.clone().try_for_each(|(range, offset)| {
+            from.check(range.start, range.len())?;
+            to.check(offset, range.len())
+        })?;
+        // Both ends are inside of their memory from here on.
         let most = pieces.size_hint().1.unwrap_or(GROUP_PIECES);
-        let mut group: Vec<CopyPiece> = Vec::with_capacity(most.min(GROUP_PIECES));
-        // Both ends are inside of their memory from here on. An error drops the gather, which waits for what was started.
-        for (range, to) in pieces.filter(|(range, _)| !range.is_empty()) {
-            let (from, len) = (range.start, range.len());
-            if let Some(last) = group.last_mut()
-                && (last.from + last.len, last.to + last.len) == (from, to)
-            {
-                last.len += len;
-                continue;
-            }
-            if group.len() == GROUP_PIECES {
-                gather.submit(way, &group)?;
-                group.clear();
-            }
-            group.push(CopyPiece { from, to, len });
-        }
-        if !group.is_empty() {
-            gather.submit(way, &group)?;
-        }
-        Ok(Some(gather))
+        let mut group = Group {
+            gather: DeviceGather {
+                _source: source.clone(),
+                _target: self.clone(),
+                engine,
+                fence: None,
+            },
+            way,
+            pieces: Vec::with_capacity(most.min(GROUP_PIECES)),
+        };
+        pieces.try_for_each(|(range, offset)| group.add(&range, offset))?;
+        Ok(Some(group.end()?))
     }
 }
 
 /// Pieces that are submitted together: the device copies them while the next ones are prepared.
 const GROUP_PIECES: usize = 4096;
+
+/// Pieces of a gather that are not submitted yet. An error drops the gather, which waits for those that were.
+struct Group<'a> {
+    gather: DeviceGather,
+    way: CopyWay<'a>,
+    pieces: Vec<CopyPiece>,
+}
+
+impl Group<'_> {
+    /// Adds a piece, unless it is empty. It becomes part of the one before, if it is adjacent to it on both sides.
+    #[inline]
+    fn add(&mut self, range: &Range<usize>, to: usize) -> Result<(), DeviceError> {
+        let (from, len) = (range.start, range.len());
+        if let Some(last) = self.pieces.last_mut()
+            && (last.from + last.len, last.to + last.len) == (from, to)
+        {
+            last.len += len;
+            return Ok(());
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        if self.pieces.len() == GROUP_PIECES {
+            self.submit()?;
+        }
+        self.pieces.push(CopyPiece { from, to, len });
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<(), DeviceError> {
+        let lane = match self.way {
+            CopyWay::In { .. } => Lane::In,
+            CopyWay::Out { .. } | CopyWay::Within { .. } => Lane::Gather,
+        };
+        let fence = self.gather.engine.submit(lane, self.way, &self.pieces)?;
+        self.gather.fence = Some(fence);
+        self.pieces.clear();
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<DeviceGather, DeviceError> {
+        if !self.pieces.is_empty() {
+            self.submit()?;
+        }
+        Ok(self.gather)
+    }
+}
 
 /// Returns the engine that copies from one memory to another: two of a device, or one of it and one that is pinned for it.
 fn way<'a>(source: &'a Dmabuf, target: &'a Dmabuf) -> Option<(Arc<dyn CopyEngine>, CopyWay<'a>)> {
@@ -128,15 +163,6 @@ fn way<'a>(source: &'a Dmabuf, target: &'a Dmabuf) -> Option<(Arc<dyn CopyEngine
 }
 
 impl DeviceGather {
-    fn submit(&mut self, way: CopyWay<'_>, pieces: &[CopyPiece]) -> Result<(), DeviceError> {
-        let lane = match way {
-            CopyWay::In { .. } => Lane::In,
-            CopyWay::Out { .. } | CopyWay::Within { .. } => Lane::Gather,
-        };
-        self.fence = Some(self.engine.submit(lane, way, pieces)?);
-        Ok(())
-    }
-
     /// Returns whether the copies are done. Does not wait.
     ///
     /// # Errors

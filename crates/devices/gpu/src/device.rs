@@ -262,12 +262,14 @@ impl Engine {
                 (CopyKind::Within, from.extent(), to.extent(), revocations)
             }
         };
+        let lens = pieces.iter().map(|piece| piece.len);
         Some(Copies {
             kind,
             from,
             to,
             revocations,
             pieces,
+            bytes: lens.fold(0, usize::wrapping_add),
         })
     }
 

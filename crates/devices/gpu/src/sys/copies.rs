@@ -18,6 +18,8 @@ pub(crate) struct Copies<'a> {
     /// Those of the device's memories; of copies from or to the host, twice the same.
     pub(crate) revocations: [&'a Revocation; 2],
     pub(crate) pieces: &'a [CopyPiece],
+    /// Their bytes together, if they are inside of the memories.
+    pub(crate) bytes: usize,
 }
 
 /// Memory that a copy may access: of a device, or of the host and registered.
@@ -78,12 +80,6 @@ impl Extent {
 }
 
 impl Copies<'_> {
-    /// Returns the number of bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        let lens = self.pieces.iter().map(|piece| piece.len);
-        lens.fold(0, usize::saturating_add)
-    }
-
     /// Returns whether no copy of one of the memories may begin. To be asked under the lock of the lane.
     pub(super) fn is_revoked(&self) -> bool {
         self.revocations.iter().any(|of| of.is_revoked())

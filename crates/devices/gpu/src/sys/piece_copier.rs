@@ -68,7 +68,7 @@ impl PieceCopier {
     /// Returns whether the copies are faster by this than each by its own.
     pub(crate) fn suits(copies: &Copies<'_>) -> bool {
         let count = copies.pieces.len();
-        count > 1 && copies.bytes() / count < LONG_BYTES
+        count > 1 && copies.bytes / count < LONG_BYTES
     }
 
     /// Starts copies together, in a lane, which no other copier uses.
@@ -77,7 +77,7 @@ impl PieceCopier {
     ///
     /// [`DeviceError`] of the driver; a piece is not inside of its memories; one of these has been revoked.
     pub(crate) fn submit(&self, lane: Lane, copies: &Copies<'_>) -> Result<Fence, DeviceError> {
-        let piece_bytes = (copies.bytes() / LIST_PIECES).next_power_of_two();
+        let piece_bytes = (copies.bytes / LIST_PIECES).next_power_of_two();
         let mut pieces = Pieces {
             left: copies.pieces.iter(),
             copies,

@@ -52,6 +52,8 @@ struct State {
     lanes: [FakeLane; 3],
     /// Number of copies in each submission, of all lanes.
     submissions: Vec<usize>,
+    /// Number of times that it was asked whether copies are done.
+    asked: usize,
 }
 
 #[derive(Default)]
@@ -86,6 +88,7 @@ impl FakeDevice {
             lost: false,
             lanes: Default::default(),
             submissions: Vec::new(),
+            asked: 0,
         };
         FakeDevice {
             engine: Arc::new(FakeEngine {
@@ -122,6 +125,11 @@ impl FakeDevice {
     /// Returns the number of copies in each submission so far.
     pub fn submissions(&self) -> Vec<usize> {
         self.engine.lock().submissions.clone()
+    }
+
+    /// Returns the number of times that it was asked whether copies are done.
+    pub fn asked(&self) -> usize {
+        self.engine.lock().asked
     }
 }
 
@@ -200,6 +208,7 @@ impl CopyEngine for FakeEngine {
 
     fn is_done(&self, fence: Fence) -> Result<bool, DeviceError> {
         let mut state = self.lock();
+        state.asked += 1;
         let (pace, lost) = (state.pace, state.lost);
         let lane = state.lane(fence.lane);
         lane.polls += 1;

@@ -15,6 +15,8 @@ pub(crate) struct Conveyor<T> {
     /// Submitted batches, oldest first.
     submitted: VecDeque<Batch<T>>,
     open: Batch<T>,
+    /// Whether [`pop`](Self::pop) asks the device about the oldest batch, which costs a call of its library.
+    asks: bool,
     /// See [`crate::StagingStats`].
     pub(crate) batches: u64,
     pub(crate) bytes: u64,
@@ -70,6 +72,7 @@ impl<T> Conveyor<T> {
             lane,
             submitted: VecDeque::new(),
             open: Batch::new(),
+            asks: false,
             batches: 0,
             bytes: 0,
         }
@@ -117,8 +120,9 @@ impl<T> Conveyor<T> {
         self.open.packets.push_back((packet, Payload::Elsewhere));
     }
 
-    /// Submits the copies that were added.
+    /// Submits the copies that were added. The next [`pop`](Self::pop) asks the device.
     pub(crate) fn submit(&mut self) {
+        self.asks = true;
         if self.open.packets.is_empty() {
             return;
         }
@@ -134,11 +138,15 @@ impl<T> Conveyor<T> {
         self.submitted.push_back(batch);
     }
 
-    /// Removes the oldest packet if its copies are done, or have failed.
+    /// Removes the oldest packet if its copies are done, or have failed. The device is asked once after each [`submit`](Self::submit): it is
+    /// not done sooner by being asked before each frame.
     pub(crate) fn pop(&mut self) -> Option<Conveyed<T>> {
         // A batch is submitted with at least one packet, and removed with its last one.
         let batch = self.submitted.front_mut()?;
         if let Copies::InFlight(flight) = &mut batch.copies {
+            if !std::mem::take(&mut self.asks) {
+                return None;
+            }
             match flight.is_done() {
                 Ok(false) => return None,
                 Ok(true) => batch.copies = Copies::Done,

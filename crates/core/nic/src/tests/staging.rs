@@ -165,6 +165,24 @@ fn the_packets_of_a_poll_are_one_batch_and_neighbours_one_copy() {
 }
 
 #[test]
+fn a_device_that_copies_is_asked_once_for_each_batch_that_arrives() {
+    let mut staged = Staged::new(FakePace::OnDemand, 65_536);
+    let sent: Vec<_> = (0..24).map(|seed| pattern(seed, 60_000)).collect();
+    for payload in &sent {
+        staged.scatter(&tcp(payload));
+    }
+    assert!(staged.bench.receive().is_none());
+    let batches = staged.bench.nic.staging_stats().rx_batches as usize;
+    assert_eq!((batches, staged.device.asked()), (5, 5));
+    staged.device.run();
+    for payload in sent {
+        let packet = staged.receive().unwrap();
+        assert_eq!(staged.read(packet.payload.frags().unwrap()), payload);
+    }
+    staged.finish();
+}
+
+#[test]
 fn packets_without_staged_payload_stay_behind_those_with_it() {
     let mut staged = Staged::new(FakePace::OnDemand, 65_536);
     staged.scatter(&tcp(b"first"));

@@ -57,7 +57,7 @@ fn gathers(device: &Device) {
         let ranges = scattered(size, piece);
         let kib = piece >> 10;
         let gathered = rate(&format!("gather_{kib}k"), size, || {
-            let gather = target.gather_from(&source, ranges.clone(), 0);
+            let gather = target.gather_from(&source, ranges.iter().cloned(), 0);
             let fence = gather.expect("inside").expect("one device");
             fence.wait().expect("copied");
         });

@@ -279,13 +279,7 @@ pub fn tell(text: impl fmt::Display) {
 
 /// As [`tell`], for text of this program alone: it may have control sequences.
 pub(crate) fn draw(text: impl fmt::Display) {
-    let text = text.to_string();
-    match &mut *held() {
-        Some(lines) => lines.push(&text),
-        None => {
-            let _unheard = io::stderr().lock().write_all(text.as_bytes());
-        }
-    }
+    STDERR.write(&text.to_string(), &mut io::stderr());
 }
 
 /// Lines that are kept while output is held. More lines replace the oldest.
@@ -306,26 +300,56 @@ impl HeldLines {
     }
 }
 
-/// The held text of this process; `None` while nothing is held.
-fn held() -> MutexGuard<'static, Option<HeldLines>> {
-    static HELD: Mutex<Option<HeldLines>> = Mutex::new(None);
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+/// Text on its way to stderr.
+#[derive(Debug)]
+struct Stderr {
+    /// `None` while nothing is held back.
+    held: Mutex<Option<HeldLines>>,
+}
+
+/// That of this process.
+static STDERR: Stderr = Stderr::new();
+
+impl Stderr {
+    const fn new() -> Self {
+        Self {
+            held: Mutex::new(None),
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<HeldLines>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes text to `out`, or keeps it while text is held back.
+    fn write(&self, text: &str, out: &mut impl Write) {
+        match &mut *self.held() {
+            Some(lines) => lines.push(text),
+            None => {
+                let _unheard = out.write_all(text.as_bytes());
+            }
+        }
+    }
+
+    fn hold(&'static self) -> HeldOutput {
+        self.held().get_or_insert_default();
+        HeldOutput(self)
+    }
 }
 
 /// Holds back the text of [`tell`] while a full-screen view is on the terminal. Dropping it writes the text.
 #[derive(Debug)]
-pub struct HeldOutput(());
+pub struct HeldOutput(&'static Stderr);
 
 /// Begins to hold back the text of [`tell`].
 pub fn hold() -> HeldOutput {
-    held().get_or_insert_default();
-    HeldOutput(())
+    STDERR.hold()
 }
 
 impl HeldOutput {
     /// Returns the last lines, at most `most` of them.
     pub fn last(&self, most: usize) -> Vec<String> {
-        let held = held();
+        let held = self.0.held();
         let lines = held.as_ref().map(|lines| &lines.0);
         let lines = lines.into_iter().flatten();
         let surplus = lines.clone().count().saturating_sub(most);
@@ -335,9 +359,9 @@ impl HeldOutput {
 
 impl Drop for HeldOutput {
     fn drop(&mut self) {
-        let lines = held().take().unwrap_or_default();
+        let lines = self.0.held().take().unwrap_or_default();
         for line in lines.0 {
-            say!("{line}");
+            self.0.write(&format!("{line}\n"), &mut io::stderr());
         }
     }
 }
@@ -412,13 +436,18 @@ mod tests {
 
     #[test]
     fn held_text_is_kept_in_lines() {
-        let held = hold();
-        tell("one\ntwo\n");
-        note("three");
-        assert_eq!(held.last(2), ["two", "devmem-tcp: three"]);
+        // Not that of the process, which other tests write to.
+        let stderr: &'static Stderr = Box::leak(Box::new(Stderr::new()));
+        let mut out = Vec::new();
+        let held = stderr.hold();
+        for text in ["one\ntwo\n", "three\n"] {
+            stderr.write(text, &mut out);
+        }
+        assert_eq!(held.last(2), ["two", "three"]);
         assert_eq!(held.last(9).len(), 3);
         drop(held);
-        assert!(super::held().is_none());
+        stderr.write("four\n", &mut out);
+        assert_eq!(out, b"four\n");
     }
 
     #[test]
@@ -427,10 +456,7 @@ mod tests {
         let shown = Failure::failed(hostile).with_remedy(hostile).to_string();
         let escaped = "a\\u{1b}]0;x\\u{7}\\u{9b}31m\\u{202e}b";
         assert_eq!(shown, format!("{escaped}; {escaped}"));
-        let held = hold();
-        note(hostile);
-        assert_eq!(held.last(1), [format!("devmem-tcp: {escaped}")]);
-        drop(held);
+        assert_eq!(PrintableLines(hostile).to_string(), escaped);
         let json = printable_json(&serde_json::to_string(hostile).unwrap());
         assert!(!json.contains(is_unprintable), "{json}");
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), hostile);

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -128,6 +129,13 @@ impl Machine {
         let mut word = [0; 4];
         self.pci.read_region(CONFIG_REGION, offset, &mut word);
         u32::from_le_bytes(word)
+    }
+}
+
+impl Drop for Pci {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that another test starts has a copy of this descriptor for a moment.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 

@@ -5,9 +5,10 @@
 
 mod memory;
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use devmem_linux::test_util::built_library;
 use libloading::Library;
@@ -105,8 +106,8 @@ unsafe extern "C" fn notice(to: *mut c_void, from: Text, message: Text) {
 type Put = unsafe extern "C" fn(*mut c_void, Text);
 type Notice = unsafe extern "C" fn(*mut c_void, Text, Text);
 
-/// An agent of this process.
-pub struct Agent(*mut c_void);
+/// An agent of this process, and the memory that is registered with it, by number. It is closed before that is freed.
+pub struct Agent(*mut c_void, Mutex<HashMap<u64, Memory>>);
 
 // SAFETY: the library's functions may be called by any thread.
 unsafe impl Send for Agent {}
@@ -139,7 +140,7 @@ impl Agent {
             b"devmem_nixl_open", (Text, *const Pair, usize, c_int, *mut *mut c_void) -> c_int,
             (Text::of(name.as_bytes()), pairs.as_ptr(), pairs.len(), c_int::from(has_thread), &raw mut engine)
         );
-        judged(status, Self(engine))
+        judged(status, Self(engine, Mutex::default()))
     }
 
     pub fn register(&self, memory: &Memory) -> u64 {
@@ -152,7 +153,13 @@ impl Agent {
             b"devmem_nixl_register", (*mut c_void, u64, u64, *mut u64) -> c_int,
             (self.0, memory.address(), memory.len() as u64, &raw mut number)
         );
-        judged(status, number)
+        let number = judged(status, number)?;
+        self.registered().insert(number, memory.clone());
+        Ok(number)
+    }
+
+    fn registered(&self) -> MutexGuard<'_, HashMap<u64, Memory>> {
+        self.1.lock().expect("no panic")
     }
 
     /// Registers memory of the first GPU.
@@ -166,7 +173,10 @@ impl Agent {
     }
 
     pub fn deregister(&self, region: u64) -> i32 {
-        call!(b"devmem_nixl_deregister", (*mut c_void, u64) -> c_int, (self.0, region))
+        let status =
+            call!(b"devmem_nixl_deregister", (*mut c_void, u64) -> c_int, (self.0, region));
+        self.registered().remove(&region);
+        status
     }
 
     pub fn describe(&self, region: u64) -> Vec<u8> {

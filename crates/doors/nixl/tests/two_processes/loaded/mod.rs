@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod memory;
+mod texts;
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -15,6 +16,7 @@ use libloading::Library;
 
 use crate::setup::setup;
 pub use memory::Memory;
+use texts::{Notice, Pair, Put, Text, notice, put};
 
 /// Numbers of NIXL.
 pub const IN_PROGRESS: i32 = 1;
@@ -37,36 +39,6 @@ fn library() -> &'static Library {
     })
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Text {
-    bytes: *const u8,
-    len: usize,
-}
-
-impl Text {
-    fn of(bytes: &[u8]) -> Self {
-        Self {
-            bytes: bytes.as_ptr(),
-            len: bytes.len(),
-        }
-    }
-
-    /// # Safety
-    /// A text of the library, during the call that gives it.
-    unsafe fn copy(self) -> Vec<u8> {
-        // SAFETY: as this function's.
-        unsafe { std::slice::from_raw_parts(self.bytes, self.len) }.to_vec()
-    }
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Pair {
-    key: Text,
-    value: Text,
-}
-
 /// A range of memory, as the library wants it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -86,25 +58,6 @@ macro_rules! call {
         unsafe { function($($arg),*) }
     }};
 }
-
-unsafe extern "C" fn put(to: *mut c_void, text: Text) {
-    // SAFETY: a text of the library.
-    let bytes = unsafe { text.copy() };
-    // SAFETY: `to` is the vector of the call below.
-    unsafe { *to.cast::<Vec<u8>>() = bytes };
-}
-
-unsafe extern "C" fn notice(to: *mut c_void, from: Text, message: Text) {
-    // SAFETY: a text of the library.
-    let from = String::from_utf8(unsafe { from.copy() }).expect("names are UTF-8");
-    // SAFETY: as above.
-    let message = unsafe { message.copy() };
-    // SAFETY: `to` is the vector of the call below.
-    unsafe { (*to.cast::<Vec<(String, Vec<u8>)>>()).push((from, message)) };
-}
-
-type Put = unsafe extern "C" fn(*mut c_void, Text);
-type Notice = unsafe extern "C" fn(*mut c_void, Text, Text);
 
 /// An agent of this process, and the memory that is registered with it, by number. It is closed before that is freed.
 pub struct Agent(*mut c_void, Mutex<HashMap<u64, Memory>>);

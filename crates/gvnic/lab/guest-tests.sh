@@ -13,8 +13,10 @@ cd "$(dirname "$0")/../../.."
 tool=${DEVMEM_TCP:-${CARGO_TARGET_DIR:-target}/release/devmem-tcp} only_list=
 if [ "${1:-}" = --list ]; then only_list=1 && shift; fi
 [ $# -gt 0 ] || set -- --workspace
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+mkdir -p "$target"
+folder=$(mktemp -d) kept=$(mktemp -d "$target/guest-XXXXXX")
+trap 'rm -rf "$folder" "$kept"' EXIT
 
 # Each line: PACKAGE/PROGRAM or PACKAGE/example/PROGRAM, its path, and the names of its tests for the guest; those for two guests are in the
 # file "pairs".
@@ -71,6 +73,21 @@ if [ -n "$only_list" ]; then
     cat "$folder/list"
     exit
 fi
+
+# Keeps the programs of a list, with the libraries that some of them load: beside this script, another step of CI may link the same files anew.
+keep() {
+    local path library
+    while read -r path; do
+        cp -lf "$path" "$kept/"
+        for library in libnccl_net_devmem libplugin_DEVMEM libdevmem_gpu_stub; do
+            [ ! -e "${path%/*}/$library.so" ] || cp -lf "${path%/*}/$library.so" "$kept/"
+        done
+    done < <(cut -d' ' -f2 "$1" | sort -u)
+    sed -i "s| /[^ ]*/| $kept/|" "$1"
+}
+
+keep "$folder/list"
+keep "$folder/pairs"
 
 # Runs programs of the list with options of `lab run`; each must have run a test, and none may be skipped or fail.
 in_guest() {

@@ -15,9 +15,9 @@ use crate::driver::{Driver, Platform, Version};
 use crate::error::GpuError;
 use crate::sys::chunk_sums::ChunkSums;
 use crate::sys::context::{Context, initialise};
-use crate::sys::copies::{Copies, CopyKind};
+use crate::sys::copies::{Copies, CopyKind, out_of_range};
 use crate::sys::lanes::Lanes;
-use crate::sys::memory::{DeviceMemory, Registration, out_of_range};
+use crate::sys::memory::{DeviceMemory, Registration};
 use crate::sys::piece_copier::PieceCopier;
 use crate::sys::shared::SharedWords;
 

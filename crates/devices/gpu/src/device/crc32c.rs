@@ -7,7 +7,8 @@ use netmem::{DeviceError, DeviceState};
 
 use super::Engine;
 use crate::sys::chunk_sums::{CHUNK_ALIGN, CHUNK_BYTES, CHUNKS_MAX, ChunkSums};
-use crate::sys::memory::{DeviceMemory, out_of_range};
+use crate::sys::copies::out_of_range;
+use crate::sys::memory::DeviceMemory;
 
 /// The effect of [`CHUNK_BYTES`] zero bytes on a CRC-32C. It is linear, so the effect on a sum is the exclusive or of those on its four bytes, for
 /// each of which there is a table.

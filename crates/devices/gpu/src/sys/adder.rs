@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use netmem::{DeviceError, DeviceState, Exporter};
 
-use super::memory::out_of_range;
+use super::copies::out_of_range;
 use super::module::Module;
 use crate::allocation::Allocation;
 use crate::device::Device;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use netmem::DeviceError;
 
+use super::copies::out_of_range;
 use super::lanes::Lanes;
-use super::memory::{DeviceMemory, out_of_range};
+use super::memory::DeviceMemory;
 use super::module::Module;
 
 /// Bytes of a chunk, of which one thread computes the sum: a GPU with 132 processors of 2,048 threads is full from 1 GiB on. The sums are 1/1024 of the

@@ -2,10 +2,9 @@
 //!
 // UNSAFETY: none in this file, but its types are part of the proof: only checked ranges become addresses here.
 
-use netmem::{CopyPiece, DeviceError};
+use netmem::{CopyPiece, DeviceError, DeviceState};
 
 use super::functions::{DevicePtr, RawStream};
-use super::memory::out_of_range;
 use super::revocation::Revocation;
 
 /// Copies between two memories of a device, or one of it and registered host memory. Both outlive the copies: owners wait for the
@@ -138,5 +137,16 @@ impl RawCopy {
             len: all - len,
         });
         (first, rest)
+    }
+}
+
+/// Returns the error of a copy whose range is not inside its memory.
+pub(crate) fn out_of_range() -> DeviceError {
+    DeviceError {
+        call: "copy",
+        name: "a range is not inside the memory",
+        code: 1,
+        state: DeviceState::Usable,
+        remedy: "a program error: report it with what the program did",
     }
 }

@@ -7,9 +7,9 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-use netmem::{DeviceError, DeviceState, HostWindow};
+use netmem::{DeviceError, HostWindow};
 
-use super::copies::{CopyKind, Extent, RawCopy};
+use super::copies::{CopyKind, Extent, RawCopy, out_of_range};
 use super::functions::{DevicePtr, SUCCESS};
 use super::lanes::Lanes;
 use super::revocation::Revocation;
@@ -222,16 +222,5 @@ impl Registration {
     pub(crate) fn extent(&self) -> Extent {
         let (address, len) = (self.window.address() as u64, self.window.len());
         Extent { address, len }
-    }
-}
-
-/// Returns the error of a copy whose range is not inside its memory.
-pub(crate) fn out_of_range() -> DeviceError {
-    DeviceError {
-        call: "copy",
-        name: "a range is not inside the memory",
-        code: 1,
-        state: DeviceState::Usable,
-        remedy: "a program error: report it with what the program did",
     }
 }

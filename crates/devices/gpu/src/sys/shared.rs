@@ -11,9 +11,9 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use super::copies::out_of_range;
 use super::functions::DevicePtr;
 use super::lanes::Lanes;
-use super::memory::out_of_range;
 use netmem::DeviceError;
 
 /// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP, hipHostMallocPortable and hipHostMallocMapped.

@@ -269,6 +269,34 @@ fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
 }
 
 #[test]
+fn pieces_outside_of_their_memory_are_refused_alone_and_among_others() {
+    let body = |api: Api| {
+        let [source, target] = [(); 2].map(|()| api.alloc(0, 4096));
+        let way = CopyWay::Within {
+            from: source.exporter().unwrap().as_ref(),
+            to: target.exporter().unwrap().as_ref(),
+        };
+        let engine = source.copy_engine().unwrap();
+        let piece = |from, to, len| CopyPiece { from, to, len };
+        let good = piece(0, 4095, 1);
+        for bad in [
+            piece(4096, 0, 1),
+            piece(0, 4096, 1),
+            piece(1, 0, 4096),
+            piece(usize::MAX, 0, 2),
+        ] {
+            for pieces in [&[bad][..], &[good, bad]] {
+                let refused = engine.submit(Lane::Gather, way, pieces).unwrap_err();
+                assert_eq!((refused.call, refused.state), ("copy", DeviceState::Usable));
+            }
+        }
+        let copied = engine.submit(Lane::Gather, way, &[good, good]).unwrap();
+        engine.wait(copied).unwrap();
+    };
+    on_each("polls=1", body, |_, _| ());
+}
+
+#[test]
 fn a_stream_of_the_program_waits_for_a_gather_and_the_program_does_not() {
     let body = |api: Api| {
         let device = api.open(0).unwrap();

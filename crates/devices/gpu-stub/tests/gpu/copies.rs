@@ -270,19 +270,21 @@ fn two_devices_copy_through_the_host_and_refuse_each_others_memory() {
 
 #[test]
 fn pieces_outside_of_their_memory_are_refused_alone_and_among_others() {
+    // Allocations have whole large pages.
+    const SIZE: usize = 2 << 20;
     let body = |api: Api| {
-        let [source, target] = [(); 2].map(|()| api.alloc(0, 4096));
+        let [source, target] = [(); 2].map(|()| api.alloc(0, SIZE));
         let way = CopyWay::Within {
             from: source.exporter().unwrap().as_ref(),
             to: target.exporter().unwrap().as_ref(),
         };
         let engine = source.copy_engine().unwrap();
         let piece = |from, to, len| CopyPiece { from, to, len };
-        let good = piece(0, 4095, 1);
+        let good = piece(0, SIZE - 1, 1);
         for bad in [
-            piece(4096, 0, 1),
-            piece(0, 4096, 1),
-            piece(1, 0, 4096),
+            piece(SIZE, 0, 1),
+            piece(0, SIZE, 1),
+            piece(1, 0, SIZE),
             piece(usize::MAX, 0, 2),
         ] {
             for pieces in [&[bad][..], &[good, bad]] {

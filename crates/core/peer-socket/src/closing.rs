@@ -3,67 +3,93 @@
 //! close(2) of the last descriptor of a file may wait: for the SO_LINGER time of a TCP socket, or for the server of a FUSE
 //! file system. So may closing a UNIX socket with such descriptors in its queue.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rustix::fs::fcntl_get_seals;
 use rustix::net::sockopt::set_socket_linger;
 
-/// Maximum number of closing threads. Further descriptors are leaked, up to the limit of the process: only a malicious
-/// peer can block so many threads.
+/// Maximum number of closing threads. While all of them wait, further descriptors stay open.
 const MAX_THREADS: usize = 64;
 /// Stack size of a closing thread, which needs very little.
 const STACK_BYTES: usize = 64 << 10;
 
-/// Closes descriptors in a separate thread. If there is no thread for them, they are leaked: to close them here could wait.
+/// Closes descriptors in a separate thread, soon. They stay open while there is no thread for them: to close them here could wait.
 pub fn close_aside(fds: Vec<OwnedFd>) {
-    close_by(fds, |close| {
+    static CLOSERS: Closers = Closers::new();
+    CLOSERS.close(fds, |work| {
         let closer = thread::Builder::new().name("close".to_owned());
-        closer.stack_size(STACK_BYTES).spawn(close).map(drop)
+        closer.stack_size(STACK_BYTES).spawn(work).map(drop)
     });
 }
 
 /// A closing thread's work.
-type Close = Box<dyn FnOnce() + Send>;
+type Work = Box<dyn FnOnce() + Send>;
 
-/// Closes descriptors in a thread that `spawn` starts.
-fn close_by(fds: Vec<OwnedFd>, spawn: impl FnOnce(Close) -> io::Result<()>) {
-    static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-    if fds.is_empty() {
-        return;
+/// Threads that close descriptors, each one at a time, so that a descriptor whose close waits delays no other while there are
+/// threads.
+#[derive(Debug)]
+struct Closers(Mutex<Queue>);
+
+#[derive(Debug)]
+struct Queue {
+    /// Descriptors that no thread has taken.
+    waiting: VecDeque<OwnedFd>,
+    /// Number of threads that have not found the queue empty.
+    threads: usize,
+}
+
+impl Closers {
+    const fn new() -> Self {
+        Self(Mutex::new(Queue {
+            waiting: VecDeque::new(),
+            threads: 0,
+        }))
     }
-    if UNDER_WAY.fetch_add(1, Ordering::Relaxed) >= MAX_THREADS {
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-        leak(fds);
-        return;
+
+    /// Closes descriptors in a thread that `spawn` starts, or in one that runs already. If it starts none, they wait for the
+    /// thread of a later call.
+    fn close(&'static self, fds: Vec<OwnedFd>, spawn: impl FnOnce(Work) -> io::Result<()>) {
+        if fds.is_empty() {
+            return;
+        }
+        let mut queue = self.queue();
+        queue.waiting.extend(fds);
+        if queue.threads == MAX_THREADS {
+            return;
+        }
+        queue.threads += 1;
+        drop(queue);
+        if spawn(Box::new(|| self.work())).is_err() {
+            self.queue().threads -= 1;
+        }
     }
-    // A failed spawn drops its closure. The descriptors are not in the closure, or that drop would close them here.
-    let shared = Arc::new(Mutex::new(fds));
-    let theirs = Arc::clone(&shared);
-    let take = |fds: &Mutex<Vec<OwnedFd>>| {
-        std::mem::take(&mut *fds.lock().unwrap_or_else(PoisonError::into_inner))
-    };
-    let spawned = spawn(Box::new(move || {
-        for fd in take(&theirs) {
+
+    /// Closes descriptors until none is left.
+    fn work(&self) {
+        while let Some(fd) = self.next() {
             // For a TCP socket, so that the thread does not wait for its time; the peer may set it again. Fails on others.
             let _ = set_socket_linger(&fd, None);
             drop(fd);
         }
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
-    }));
-    if spawned.is_err() {
-        leak(take(&shared));
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     }
-}
 
-fn leak(fds: Vec<OwnedFd>) {
-    for fd in fds {
-        let _stays_open = fd.into_raw_fd();
+    /// Takes the next descriptor. The thread that finds none no longer counts, from the same moment on.
+    fn next(&self) -> Option<OwnedFd> {
+        let mut queue = self.queue();
+        let next = queue.waiting.pop_front();
+        if next.is_none() {
+            queue.threads -= 1;
+        }
+        next
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,15 +145,54 @@ mod tests {
         assert_eq!(ours.read(&mut [0]).unwrap(), 0);
     }
 
+    /// Returns whether the other end of a socket has been closed.
+    fn is_closed(mut ours: &UnixStream) -> bool {
+        ours.set_nonblocking(true).unwrap();
+        match ours.read(&mut [0]) {
+            Ok(read) => read == 0,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                false
+            }
+        }
+    }
+
     #[test]
-    fn descriptors_are_not_closed_here_if_no_thread_can_be_made() {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        close_by(vec![theirs.into()], |close| {
-            drop(close);
+    fn descriptors_wait_for_the_next_thread_if_none_can_be_made() {
+        static CLOSERS: Closers = Closers::new();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        CLOSERS.close(vec![theirs.into()], |work| {
+            drop(work);
             Err(io::Error::from(io::ErrorKind::WouldBlock))
         });
-        ours.set_nonblocking(true).unwrap();
-        let read = ours.read(&mut [0]);
-        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!is_closed(&ours));
+        let (later, theirs) = UnixStream::pair().unwrap();
+        CLOSERS.close(vec![theirs.into()], |work| {
+            work();
+            Ok(())
+        });
+        assert!(is_closed(&ours) && is_closed(&later));
+        assert_eq!(CLOSERS.queue().threads, 0);
+    }
+
+    #[test]
+    fn a_burst_while_no_thread_gets_a_processor_is_closed_when_one_does() {
+        static CLOSERS: Closers = Closers::new();
+        let mut threads = Vec::new();
+        let mut ends = Vec::new();
+        for _ in 0..MAX_THREADS + 10 {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ends.push(ours);
+            CLOSERS.close(vec![theirs.into()], |work| {
+                threads.push(work);
+                Ok(())
+            });
+        }
+        assert_eq!(threads.len(), MAX_THREADS);
+        assert!(!ends.iter().any(is_closed));
+        threads.pop().unwrap()();
+        assert!(ends.iter().all(is_closed));
+        threads.into_iter().for_each(|work| work());
+        assert_eq!(CLOSERS.queue().threads, 0);
     }
 }

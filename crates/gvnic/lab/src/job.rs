@@ -31,6 +31,8 @@ pub struct Job {
     pub nics: Vec<GuestNic>,
     /// Folders of the host to mount.
     pub shares: Vec<SharedFolder>,
+    /// The kernel starts with one processor; process 1 starts the others.
+    pub starts_processors: bool,
     /// The host passes its standard input to the command.
     pub stdin: bool,
     /// The command is an interactive shell: it uses the console, not pipes.

@@ -23,7 +23,7 @@ use super::kit::Kit;
 use super::klog;
 use super::machine_plan::MachinePlan;
 use super::pass_on::Output;
-use super::qemu::Running;
+use super::qemu::{self, Running};
 use super::scratch::Scratch;
 use super::servers::Servers;
 use super::vmlinux;
@@ -291,7 +291,11 @@ impl Guest {
         folder: &Scratch,
     ) -> Result<Self, Failure> {
         let start = Instant::now();
-        folder.write("initrd", &guest_files::pack(kit, plan, job)?)?;
+        let job = Job {
+            starts_processors: qemu::boots_on_one_processor(accel),
+            ..job.clone()
+        };
+        folder.write("initrd", &guest_files::pack(kit, plan, &job)?)?;
         let image = image_to_start(kit, accel);
         let packed = start.elapsed();
         let mut servers = Servers::default();
@@ -299,7 +303,7 @@ impl Guest {
         plan.shares.serve(folder.folder(), &mut servers)?;
         let served = start.elapsed();
         let log = folder.path("kernel.log");
-        let qemu = Running::start(kit, &image, plan, job, accel, folder)?;
+        let qemu = Running::start(kit, &image, plan, &job, accel, folder)?;
         Ok(Self {
             qemu,
             servers,

@@ -4,6 +4,7 @@
 pub mod command;
 mod control;
 pub mod network;
+mod processors;
 mod wait;
 
 use std::fs;
@@ -88,6 +89,9 @@ fn mount_file_systems() -> anyhow::Result<()> {
 
 fn work(control: &Control, mut times: BootTimes) -> anyhow::Result<()> {
     let job = Job::read()?;
+    if job.starts_processors {
+        processors::start_all(Path::new(processors::FOLDER))?;
+    }
     fs::create_dir_all("/dev/pts")?;
     // For programs that need a pseudo-terminal, and for perf, bpftrace and the kernel's own files. A kernel without one of
     // them has no folder to mount it on, and such programs say what they miss.

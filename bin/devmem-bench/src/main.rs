@@ -28,6 +28,7 @@ mod row;
 mod runner;
 mod rx;
 mod sample;
+mod send_time;
 mod sender;
 mod shards;
 mod shuffle;

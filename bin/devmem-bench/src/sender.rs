@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{ChildStdin, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::connections::Connections;
+use crate::send_time::SendTime;
 use tool::output::print_line;
 use tool::sender::{Share, pattern_of, send};
 
@@ -153,10 +154,10 @@ fn send_pattern(args: &SenderArgs) -> Result<()> {
 
 /// Sends `source` repeatedly until the time has passed; returns the number of bytes.
 fn send_copied(stream: &mut TcpStream, source: &[u8], args: &SenderArgs) -> Result<u64> {
-    let end = Instant::now() + Duration::from_millis(args.millis);
+    let time = SendTime::of(Duration::from_millis(args.millis));
     let mut bytes = 0;
     for piece in source.chunks_exact(args.write_bytes).cycle() {
-        if Instant::now() >= end {
+        if !time.goes_on(bytes) {
             break;
         }
         stream.write_all(piece).context("send")?;
@@ -170,11 +171,11 @@ fn send_zerocopy(stream: &TcpStream, source: &[u8], args: &SenderArgs) -> Result
     let flags = SendFlags::from_bits_retain(MsgFlags::ZEROCOPY.bits());
     enable_zerocopy(stream.as_fd())
         .map_err(|errno| anyhow!("SO_ZEROCOPY: {}", errno.describe()))?;
-    let end = Instant::now() + Duration::from_millis(args.millis);
+    let time = SendTime::of(Duration::from_millis(args.millis));
     let mut told = ErrorQueue::default();
     let mut bytes = 0;
     for piece in source.chunks_exact(args.write_bytes).cycle() {
-        if Instant::now() >= end {
+        if !time.goes_on(bytes) {
             break;
         }
         let mut rest = piece;

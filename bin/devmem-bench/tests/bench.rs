@@ -25,8 +25,7 @@ fn assert_rows(json: &Value, names: &[&str]) {
     for row in rows {
         assert_eq!(row["errors"], serde_json::json!([]), "{row}");
         let sample = &row["samples"][0];
-        // One write of the sender is 1 MiB.
-        assert!(sample["bytes"].as_u64() >= Some(MIB), "{row}");
+        assert!(sample["bytes"].as_u64() > Some(0), "{row}");
         for cost in ["sender_cpu_s_per_gb", "receiver_cpu_s_per_gb"] {
             assert!(sample[cost].as_f64() > Some(0.0), "{cost}: {row}");
         }

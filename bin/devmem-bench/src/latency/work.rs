@@ -43,7 +43,8 @@ pub fn connect_repeatedly(host: &Host, to: SocketAddr, time: Duration) -> Result
     let mut message = [0; SHORT];
     loop {
         let before = Instant::now();
-        if before.duration_since(start) >= time {
+        // One is measured in any case, on a busy machine, too.
+        if before.duration_since(start) >= time && !times.is_empty() {
             message[0] = LAST;
         }
         let mut line = host.connect(to, Wait::Block)?;

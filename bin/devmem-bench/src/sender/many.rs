@@ -11,6 +11,7 @@ use rustix::net::SendFlags;
 
 use super::{SenderArgs, connect};
 use crate::connections::Connections;
+use crate::send_time::SendTime;
 
 /// Sockets that one epoll_wait(2) returns at most.
 const EVENTS: usize = 256;
@@ -49,12 +50,13 @@ fn send(streams: &[TcpStream], source: &[u8], args: &SenderArgs) -> Result<u64> 
         epoll::add(&ready, stream, data, epoll::EventFlags::OUT)?;
     }
     let start = Instant::now();
-    let end = start + Duration::from_millis(args.millis);
+    let millis = Duration::from_millis(args.millis);
+    let (time, end) = (SendTime::of(millis), start + millis);
     let at_a_time = args.offered.map_or(EVENTS, |_| 1);
     let mut events = Vec::with_capacity(at_a_time);
     let mut pieces = source.chunks_exact(args.write_bytes).cycle();
     let mut bytes = 0_u64;
-    while Instant::now() < end {
+    while time.goes_on(bytes) {
         if let Some(gbits) = args.offered {
             // A sleep is too long: at 20 Gbit/s there are 0.4 ms between two sends of a MiB.
             let due = start + Duration::from_nanos(bytes * 8 / u64::from(gbits.max(1)));

@@ -5,7 +5,6 @@ use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
@@ -21,6 +20,7 @@ use wire::{
 use crate::network::open_tap;
 use crate::row::Packets;
 use crate::runner::Bench;
+use crate::send_time::SendTime;
 use crate::sender::{PORT, RECEIVER, SENDER, SenderReport, wait_for_sender};
 use crate::station::{MAC, emit_segment, send_arp};
 
@@ -50,13 +50,13 @@ pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
     let mut peer = Peer::new(open_tap(bench.mtu, packets)?, bench.mtu, write);
     let before = cpu::process_cpu_time();
     peer.connect()?;
-    let end = Instant::now() + bench.time;
+    let time = SendTime::of(bench.time);
     let mut longest = match packets {
         Packets::Legacy => SHORT,
         Packets::Usual | Packets::Big => BIG_PACKET_LEN - HEADERS,
     };
     let (mut at, mut bytes) = (0, 0);
-    while Instant::now() < end {
+    while time.goes_on(bytes) {
         for _ in 0..PACKETS_PER_READ {
             let len = peer.wait_for_window(longest)?.min(memory.size());
             if at + len > memory.size() {

@@ -1,7 +1,6 @@
 //! Rows "ours/N" of `--connections`: one thread sends on many connections.
 
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use anyhow::{Result, bail};
 use devmem_linux::cpu;
@@ -12,6 +11,7 @@ use super::ours::{next, open_nic};
 use crate::connections::Connections;
 use crate::meter::SILENCE;
 use crate::runner::Bench;
+use crate::send_time::SendTime;
 use crate::sender::{PORT, SENDER, SenderReport};
 
 /// Sends all of the device memory repeatedly, each piece on the next connection that accepts bytes, until the time has passed.
@@ -28,9 +28,9 @@ pub fn send(bench: &Bench, case: &TxCase, connections: Connections) -> Result<Se
     };
     let streams: Result<Vec<_>> = (0..connections.busy as u64).map(connect).collect();
     let mut streams = streams?;
-    let end = Instant::now() + bench.time;
+    let time = SendTime::of(bench.time);
     let (mut bytes, mut range, mut ready) = (0, 0..case.write_bytes, Vec::new());
-    while Instant::now() < end {
+    while time.goes_on(bytes) {
         poller.wait_ready(&mut ready, SILENCE)?;
         if ready.is_empty() {
             bail!("no connection accepts bytes for {} s", SILENCE.as_secs());

@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::time::Instant;
 
 use anyhow::{Result, bail};
 use devmem_linux::cpu;
@@ -13,6 +12,7 @@ use crate::meter::SILENCE;
 use crate::network::TAP;
 use crate::row::Packets;
 use crate::runner::Bench;
+use crate::send_time::SendTime;
 use crate::sender::{PORT, PREFIX, RECEIVER, SENDER, SenderReport};
 
 /// Sends all of the device memory repeatedly until the time has passed. The kernel's end of the TAP has the address that the
@@ -25,10 +25,10 @@ pub fn send(bench: &Bench, case: &TxCase) -> Result<SenderReport> {
     let mut stream = nic.connect(SocketAddr::from((SENDER, PORT)))?;
     stream.set_timeout(Some(SILENCE));
     let completions = stream.completions();
-    let end = Instant::now() + bench.time;
+    let time = SendTime::of(bench.time);
     let mut bytes = 0;
     let mut range = 0..write_bytes;
-    while Instant::now() < end {
+    while time.goes_on(bytes) {
         bytes += stream.send(&tx, std::slice::from_ref(&range))?.bytes() as u64;
         // The memory does not change, so there is no need to wait for completions; a real program would.
         completions.counts()?;

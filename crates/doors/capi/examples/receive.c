@@ -56,6 +56,9 @@ static void *send_all(void *link)
 		fail("connect");
 	if (dmt_write(stack, fd, bytes, TOTAL) != TOTAL)
 		fail("write");
+	/* The peer closes when it has everything: dmt_stack_close does not wait for longer than two seconds. */
+	if (dmt_shutdown(stack, fd, SHUT_WR) || dmt_read(stack, fd, bytes, 1))
+		fail("shutdown");
 	if (dmt_close(stack, fd) || dmt_stack_close(stack))
 		fail("close");
 	return NULL;
@@ -133,7 +136,7 @@ int main(void)
 		fail("accept");
 	while ((n = receive(stack, fd, memory, &position, &in_device)) > 0)
 		total += (size_t)n;
-	/* The sender's dmt_stack_close waits until this end is closed, too. */
+	/* The sender waits until this end is closed. */
 	if (dmt_close(stack, fd))
 		fail("close");
 	pthread_join(sender, NULL);

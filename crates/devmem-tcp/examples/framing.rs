@@ -58,13 +58,14 @@ fn exchange(link: &str, lengths: &[usize]) -> Result<Vec<usize>, Box<dyn Error>>
     let _rx = nic.bind_rx(&memory, setup.queues())?;
     let listener = nic.listen("10.77.0.2:5201")?;
     let lengths = lengths.to_vec();
-    let sending = std::thread::spawn(move || -> std::io::Result<()> {
+    let sending = std::thread::spawn(move || -> std::io::Result<Netdev> {
         let mut stream = sender.connect("10.77.0.2:5201")?;
         for length in lengths {
             stream.write_all(&u32::try_from(length).expect("short").to_be_bytes())?;
             stream.write_all(&vec![7; length])?;
         }
-        Ok(())
+        // Dropping it would wait for the receiver for half a second only.
+        Ok(sender)
     });
     let (mut stream, _) = listener.accept()?;
     let mut batch = RxBatch::with_capacity(64);

@@ -58,7 +58,9 @@ fn in_memory(link: &'static str) -> Result<usize, Box<dyn Error>> {
                 Err(_) => std::thread::yield_now(),
             }
         };
-        stream.write_all(&[1; 1_000_000])
+        stream.write_all(&[1; 1_000_000])?;
+        // Dropping it would wait for the receiver for half a second only.
+        std::io::Result::Ok(sender)
     });
     let bytes = receive(link)?;
     sending.join().expect("the thread ends")?;

@@ -2,7 +2,7 @@
 
 use wire::{Network, RxHeaders, Transport};
 
-use crate::RxQueueId;
+use crate::ids::RxQueueId;
 
 /// Maximum number of entries of an [`IndirectionTable`].
 pub const MAX_INDIRECTION_ENTRIES: usize = 512;

@@ -2,8 +2,9 @@
 
 use wire::{Network, RxHeaders, Transport};
 
+use crate::ids::RxQueueId;
 use crate::ntuple::{DEFAULT_RULES, FlowType, NtupleRule, RuleAction, RuleError, RuleLocation};
-use crate::{Rss, RxQueueId};
+use crate::rss::Rss;
 
 /// Settings that determine the RX queue of a packet.
 #[derive(Clone, Debug)]

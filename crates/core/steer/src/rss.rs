@@ -159,11 +159,6 @@ impl IndirectionTable {
     pub fn entries(&self) -> &[RxQueueId] {
         &self.entries
     }
-
-    /// True if an entry names `queue`.
-    pub fn names(&self, queue: RxQueueId) -> bool {
-        self.entries.contains(&queue)
-    }
 }
 
 /// Receive side scaling of one NIC.

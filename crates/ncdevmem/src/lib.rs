@@ -27,7 +27,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use devmem_linux::ethtool::Ethtool;
-use devmem_linux::netdev::{KernelRxQueueId, Netdev};
+use devmem_linux::netdev::Netdev;
 
 use flags::{Flags, HELP, NcdevmemPlan};
 use tool::output::{Exit, Failure, print_line, say};
@@ -77,13 +77,6 @@ fn rx_queue_count(interface: &str) -> Result<u32, Failure> {
             "couldn't detect number of queues: {error}"
         ))),
     }
-}
-
-/// The queues of a bind request.
-fn queue_ids(first: u32, count: u32) -> Vec<KernelRxQueueId> {
-    (first..first.saturating_add(count))
-        .map(KernelRxQueueId)
-        .collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use devmem_linux::nic_setup::NicSetup;
 
 use super::flags::{BindPlan, ProbePlan};
 use super::server::refused_binding;
-use super::{memory, queue_ids, setup};
+use super::{memory, setup};
 use tool::output::{Failure, say};
 use tool::signals::StopPipe;
 
@@ -44,7 +44,7 @@ fn probe(
     {
         return Err(Failure::failed(format!("Failed to bind: {reason}")));
     }
-    let queues = queue_ids(binding.first_queue, binding.queue_count);
+    let queues = setup::queue_ids(binding.first_queue, binding.queue_count);
     if let Some(setup) = setup {
         let bound = setup.without_split(|| netdev.bind_rx(memory.as_fd(), &queues));
         let bound = bound.context("Failed to configure header split")?;

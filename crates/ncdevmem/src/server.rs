@@ -14,7 +14,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::flags::ServerPlan;
 use super::validate::Validator;
-use super::{memory, queue_ids, setup};
+use super::{memory, setup};
 use tool::output::{Failure, say};
 use tool::signals::StopPipe;
 
@@ -63,7 +63,7 @@ fn serve(mut netdev: Netdev, plan: &ServerPlan, stop: &StopPipe) -> Result<(), F
 }
 
 fn bind(netdev: &mut Netdev, plan: &ServerPlan, memory: &DmabufFd) -> Result<BoundRx, Failure> {
-    let queues = queue_ids(plan.binding.first_queue, plan.binding.queue_count);
+    let queues = setup::queue_ids(plan.binding.first_queue, plan.binding.queue_count);
     let size = plan.binding.rx_page_size;
     let bound = netdev
         .bind_rx_sized(memory.as_fd(), &queues, size)

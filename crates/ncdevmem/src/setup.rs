@@ -1,10 +1,17 @@
 //! Sets the NIC up, and restores it.
 
+use devmem_linux::netdev::KernelRxQueueId;
 use devmem_linux::nic_setup::{Flow, NicSetup, QueueChoice, SetupRequest};
 
 use super::flags::BindPlan;
-use super::queue_ids;
 use tool::output::{Failure, say};
+
+/// The queues of a bind request.
+pub(super) fn queue_ids(first: u32, count: u32) -> Vec<KernelRxQueueId> {
+    (first..first.saturating_add(count))
+        .map(KernelRxQueueId)
+        .collect()
+}
 
 /// Sets the NIC up for a binding, unless it is already set up.
 ///

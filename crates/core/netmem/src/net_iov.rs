@@ -155,11 +155,6 @@ impl NetIovArea {
         self.slots.len() as u32
     }
 
-    /// Returns the offset of the area in its dma-buf.
-    pub fn base(&self) -> usize {
-        self.base
-    }
-
     /// Returns the engine that copies the memory, if the CPU cannot access it.
     pub fn copy_engine(&self) -> Option<&Arc<dyn CopyEngine>> {
         self.memory.engine()

@@ -203,9 +203,9 @@ pub struct BindingInfo {
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     pub(crate) by_id: BTreeMap<DmabufId, RxBinding>,
-    /// Bindings for sending; see `binding_tx.rs`.
+    /// Bindings for sending; see `binding/tx.rs`.
     pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
-    /// Memory in which received payload is placed directly; see `direct.rs`.
+    /// Memory in which received payload is placed directly; see `stack/targets.rs`.
     pub(crate) targets: BTreeMap<DmabufId, FragSource>,
     /// Places that connections were given in targets.
     pub(crate) places: GivenPlaces,
@@ -293,17 +293,8 @@ impl<'n> Restarted<'n> {
         queue: RxQueueId,
         provider: &Arc<dyn MemoryProvider>,
     ) -> Result<(), BindRxError> {
-        let taken = self
-            .nic
-            .queue_info(queue)
-            .filter(|info| info.dmabuf.is_some() || !info.readable);
-        if let Some(info) = taken {
-            // The request names the queue twice: all queues were validated before the first was restarted.
-            return Err(BindRxError::QueueTaken {
-                queue,
-                by: QueueOwner(info.dmabuf),
-            });
-        }
+        // It is taken if the request names it twice: all queues were validated before the first was restarted.
+        check_free(queue, self.nic)?;
         let choice = ProviderChoice::Provider(Arc::clone(provider));
         self.nic
             .restart_queue(queue, choice)
@@ -375,6 +366,11 @@ fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
             thresh: rings.hds_thresh,
         });
     }
+    check_free(queue, nic)
+}
+
+/// Checks that a queue has no memory provider.
+fn check_free(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
     match nic.queue_info(queue) {
         Some(info) if info.dmabuf.is_some() || !info.readable => Err(BindRxError::QueueTaken {
             queue,

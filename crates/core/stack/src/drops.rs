@@ -89,11 +89,6 @@ impl Drops {
         }
     }
 
-    /// Returns the number of packets dropped for `reason`.
-    pub(crate) fn get(&self, reason: DropReason) -> u64 {
-        self.packets.get(reason as usize).copied().unwrap_or(0)
-    }
-
     /// Iterates over all counters, including those that are 0.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let packets = DropReason::ALL

@@ -10,7 +10,7 @@ use nic::{HeadBuf, Nic, Origin, RateLimit, TxPacket};
 use tcp::Unreachable;
 use wire::{
     Echo, EchoKind, EtherType, EthernetHeader, Icmpv4, Icmpv6, Instant, IpRepr, Ipv4Header,
-    Ipv6Header, MacAddr, Quoted, emit_frame_headers, protocol,
+    Ipv6Header, MacAddr, Quoted, RxHeaders, emit_frame_headers, protocol,
 };
 
 use crate::drops::DropReason;
@@ -75,39 +75,19 @@ impl Icmp {
         }
     }
 
-    pub(crate) fn receive_v4(
+    /// Handles the message of a packet with these headers; returns the error that it reports.
+    pub(crate) fn receive(
         &mut self,
         cx: IcmpContext<'_>,
-        ethernet: &EthernetHeader,
-        ip: &Ipv4Header,
+        headers: &RxHeaders,
         payload: &FragList,
     ) -> Option<IcmpError> {
         let mut message = std::mem::take(&mut self.message);
-        let parsed = read(payload, &mut message)
-            .then(|| Icmpv4::parse(&message).ok())
-            .flatten();
-        let error = match parsed {
-            Some(parsed) => self.on_v4(cx, ethernet, ip, &parsed),
-            None => cx.ignore(DropReason::IcmpInvalid),
-        };
-        self.message = message;
-        error
-    }
-
-    pub(crate) fn receive_v6(
-        &mut self,
-        cx: IcmpContext<'_>,
-        ethernet: &EthernetHeader,
-        ip: &Ipv6Header,
-        payload: &FragList,
-    ) -> Option<IcmpError> {
-        let mut message = std::mem::take(&mut self.message);
-        let parsed = read(payload, &mut message)
-            .then(|| Icmpv6::parse(ip, &message).ok())
-            .flatten();
-        let error = match parsed {
-            Some(parsed) => self.on_v6(cx, ethernet, ip, &parsed),
-            None => cx.ignore(DropReason::IcmpInvalid),
+        let error = match &headers.network {
+            _ if !read(payload, &mut message) => cx.ignore(DropReason::IcmpInvalid),
+            wire::Network::Ipv4(ip) => self.on_v4(cx, &headers.ethernet, ip, &message),
+            wire::Network::Ipv6(ip) => self.on_v6(cx, &headers.ethernet, ip, &message),
+            wire::Network::Arp | wire::Network::Other => None,
         };
         self.message = message;
         error
@@ -118,9 +98,12 @@ impl Icmp {
         cx: IcmpContext<'_>,
         ethernet: &EthernetHeader,
         ip: &Ipv4Header,
-        message: &Icmpv4<'_>,
+        message: &[u8],
     ) -> Option<IcmpError> {
-        let (kind, quoted) = match *message {
+        let Ok(message) = Icmpv4::parse(message) else {
+            return cx.ignore(DropReason::IcmpInvalid);
+        };
+        let (kind, quoted) = match message {
             Icmpv4::EchoRequest(echo) => {
                 let from = cx.network.station(ethernet.src);
                 self.answer_echo(cx, ip.dst.into(), ip.src.into(), from, &echo);
@@ -153,8 +136,11 @@ impl Icmp {
         cx: IcmpContext<'_>,
         ethernet: &EthernetHeader,
         ip: &Ipv6Header,
-        message: &Icmpv6<'_>,
+        message: &[u8],
     ) -> Option<IcmpError> {
+        let Ok(message) = Icmpv6::parse(ip, message) else {
+            return cx.ignore(DropReason::IcmpInvalid);
+        };
         let is_discovery = matches!(
             message,
             Icmpv6::NeighborSolicitation(_) | Icmpv6::NeighborAdvertisement(_)
@@ -164,7 +150,7 @@ impl Icmp {
         if is_forged && !is_discovery {
             return cx.ignore(DropReason::IpMartianSource);
         }
-        let (kind, quoted) = match *message {
+        let (kind, quoted) = match message {
             Icmpv6::EchoRequest(echo) => {
                 let from = cx.network.station(ethernet.src);
                 self.answer_echo(cx, ip.dst.into(), ip.src.into(), from, &echo);

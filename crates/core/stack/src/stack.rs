@@ -27,7 +27,6 @@ use wire::Instant;
 
 use crate::claims::{AddressCheck, AddressConflicts, Claims};
 use crate::config::{StackConfig, StackError};
-use crate::drops::DropReason;
 use crate::icmp::Icmp;
 use crate::memory::{Crossing, StackMemory};
 use crate::network::Network;
@@ -204,11 +203,6 @@ impl Stack {
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let nic = self.nic.drops().iter();
         nic.chain(self.network.drops.iter())
-    }
-
-    /// Returns the number of packets that the stack dropped for `reason`.
-    pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.network.drops.get(reason)
     }
 
     /// Returns the counters.

@@ -1,14 +1,10 @@
-//! Queue numbers as newtypes, so that RX and TX queues cannot be confused.
+//! The number of a queue.
 
 use std::fmt;
 
 /// Number of an RX queue of a NIC, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RxQueueId(pub u16);
-
-/// Number of a TX queue of a NIC, from 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TxQueueId(pub u16);
 
 impl RxQueueId {
     /// Returns the number as an index.
@@ -17,20 +13,7 @@ impl RxQueueId {
     }
 }
 
-impl TxQueueId {
-    /// Returns the number as an index.
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
 impl fmt::Display for RxQueueId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for TxQueueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

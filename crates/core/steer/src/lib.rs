@@ -21,7 +21,7 @@ mod steering;
 mod testing;
 
 pub use header_split::{HdsConfig, HeaderSplit, Split, UnsplitReason};
-pub use ids::{RxQueueId, TxQueueId};
+pub use ids::RxQueueId;
 pub use ntuple::{
     DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, QueueRange, RuleAction, RuleError,
     RuleLocation, TosMatch,

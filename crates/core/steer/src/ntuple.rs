@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use crate::RxQueueId;
+use crate::ids::RxQueueId;
 
 /// Default capacity of a table, in rules.
 pub const DEFAULT_RULES: u32 = 1024;

@@ -2,7 +2,7 @@
 
 use wire::{Network, RxHeaders, Transport};
 
-use crate::RxQueueId;
+use crate::ids::RxQueueId;
 
 /// Maximum number of entries of an [`IndirectionTable`].
 pub const MAX_INDIRECTION_ENTRIES: usize = 512;
@@ -158,11 +158,6 @@ impl IndirectionTable {
     /// Returns the entries.
     pub fn entries(&self) -> &[RxQueueId] {
         &self.entries
-    }
-
-    /// True if an entry names `queue`.
-    pub fn names(&self, queue: RxQueueId) -> bool {
-        self.entries.contains(&queue)
     }
 }
 

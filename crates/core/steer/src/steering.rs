@@ -2,8 +2,9 @@
 
 use wire::{Network, RxHeaders, Transport};
 
+use crate::ids::RxQueueId;
 use crate::ntuple::{DEFAULT_RULES, FlowType, NtupleRule, RuleAction, RuleError, RuleLocation};
-use crate::{Rss, RxQueueId};
+use crate::rss::Rss;
 
 /// Settings that determine the RX queue of a packet.
 #[derive(Clone, Debug)]
@@ -232,37 +233,26 @@ impl Fields {
     fn of_packet(headers: &RxHeaders) -> Option<(FlowType, Self)> {
         let (src_port, dst_port) = headers.ports()?;
         let tcp = matches!(headers.transport, Transport::Tcp(_));
-        Some(match &headers.network {
+        let (flow, src_ip, dst_ip, tos) = match &headers.network {
             Network::Ipv4(ip) => {
                 let flow = if tcp { FlowType::Tcp4 } else { FlowType::Udp4 };
                 let (src_ip, dst_ip) = (ip.src.to_bits().into(), ip.dst.to_bits().into());
-                (
-                    flow,
-                    Self {
-                        src_ip,
-                        dst_ip,
-                        src_port,
-                        dst_port,
-                        tos: ip.dscp_ecn,
-                    },
-                )
+                (flow, src_ip, dst_ip, ip.dscp_ecn)
             }
             Network::Ipv6(ip) => {
                 let flow = if tcp { FlowType::Tcp6 } else { FlowType::Udp6 };
-                let (src_ip, dst_ip) = (ip.src.to_bits(), ip.dst.to_bits());
-                (
-                    flow,
-                    Self {
-                        src_ip,
-                        dst_ip,
-                        src_port,
-                        dst_port,
-                        tos: ip.traffic_class,
-                    },
-                )
+                (flow, ip.src.to_bits(), ip.dst.to_bits(), ip.traffic_class)
             }
             Network::Arp | Network::Other => return None,
-        })
+        };
+        let fields = Self {
+            src_ip,
+            dst_ip,
+            src_port,
+            dst_port,
+            tos,
+        };
+        Some((flow, fields))
     }
 
     /// Returns value and mask of a rule, `None` if families are mixed.

@@ -268,17 +268,11 @@ impl<P: Payload> SynBacklog<P> {
             SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
             SynVerdict::Repeat(reason) => {
                 half_open.repeat(&segment);
-                match half_open.poll_send(&cx) {
-                    Some(syn_ack) => ListenOutcome::Reply(syn_ack, Some(reason)),
-                    None => ListenOutcome::Dropped(reason),
-                }
+                reply_or_drop(half_open.poll_send(&cx), reason)
             }
             SynVerdict::Acknowledge(reason) => {
                 half_open.acknowledge();
-                match half_open.poll_send(&cx) {
-                    Some(ack) => ListenOutcome::Reply(ack, Some(reason)),
-                    None => ListenOutcome::Dropped(reason),
-                }
+                reply_or_drop(half_open.poll_send(&cx), reason)
             }
             SynVerdict::Reset(reason) => reset_or_drop(&segment, reason),
             // Back to LISTEN: the peer has ended the handshake.
@@ -459,8 +453,12 @@ fn accept<P: Payload>(
 }
 
 fn reset_or_drop<P: Payload>(segment: &Segment<P>, reason: SegmentDrop) -> ListenOutcome<P> {
-    match Segment::reset_for(segment, segment.payload.len()) {
-        Some(reset) => ListenOutcome::Reply(reset, Some(reason)),
+    reply_or_drop(Segment::reset_for(segment, segment.payload.len()), reason)
+}
+
+fn reply_or_drop<P>(reply: Option<Segment<P>>, reason: SegmentDrop) -> ListenOutcome<P> {
+    match reply {
+        Some(reply) => ListenOutcome::Reply(reply, Some(reason)),
         None => ListenOutcome::Dropped(reason),
     }
 }

@@ -7,6 +7,7 @@ use wire::Instant;
 use crate::config::{
     CHALLENGE_ACK_INTERVAL, CHALLENGE_ACK_LIMIT, INVALID_ACK_INTERVAL, TimerConfig,
 };
+use crate::error::TcpError;
 use crate::settings::{Keepalive, Settings};
 
 /// Returns the earlier of two times; `None` is never.
@@ -67,28 +68,31 @@ impl HandshakeTimer {
         self.due = true;
     }
 
-    /// Runs the timer; returns false if the peer did not answer in time. The limits are the number of repetitions, the time
+    /// Runs the timer. The limits are the number of repetitions, the time
     /// that `max_retries` of them take with doubling intervals, which equal intervals do not prolong (linux
     /// `retransmits_timed_out`), and `user_timeout`.
+    ///
+    /// # Errors
+    /// [`TcpError::TimedOut`]: the peer did not answer in time.
     pub(crate) fn on_timer(
         &mut self,
         config: &TimerConfig,
         max_retries: u8,
         user_timeout: Option<Duration>,
         now: Instant,
-    ) -> bool {
+    ) -> Result<(), TcpError> {
         if self.deadline.is_none_or(|deadline| deadline > now) {
-            return true;
+            return Ok(());
         }
         let waited = now.saturating_since(self.opened);
         let limit = doubling_time(config, max_retries).min(user_timeout.unwrap_or(Duration::MAX));
         if self.retries >= max_retries.saturating_add(self.linear) || waited >= limit {
-            return false;
+            return Err(TcpError::TimedOut);
         }
         self.retries += 1;
         self.due = true;
         self.deadline = None;
-        true
+        Ok(())
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
@@ -299,7 +303,7 @@ mod tests {
                 assert!(timer.poll_send(&config, now));
                 times.push(now);
                 now = timer.next_timer().unwrap();
-                if !timer.on_timer(&config, retries, None, now) {
+                if timer.on_timer(&config, retries, None, now).is_err() {
                     break;
                 }
             }

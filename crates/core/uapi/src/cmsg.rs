@@ -5,8 +5,10 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::dmabuf::DmabufCmsg;
+use crate::extended_err::{OffenderFamily, SockExtendedErr, TxStamp};
+use crate::ids::{DmabufId, FragToken};
 use crate::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SCM_TIMESTAMPING, SOL_SOCKET};
-use crate::{DmabufCmsg, DmabufId, FragToken, OffenderFamily, SockExtendedErr, TxStamp};
 
 const WORD: usize = size_of::<usize>();
 const HEADER_LEN: usize = WORD + 8;

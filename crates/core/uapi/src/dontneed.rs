@@ -1,6 +1,8 @@
 //! The return of frags: tokens merged into ranges, in calls within the limits of `SO_DEVMEM_DONTNEED`.
 
-use crate::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
+use crate::dmabuf::DmabufToken;
+use crate::ids::FragToken;
+use crate::limits::{MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
 
 /// Tokens to return, merged into ranges. Can be reused for any number of calls.
 #[derive(Debug, Default)]

@@ -2,8 +2,10 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::cmsg::{Cmsg, CmsgWriter, NoSpace};
+use crate::errno::Errno;
+use crate::ids::ZerocopyId;
 use crate::sockopt::{IP_RECVERR, IPV6_RECVERR, SOL_IP, SOL_IPV6};
-use crate::{Cmsg, CmsgWriter, Errno, NoSpace, ZerocopyId};
 
 /// `SO_EE_ORIGIN_ZEROCOPY`.
 const ORIGIN_ZEROCOPY: u8 = 5;

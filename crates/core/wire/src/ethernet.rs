@@ -27,11 +27,6 @@ impl MacAddr {
         !self.is_multicast() && a | b | c | d | e | f != 0
     }
 
-    /// True if every bit is set.
-    pub fn is_broadcast(self) -> bool {
-        self == Self::BROADCAST
-    }
-
     /// Returns the address that an IPv6 multicast group maps to (RFC 2464 7).
     pub const fn for_ipv6_multicast(group: std::net::Ipv6Addr) -> Self {
         let octets = group.octets();
@@ -264,9 +259,9 @@ mod tests {
 
     #[test]
     fn the_group_bit_makes_an_address_multicast() {
-        assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
+        assert!(MacAddr::BROADCAST.is_multicast());
         assert!(MacAddr([1, 0, 0, 0, 0, 0]).is_multicast());
-        assert!(!HEADER.dst.is_multicast() && !HEADER.dst.is_broadcast());
+        assert!(!HEADER.dst.is_multicast());
         assert!(HEADER.dst.is_unicast() && MacAddr([0, 0, 0, 0, 0, 1]).is_unicast());
         for other in [
             MacAddr::BROADCAST,

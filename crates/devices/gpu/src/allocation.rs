@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use netmem::{CopyEngine, CpuAccess, DeviceError, Dmabuf, Exporter};
 
-use crate::device::{Device, Engine};
+use crate::device::Device;
 use crate::error::GpuError;
 use crate::sys::memory::DeviceMemory;
 
@@ -25,20 +25,53 @@ pub struct Allocation {
     dmabuf: OnceLock<Result<OwnedFd, DeviceError>>,
     memory: DeviceMemory,
     size: usize,
-    pub(crate) device: Device,
+    device: Device,
     /// What keeps adopted memory; dropped last, after `memory` has waited for its copies.
     _owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
+impl Device {
+    /// Allocates `size` bytes of device memory.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: `size` is not a positive multiple of 4096, or the device refuses.
+    pub fn alloc(&self, size: usize) -> Result<Allocation, GpuError> {
+        Allocation::new(self, size)
+    }
+
+    /// Allocates parts of these sizes whose addresses follow each other. Each is memory of its own, with a dma-buf of its own; the device
+    /// frees them together.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: a size is not a positive multiple of 4096, or the device refuses.
+    pub fn alloc_adjacent(&self, sizes: &[usize]) -> Result<Vec<Allocation>, GpuError> {
+        Allocation::adjacent(self, sizes)
+    }
+
+    /// Allocates `size` bytes, rounded up to whole pages, for the library, which binds, gathers and copies them.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError`]: the device refuses.
+    pub fn alloc_dmabuf(&self, size: usize) -> Result<Dmabuf, GpuError> {
+        let rounded = size
+            .checked_next_multiple_of(PAGE_BYTES)
+            .ok_or(GpuError::Size { size })?;
+        Ok(self.alloc(rounded)?.into_dmabuf())
+    }
+}
+
 impl Allocation {
-    pub(crate) fn new(device: &Device, size: usize) -> Result<Self, GpuError> {
+    fn new(device: &Device, size: usize) -> Result<Self, GpuError> {
         if size == 0 || !size.is_multiple_of(PAGE_BYTES) {
             return Err(GpuError::Size { size });
         }
         let rounded = size
             .checked_next_multiple_of(LARGE_PAGE_BYTES)
             .ok_or(GpuError::Size { size })?;
-        let memory = DeviceMemory::alloc(&device.engine.lanes, rounded)?;
+        let memory = DeviceMemory::alloc(&device.lanes, rounded)?;
         let address = memory.address();
         if !address.is_multiple_of(PAGE_BYTES as u64) {
             return Err(GpuError::Misaligned { address, len: size });
@@ -47,7 +80,7 @@ impl Allocation {
     }
 
     /// Allocates parts of these sizes, one after another in one allocation.
-    pub(crate) fn adjacent(device: &Device, sizes: &[usize]) -> Result<Vec<Self>, GpuError> {
+    fn adjacent(device: &Device, sizes: &[usize]) -> Result<Vec<Self>, GpuError> {
         let whole = sizes
             .iter()
             .try_fold(0_usize, |sum, size| sum.checked_add(*size));
@@ -152,7 +185,7 @@ impl Exporter for Allocation {
     }
 
     fn as_dmabuf(&self) -> Result<Option<BorrowedFd<'_>>, DeviceError> {
-        self.device.engine.reaches_kernel_nics()?;
+        self.device.lanes.context.driver.reaches_kernel_nics()?;
         self.exported().map(Some)
     }
 
@@ -167,7 +200,6 @@ impl Exporter for Allocation {
     }
 
     fn copy_engine(&self) -> Option<Arc<dyn CopyEngine>> {
-        let engine: Arc<Engine> = Arc::clone(&self.device.engine);
-        Some(engine)
+        Some(Arc::clone(&self.device.engine))
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use netmem::DeviceError;
 
-use crate::driver::{Platform, Version};
+use crate::platform::{Platform, Version};
 
 /// Why the library of a vendor cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -235,4 +235,13 @@ impl fmt::Display for GpuError {
             None => Ok(()),
         }
     }
+}
+
+/// Returns whether the process can no longer use the device (cuda.h: "leaves the process in an inconsistent state"; HIP has
+/// the same numbers).
+pub fn is_fatal(code: i32) -> bool {
+    matches!(
+        code,
+        4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 911 | 999
+    )
 }

@@ -20,16 +20,23 @@
 //! It launches two kernels, the addition of an [`Adder`] and the checksums of a memory's chunks; it does not import memory of other
 //! processes.
 
+mod adder;
+mod adopt;
 mod allocation;
+mod app_stream;
 mod device;
 pub mod driver;
+mod engine;
 mod error;
+mod open;
 mod place;
+mod platform;
 mod sys;
 
+pub use adder::{Adder, Floats};
 pub use allocation::Allocation;
-pub use device::{Device, DeviceInfo, devices};
+pub use device::{Device, DeviceInfo};
 pub use error::{GpuError, LoadError};
+pub use open::devices;
 pub use place::{Place, exporting, locate, selected};
-pub use sys::adder::{Adder, Floats};
 pub use sys::shared::SharedWords;

@@ -3,9 +3,9 @@
 use netmem::DeviceError;
 
 use crate::device::Device;
-use crate::driver::{Driver, Pointer, PointerKind};
 use crate::error::GpuError;
 use crate::sys::context::initialise;
+use crate::sys::driver::{Driver, Pointer, PointerKind};
 
 /// Status of a library that needs a selected device for a question (CUDA_ERROR_INVALID_CONTEXT).
 const INVALID_CONTEXT: i32 = 201;
@@ -58,7 +58,7 @@ fn ask_devices(
 ) -> Result<Option<Pointer>, GpuError> {
     for ordinal in 0..count {
         let device = Device::open(driver, ordinal)?;
-        let current = device.engine.lanes.enter()?;
+        let current = device.lanes.enter()?;
         if let Some(found) = current.driver.pointer(address)? {
             return Ok(Some(found));
         }

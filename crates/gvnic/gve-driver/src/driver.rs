@@ -18,9 +18,9 @@ use gve_defs::registers::{
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use crate::rx_ring::RxRing;
-use crate::tx_ring::TxRing;
-use crate::{GuestRam, RxPacket, TxDone, TxRequest, Violation};
+use crate::ram::GuestRam;
+use crate::rx_ring::{RxPacket, RxRing, Violation};
+use crate::tx_ring::{TxDone, TxRequest, TxRing};
 
 /// Access of the driver to the device.
 pub trait BarAccess {

@@ -7,7 +7,7 @@ use gve_defs::desc_dqo::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::GuestRam;
+use crate::ram::GuestRam;
 
 /// Buffers from one doorbell to the next (gve_desc_dqo.h `GVE_RX_BUF_THRESH_DQO`).
 const DOORBELL_INTERVAL: u16 = 32;

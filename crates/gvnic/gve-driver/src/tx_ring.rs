@@ -9,7 +9,8 @@ use gve_defs::desc_dqo::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::{GuestRam, Violation};
+use crate::ram::GuestRam;
+use crate::rx_ring::Violation;
 
 /// Bytes of the buffer of one packet: more than an IP packet of 64 KiB with its Ethernet header.
 const SLOT_BYTES: usize = 68 * 1024;

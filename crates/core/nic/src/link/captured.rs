@@ -66,11 +66,6 @@ impl<L: Link, S: FrameSink> Captured<L, S> {
             scratch: Vec::new(),
         }
     }
-
-    /// Returns the inner link.
-    pub fn inner(&self) -> &L {
-        &self.inner
-    }
 }
 
 impl<L: Link, S: FrameSink> Link for Captured<L, S> {

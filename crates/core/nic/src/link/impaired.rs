@@ -85,11 +85,6 @@ impl<L: Link> Impaired<L> {
         Self::new(inner, impairment, tx)
     }
 
-    /// Returns the inner link.
-    pub fn inner(&self) -> &L {
-        &self.inner
-    }
-
     /// Moves frames from the inner link to the conditioner, up to one that has to be dropped; returns the reason for that.
     fn take_in(&mut self, port: &DmaPort, now: Instant) -> io::Result<Option<DropReason>> {
         for _ in 0..RX_BATCH_FRAMES {

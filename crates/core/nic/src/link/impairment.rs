@@ -41,14 +41,8 @@ impl Probability {
 
 impl fmt::Display for Probability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}%",
-            Decimal {
-                value: u64::from(self.0),
-                scale: 10_000
-            }
-        )
+        // The shortest text of the nearest float is the decimal number itself: it has at most 7 digits.
+        write!(f, "{}%", f64::from(self.0) * 100.0 / f64::from(Self::SCALE))
     }
 }
 
@@ -245,6 +239,10 @@ impl fmt::Display for Impairment {
             mtu,
             seed,
         } = *self;
+        let time = |time: Duration| {
+            let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            with_unit(nanos, &TIME_UNITS)
+        };
         let mut parts = Vec::new();
         for (key, probability) in [
             ("loss", loss),
@@ -257,10 +255,10 @@ impl fmt::Display for Impairment {
         }
         parts.extend([
             (reorder_gap != DEFAULT_REORDER_GAP).then(|| format!("gap={reorder_gap}")),
-            (delay != Duration::ZERO).then(|| format!("delay={}", Time(delay))),
-            (jitter != Duration::ZERO).then(|| format!("jitter={}", Time(jitter))),
+            (delay != Duration::ZERO).then(|| format!("delay={}", time(delay))),
+            (jitter != Duration::ZERO).then(|| format!("jitter={}", time(jitter))),
             ordered.then(|| "ordered".to_owned()),
-            rate.map(|rate| format!("rate={}", Rate(rate))),
+            rate.map(|rate| format!("rate={}", with_unit(rate, &RATE_UNITS))),
             (limit != DEFAULT_LIMIT).then(|| format!("limit={limit}")),
             mtu.map(|mtu| format!("mtu={mtu}")),
             (seed != Self::NONE.seed).then(|| format!("seed={seed}")),
@@ -272,6 +270,22 @@ impl fmt::Display for Impairment {
         }
     }
 }
+
+/// Units of a time, in nanoseconds.
+const TIME_UNITS: [(&str, u64); 4] = [
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// Units of a rate, in bits per second.
+const RATE_UNITS: [(&str, u64); 4] = [
+    ("gbit", 1_000_000_000),
+    ("mbit", 1_000_000),
+    ("kbit", 1_000),
+    ("bit", 1),
+];
 
 fn parse_probability(key: &str, value: &str) -> Result<Probability, ImpairmentError> {
     let number = |text: &str| text.trim().parse::<f64>().ok();
@@ -296,7 +310,7 @@ fn parse_number<T: FromStr>(key: &str, value: &str) -> Result<T, ImpairmentError
 }
 
 fn parse_time(key: &str, value: &str) -> Result<Duration, ImpairmentError> {
-    scaled(value, &Time::UNITS)
+    scaled(value, &TIME_UNITS)
         .map(Duration::from_nanos)
         .ok_or_else(|| ImpairmentError::Time {
             key: key.to_owned(),
@@ -305,7 +319,7 @@ fn parse_time(key: &str, value: &str) -> Result<Duration, ImpairmentError> {
 }
 
 fn parse_rate(value: &str) -> Result<u64, ImpairmentError> {
-    match scaled(value, &Rate::UNITS) {
+    match scaled(value, &RATE_UNITS) {
         None | Some(0) => Err(ImpairmentError::Rate(value.to_owned())),
         Some(bits) => Ok(bits),
     }
@@ -323,75 +337,12 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     (scaled <= 9e15).then(|| scaled.round() as u64)
 }
 
-struct Time(Duration);
-
-impl Time {
-    const UNITS: [(&'static str, u64); 4] = [
-        ("s", 1_000_000_000),
-        ("ms", 1_000_000),
-        ("us", 1_000),
-        ("ns", 1),
-    ];
-}
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_with_unit(
-            f,
-            u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX),
-            &Self::UNITS,
-        )
-    }
-}
-
-struct Rate(u64);
-
-impl Rate {
-    const UNITS: [(&'static str, u64); 4] = [
-        ("gbit", 1_000_000_000),
-        ("mbit", 1_000_000),
-        ("kbit", 1_000),
-        ("bit", 1),
-    ];
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_with_unit(f, self.0, &Self::UNITS)
-    }
-}
-
-/// Writes `value` in the largest unit that holds a whole number of it.
-fn write_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
-    match units
-        .iter()
-        .find(|(_, factor)| value >= *factor && value.is_multiple_of(*factor))
-    {
-        Some((name, factor)) => write!(f, "{}{name}", value / factor),
-        None => write!(f, "{value}"),
-    }
-}
-
-/// `value` / `scale` without trailing zeros.
-struct Decimal {
-    value: u64,
-    scale: u64,
-}
-
-impl fmt::Display for Decimal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.value / self.scale)?;
-        let mut rest = self.value % self.scale;
-        let mut scale = self.scale;
-        if rest > 0 {
-            f.write_str(".")?;
-        }
-        while rest > 0 {
-            scale /= 10;
-            write!(f, "{}", rest / scale)?;
-            rest %= scale;
-        }
-        Ok(())
+/// Returns `value` in the largest unit that holds a whole number of it.
+fn with_unit(value: u64, units: &[(&str, u64)]) -> String {
+    let is_whole = |factor: u64| value >= factor && value.is_multiple_of(factor);
+    match units.iter().find(|(_, factor)| is_whole(*factor)) {
+        Some((name, factor)) => format!("{}{name}", value / factor),
+        None => value.to_string(),
     }
 }
 

@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 
 use netmem::FragList;
 use nic::{HeadBuf, Nic, Origin};
-use wire::{ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant, emit_arp_frame};
+use wire::{
+    ARP_LEN, ArpOperation, ArpPacket, EtherType, EthernetHeader, Instant, MacAddr, emit_arp_frame,
+};
 
 use super::Network;
 use crate::drops::DropReason;
@@ -39,11 +41,15 @@ impl Network {
         self.learn_of_arp(nic, ethernet, &arp, now);
         let is_for_us = origin != Origin::Copy && self.routes.is_ours(target);
         if arp.op == ArpOperation::REQUEST && is_for_us {
-            let ethernet = self.ethernet(arp.sender_mac, EtherType::ARP);
-            let reply = arp.reply(self.mac);
-            let head = HeadBuf::with(|out| emit_arp_frame(&ethernet, &reply, out));
-            self.send_frame(nic, head, now);
+            let reply = self.arp_frame(arp.sender_mac, &arp.reply(self.mac));
+            self.send_frame(nic, reply, now);
         }
+    }
+
+    /// Returns the frame of a packet of this station.
+    pub(super) fn arp_frame(&self, to: MacAddr, packet: &ArpPacket) -> HeadBuf {
+        let ethernet = self.ethernet(to, EtherType::ARP);
+        HeadBuf::with(|out| emit_arp_frame(&ethernet, packet, out))
     }
 
     /// Checks whether an ARP packet is valid (linux net/ipv4/arp.c `arp_rcv`, `arp_process`).

@@ -4,8 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nic::{HeadBuf, Nic, Origin};
 use wire::{
-    ArpPacket, EtherType, Instant, MacAddr, NeighborAdvertisement, NeighborSolicitation,
-    emit_arp_frame, solicited_node,
+    ArpPacket, Instant, MacAddr, NeighborAdvertisement, NeighborSolicitation, solicited_node,
 };
 
 use super::Network;
@@ -128,8 +127,7 @@ impl Network {
         let head = match ip {
             IpAddr::V4(target) => {
                 let probe = ArpPacket::request(mac, Ipv4Addr::UNSPECIFIED, target);
-                let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
-                HeadBuf::with(|out| emit_arp_frame(&ethernet, &probe, out))
+                self.arp_frame(MacAddr::BROADCAST, &probe)
             }
             IpAddr::V6(target) => {
                 let group = solicited_node(target);
@@ -145,13 +143,12 @@ impl Network {
     }
 
     /// Announces a local address: gratuitous ARP (RFC 5227 2.3), an unsolicited advertisement (RFC 4861 7.2.6).
-    fn announce(&mut self, nic: &mut Nic, ip: IpAddr, now: Instant) {
+    pub(super) fn announce(&mut self, nic: &mut Nic, ip: IpAddr, now: Instant) {
         let mac = self.mac;
         let head = match ip {
             IpAddr::V4(ip) => {
-                let ethernet = self.ethernet(MacAddr::BROADCAST, EtherType::ARP);
                 let announced = ArpPacket::request(mac, ip, ip);
-                HeadBuf::with(|out| emit_arp_frame(&ethernet, &announced, out))
+                self.arp_frame(MacAddr::BROADCAST, &announced)
             }
             IpAddr::V6(target) => {
                 let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

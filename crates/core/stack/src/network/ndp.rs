@@ -36,21 +36,13 @@ impl Network {
         if !self.routes.is_ours(target.into()) {
             return self.drops.count(DropReason::IcmpIgnored);
         }
-        let answer = |solicited| NeighborAdvertisement {
-            target,
-            target_mac: Some(self.mac),
-            router: false,
-            solicited,
-            overrides: true,
-        };
+        let answers = origin != Origin::Copy;
         if peer.is_unspecified() {
             // Another station checks whether the address is free: reply to all stations.
-            let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-            let group = MacAddr::for_ipv6_multicast(all_nodes);
-            let head = HeadBuf::with(|out| {
-                answer(false).emit_frame(self.mac, group, target, all_nodes, out)
-            });
-            return self.send_answer(nic, head, origin, now);
+            if answers {
+                self.announce(nic, target.into(), now);
+            }
+            return;
         }
         if !is_unicast(peer.into()) || !self.routes.is_on_link(peer.into()) {
             return self.drops.count(DropReason::IcmpInvalid);
@@ -65,8 +57,17 @@ impl Network {
         let Some(to) = to else {
             return self.drops.count(DropReason::IcmpInvalid);
         };
-        let head = HeadBuf::with(|out| answer(true).emit_frame(self.mac, to, target, peer, out));
-        self.send_answer(nic, head, origin, now);
+        if answers {
+            let answer = NeighborAdvertisement {
+                target,
+                target_mac: Some(self.mac),
+                router: false,
+                solicited: true,
+                overrides: true,
+            };
+            let head = HeadBuf::with(|out| answer.emit_frame(self.mac, to, target, peer, out));
+            self.send_frame(nic, head, now);
+        }
         if source_mac.is_some() {
             let claim = Claim {
                 mac: to,
@@ -75,13 +76,6 @@ impl Network {
             };
             let waited = self.neighbors.expect(peer.into(), claim, now);
             self.send_waited(nic, to, waited.unwrap_or_default(), now);
-        }
-    }
-
-    /// Sends an answer, unless another shard does.
-    fn send_answer(&mut self, nic: &mut Nic, head: HeadBuf, origin: Origin, now: Instant) {
-        if origin != Origin::Copy {
-            self.send_frame(nic, head, now);
         }
     }
 

@@ -7,8 +7,8 @@ use nic::{HeadBuf, Nic, TxPacket};
 use tcp::{Control, Segment, SeqNum};
 use wire::{
     ArpPacket, Ecn, EtherType, EthernetHeader, FourTuple, Instant, IpRepr, MacAddr,
-    NeighborSolicitation, TcpFlags, TcpHeader, emit_arp_frame, emit_tcp_frame_headers,
-    solicited_node, tcp_tx_checksum,
+    NeighborSolicitation, TcpFlags, TcpHeader, emit_tcp_frame_headers, solicited_node,
+    tcp_tx_checksum,
 };
 
 use super::Network;
@@ -290,9 +290,8 @@ impl Network {
         let mac = self.mac;
         let head = match (ip, route.source) {
             (IpAddr::V4(target), IpAddr::V4(source)) => {
-                let ethernet = self.ethernet(known.unwrap_or(MacAddr::BROADCAST), EtherType::ARP);
                 let arp = ArpPacket::request(mac, source, target);
-                HeadBuf::with(|out| emit_arp_frame(&ethernet, &arp, out))
+                self.arp_frame(known.unwrap_or(MacAddr::BROADCAST), &arp)
             }
             (IpAddr::V6(target), IpAddr::V6(source)) => {
                 let group = solicited_node(target);

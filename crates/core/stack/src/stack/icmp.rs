@@ -2,43 +2,21 @@
 
 use netmem::FragList;
 use nic::Origin;
-use wire::{EthernetHeader, FourTuple, Instant, Ipv4Header, Ipv6Header, protocol};
+use wire::{FourTuple, Instant, RxHeaders, protocol};
 
 use super::Stack;
 use crate::drops::DropReason;
-use crate::icmp::{Icmp, IcmpContext, IcmpError};
+use crate::icmp::{IcmpContext, IcmpError};
 
 impl Stack {
-    /// Handles an ICMP message over IPv4.
-    pub(crate) fn receive_icmpv4(
+    /// Handles an ICMP message.
+    pub(crate) fn receive_icmp(
         &mut self,
-        ethernet: &EthernetHeader,
-        ip: &Ipv4Header,
-        payload: &FragList,
-        now: Instant,
-    ) {
-        let (icmp, cx) = self.icmp_parts(Origin::Link, now);
-        if let Some(error) = icmp.receive_v4(cx, ethernet, ip, payload) {
-            self.on_icmp_error(error, now);
-        }
-    }
-
-    /// Handles an ICMP message over IPv6.
-    pub(crate) fn receive_icmpv6(
-        &mut self,
-        ethernet: &EthernetHeader,
-        ip: &Ipv6Header,
+        headers: &RxHeaders,
         payload: &FragList,
         origin: Origin,
         now: Instant,
     ) {
-        let (icmp, cx) = self.icmp_parts(origin, now);
-        if let Some(error) = icmp.receive_v6(cx, ethernet, ip, payload) {
-            self.on_icmp_error(error, now);
-        }
-    }
-
-    fn icmp_parts(&mut self, origin: Origin, now: Instant) -> (&mut Icmp, IcmpContext<'_>) {
         let cx = IcmpContext {
             nic: &mut self.nic,
             network: &mut self.network,
@@ -46,7 +24,9 @@ impl Stack {
             origin,
             now,
         };
-        (&mut self.icmp, cx)
+        if let Some(error) = self.icmp.receive(cx, headers, payload) {
+            self.on_icmp_error(error, now);
+        }
     }
 
     /// Passes an error on to the connection of the packet that it quotes.

@@ -112,12 +112,9 @@ impl Stack {
         origin: Origin,
         now: Instant,
     ) {
-        match (headers.network, number) {
-            (Network::Ipv4(ip), protocol::ICMP) => {
-                self.receive_icmpv4(&headers.ethernet, &ip, &payload, now)
-            }
-            (Network::Ipv6(ip), protocol::ICMPV6) => {
-                self.receive_icmpv6(&headers.ethernet, &ip, &payload, origin, now)
+        match (&headers.network, number) {
+            (Network::Ipv4(_), protocol::ICMP) | (Network::Ipv6(_), protocol::ICMPV6) => {
+                self.receive_icmp(headers, &payload, origin, now)
             }
             _ => self.network.drops.count(DropReason::IpNoProtocol),
         }

@@ -35,7 +35,7 @@ impl Stack {
     }
 
     /// Removes a binding as a target. Ranges that are being filled stay in use, until they are full or
-    /// [`Stack::stop_placing`] ends them; frags of the memory keep it mapped.
+    /// their connection is closed; frags of the memory keep it mapped.
     ///
     /// # Errors
     /// [`UnknownBinding`].
@@ -87,17 +87,6 @@ impl Stack {
             let added = nic.ddp_add(flow, seq.0, frags, rest);
             debug_assert!(added.is_ok(), "the ranges were checked: {added:?}");
         }
-        Ok(())
-    }
-
-    /// Ends the placement of a connection: from now on no packet changes the bytes of its range that were not delivered.
-    ///
-    /// # Errors
-    /// [`BadSocket`], also of a listener.
-    pub fn stop_placing(&mut self, id: SocketId) -> Result<(), BadSocket> {
-        let Self { nic, sockets, .. } = self;
-        let mut connection = sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
-        connection.end_place(nic);
         Ok(())
     }
 

@@ -431,13 +431,13 @@ fn a_peer_that_does_not_ask_first_is_answered_during_a_flood_of_syns() {
             let headers = RxHeaders::parse(&frame, frame.len()).unwrap();
             let dst = headers.ethernet.dst;
             if headers.network == Network::Arp {
-                match dst.is_broadcast() {
-                    true => broadcasts += 1,
-                    false => unicasts += 1,
+                match dst {
+                    MacAddr::BROADCAST => broadcasts += 1,
+                    _ => unicasts += 1,
                 }
                 let arp = ArpPacket::parse(&frame[headers.header_len..]).unwrap();
                 // The peer exists from its SYN on, and receives broadcasts and frames to its address.
-                let is_heard = dst.is_broadcast() || dst == Side::A.mac();
+                let is_heard = dst == MacAddr::BROADCAST || dst == Side::A.mac();
                 let is_ours = IpAddr::V4(arp.target_ip) == Side::A.ipv4();
                 if asked.is_some() && is_heard && is_ours {
                     let reply = arp.reply(Side::A.mac());

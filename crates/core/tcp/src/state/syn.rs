@@ -209,15 +209,9 @@ impl SynSent {
     }
 
     pub(crate) fn on_timer(&mut self, cx: &Context<'_>) -> Result<(), TcpError> {
-        match self.timer.on_timer(
-            &cx.shared().timers,
-            cx.settings.syn_retries,
-            cx.settings.user_timeout,
-            cx.now,
-        ) {
-            true => Ok(()),
-            false => Err(TcpError::TimedOut),
-        }
+        let (timers, retries) = (&cx.shared().timers, cx.settings.syn_retries);
+        self.timer
+            .on_timer(timers, retries, cx.settings.user_timeout, cx.now)
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
@@ -462,11 +456,8 @@ impl SynReceived {
             true => timers.syn_ack_retries.max(cx.settings.defer_accept),
             false => timers.syn_ack_retries,
         };
-        let user_timeout = cx.settings.user_timeout;
-        match self.timer.on_timer(timers, retries, user_timeout, cx.now) {
-            true => Ok(()),
-            false => Err(TcpError::TimedOut),
-        }
+        self.timer
+            .on_timer(timers, retries, cx.settings.user_timeout, cx.now)
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {

@@ -70,22 +70,6 @@ impl NeighborSolicitation {
         Ok(Self { target, source_mac })
     }
 
-    /// Returns the bytes of the whole ICMP message.
-    pub const fn message_len(&self) -> usize {
-        message_len(self.source_mac)
-    }
-
-    /// Writes the message for a packet from `src` to `dst` to the start of `out`, returns its
-    /// length. The packet must have hop limit 255.
-    ///
-    /// # Panics
-    /// If `out` is shorter than [`message_len`](Self::message_len).
-    pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, out: &mut [u8]) -> usize {
-        let Self { target, source_mac } = *self;
-        let option = source_mac.map(|mac| (SOURCE_LINK_ADDRESS, mac));
-        emit_common([SOLICITATION, 0], target, option, src, dst, out)
-    }
-
     /// Writes a whole frame from `src_mac` and `src` to `dst_mac` and `dst` to the start of `out`,
     /// returns its length.
     ///
@@ -99,8 +83,10 @@ impl NeighborSolicitation {
         dst: Ipv6Addr,
         out: &mut [u8],
     ) -> usize {
-        let at = emit_headers(src_mac, dst_mac, src, dst, self.message_len(), out);
-        at + self.emit(src, dst, &mut out[at..])
+        let Self { target, source_mac } = *self;
+        let option = source_mac.map(|mac| (SOURCE_LINK_ADDRESS, mac));
+        let addresses = (src_mac, dst_mac, src, dst);
+        emit_frame([SOLICITATION, 0], target, option, addresses, out)
     }
 }
 
@@ -120,31 +106,6 @@ impl NeighborAdvertisement {
         })
     }
 
-    /// Returns the bytes of the whole ICMP message.
-    pub const fn message_len(&self) -> usize {
-        message_len(self.target_mac)
-    }
-
-    /// Writes the message for a packet from `src` to `dst` to the start of `out`, returns its
-    /// length. The packet must have hop limit 255.
-    ///
-    /// # Panics
-    /// If `out` is shorter than [`message_len`](Self::message_len).
-    pub fn emit(&self, src: Ipv6Addr, dst: Ipv6Addr, out: &mut [u8]) -> usize {
-        let Self {
-            target,
-            target_mac,
-            router,
-            solicited,
-            overrides,
-        } = *self;
-        let flags = if router { ROUTER } else { 0 }
-            | if solicited { SOLICITED } else { 0 }
-            | if overrides { OVERRIDE } else { 0 };
-        let option = target_mac.map(|mac| (TARGET_LINK_ADDRESS, mac));
-        emit_common([ADVERTISEMENT, flags], target, option, src, dst, out)
-    }
-
     /// Writes a whole frame from `src_mac` and `src` to `dst_mac` and `dst` to the start of `out`,
     /// returns its length.
     ///
@@ -158,16 +119,19 @@ impl NeighborAdvertisement {
         dst: Ipv6Addr,
         out: &mut [u8],
     ) -> usize {
-        let at = emit_headers(src_mac, dst_mac, src, dst, self.message_len(), out);
-        at + self.emit(src, dst, &mut out[at..])
-    }
-}
-
-const fn message_len(mac: Option<MacAddr>) -> usize {
-    if mac.is_some() {
-        FIXED_LEN + OPTION_LEN
-    } else {
-        FIXED_LEN
+        let Self {
+            target,
+            target_mac,
+            router,
+            solicited,
+            overrides,
+        } = *self;
+        let flags = if router { ROUTER } else { 0 }
+            | if solicited { SOLICITED } else { 0 }
+            | if overrides { OVERRIDE } else { 0 };
+        let option = target_mac.map(|mac| (TARGET_LINK_ADDRESS, mac));
+        let addresses = (src_mac, dst_mac, src, dst);
+        emit_frame([ADVERTISEMENT, flags], target, option, addresses, out)
     }
 }
 
@@ -215,32 +179,12 @@ fn link_address(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, IcmpErr
     Ok(found)
 }
 
-fn emit_common(
+/// Writes a frame with a message, from and to the hardware and IP addresses; returns its length.
+fn emit_frame(
     [kind, flags]: [u8; 2],
     target: Ipv6Addr,
     option: Option<(u8, MacAddr)>,
-    src: Ipv6Addr,
-    dst: Ipv6Addr,
-    out: &mut [u8],
-) -> usize {
-    out[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
-    out[8..FIXED_LEN].copy_from_slice(&target.octets());
-    let mut len = FIXED_LEN;
-    if let Some((option, mac)) = option {
-        out[len..len + 2].copy_from_slice(&[option, 1]);
-        out[len + 2..len + OPTION_LEN].copy_from_slice(&mac.0);
-        len += OPTION_LEN;
-    }
-    store_checksum(&mut out[..len], pseudo_header(src, dst, len));
-    len
-}
-
-fn emit_headers(
-    src_mac: MacAddr,
-    dst_mac: MacAddr,
-    src: Ipv6Addr,
-    dst: Ipv6Addr,
-    len: usize,
+    (src_mac, dst_mac, src, dst): (MacAddr, MacAddr, Ipv6Addr, Ipv6Addr),
     out: &mut [u8],
 ) -> usize {
     let ethernet = EthernetHeader {
@@ -256,5 +200,15 @@ fn emit_headers(
         traffic_class: 0,
         flow_label: 0,
     };
-    emit_frame_headers(&ethernet, &ip, protocol::ICMPV6, len, out)
+    let len = FIXED_LEN + option.map_or(0, |_| OPTION_LEN);
+    let at = emit_frame_headers(&ethernet, &ip, protocol::ICMPV6, len, out);
+    let message = &mut out[at..at + len];
+    message[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
+    message[8..FIXED_LEN].copy_from_slice(&target.octets());
+    if let Some((option, mac)) = option {
+        message[FIXED_LEN..FIXED_LEN + 2].copy_from_slice(&[option, 1]);
+        message[FIXED_LEN + 2..].copy_from_slice(&mac.0);
+    }
+    store_checksum(message, pseudo_header(src, dst, len));
+    at + len
 }

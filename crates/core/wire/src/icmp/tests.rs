@@ -293,10 +293,20 @@ mod neighbors {
     };
     const BAD: Result<Icmpv6<'static>, IcmpError> = Err(IcmpError::BadNeighborDiscovery);
 
+    /// Returns the message of the frame that `emit` writes.
+    fn message(emit: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
+        let mut frame = [0; 86];
+        let len = emit(&mut frame);
+        let at = RxHeaders::parse(&frame[..len], len).unwrap().header_len;
+        frame[at..len].to_vec()
+    }
+
     fn solicitation(src: Ipv6Addr, dst: Ipv6Addr, what: NeighborSolicitation) -> Vec<u8> {
-        let mut out = vec![0; what.message_len()];
-        assert_eq!(what.emit(src, dst, &mut out), out.len());
-        out
+        message(|out| what.emit_frame(MAC, MAC, src, dst, out))
+    }
+
+    fn advertisement(dst: Ipv6Addr, what: NeighborAdvertisement) -> Vec<u8> {
+        message(|out| what.emit_frame(MAC, MAC, SRC6, dst, out))
     }
 
     /// Changes a message to `DST6` and makes its checksum right again.
@@ -331,8 +341,7 @@ mod neighbors {
                 target_mac: (flags != 3).then_some(MAC),
                 ..ADVERTISEMENT
             };
-            let mut message = vec![0; sent.message_len()];
-            sent.emit(SRC6, DST6, &mut message);
+            let message = advertisement(DST6, sent);
             let parsed = Icmpv6::parse(&ip6(SRC6, DST6, 255), &message);
             assert_eq!(parsed, Ok(Icmpv6::NeighborAdvertisement(sent)));
         }
@@ -412,8 +421,7 @@ mod neighbors {
     #[test]
     fn a_solicited_advertisement_to_a_group_is_refused() {
         let all_nodes = "ff02::1".parse().unwrap();
-        let mut message = vec![0; ADVERTISEMENT.message_len()];
-        ADVERTISEMENT.emit(SRC6, all_nodes, &mut message);
+        let message = advertisement(all_nodes, ADVERTISEMENT);
         assert_eq!(Icmpv6::parse(&ip6(SRC6, all_nodes, 255), &message), BAD);
     }
 

@@ -26,7 +26,7 @@ const SUM_BYTES: usize = size_of::<u32>();
 
 /// The code that computes CRC-32Cs of chunks.
 ///
-/// Invariant: the module is that of [`Driver::crc32c_kernel`](crate::driver::Driver::crc32c_kernel).
+/// Invariant: the module is that of [`Driver::crc32c_kernel`](super::driver::Driver::crc32c_kernel).
 #[derive(Debug)]
 pub(crate) struct ChunkSums {
     module: Module,

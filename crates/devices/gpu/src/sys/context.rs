@@ -9,8 +9,8 @@ use std::ptr;
 
 use netmem::{DeviceError, Process};
 
+use super::driver::{Driver, Opened};
 use super::functions::{Function, Functions, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
-use crate::driver::{Driver, Opened};
 use crate::error::GpuError;
 
 /// A device in the way that the frameworks use it, too: their addresses are valid in it.

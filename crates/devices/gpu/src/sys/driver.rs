@@ -8,9 +8,56 @@ use std::ffi::c_int;
 use netmem::{DeviceError, DeviceState};
 
 use super::copies::CopyBatch;
-use super::functions::{DevicePtr, Export, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
+use super::functions::{DevicePtr, Export, Functions, NOT_INITIALIZED, RawDevice, SUCCESS, Status};
 use super::kernel::Kernel;
-use crate::driver::{Loaded, Opened, Pointer, is_fatal};
+use crate::error::is_fatal;
+use crate::platform::{Platform, Version};
+
+/// What all libraries have.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The names that messages have.
+    pub platform: &'static Platform,
+    /// The functions that all vendors have.
+    pub functions: Functions,
+    /// The version of the interface that the library supports.
+    pub version: Version,
+}
+
+/// A device that was prepared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The device in calls that take one.
+    pub device: RawDevice,
+    /// Address of its context, if the library has one.
+    pub context: usize,
+}
+
+/// What an address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pointer {
+    /// Kind of the memory.
+    pub kind: PointerKind,
+    /// Number of the device.
+    pub device: u32,
+    /// First address of the allocation.
+    pub start: DevicePtr,
+    /// Bytes of the allocation.
+    pub size: u64,
+    /// Number of the allocation, which no other one of this process gets, even at the same address; 0: the library has none.
+    pub id: u64,
+}
+
+/// Where memory that a library knows is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PointerKind {
+    /// In the device.
+    Device,
+    /// In the host.
+    Host,
+    /// Sometimes here, sometimes there.
+    Managed,
+}
 
 /// The library of a vendor.
 ///

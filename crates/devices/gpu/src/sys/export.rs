@@ -11,9 +11,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use netmem::DeviceError;
 
 use super::copies::out_of_range;
+use super::driver::Driver;
 use super::functions::{AllocationExport, DevicePtr, Export, Function, MemExport, SUCCESS, Status};
 use super::memory::DeviceMemory;
-use crate::driver::Driver;
 
 /// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, hipMemRangeHandleTypeDmaBufFd.
 const DMA_BUF: c_int = 1;

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::driver::Version;
+use crate::platform::Version;
 
 /// CUresult, hipError_t.
 pub type Status = c_int;
@@ -123,6 +123,9 @@ macro_rules! function_table {
         }
     };
 }
+
+// For files of this crate: the path of the exported macro leads through the root, which imports all of them.
+pub(crate) use function_table;
 
 function_table! {
     Names, Functions;

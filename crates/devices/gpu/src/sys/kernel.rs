@@ -5,8 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
-use super::functions::RawStream;
-use crate::function_table;
+use super::functions::{RawStream, function_table};
 
 /// Device code that was loaded.
 pub type RawModule = *mut c_void;

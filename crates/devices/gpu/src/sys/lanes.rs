@@ -205,7 +205,7 @@ impl Lanes {
     /// # Safety
     ///
     /// `stream` is a stream of this device that exists, null or one of the driver's special handles.
-    pub(super) unsafe fn hold_stream(
+    pub(crate) unsafe fn hold_stream(
         &self,
         fence: Fence,
         stream: RawStream,
@@ -231,7 +231,7 @@ impl Lanes {
     /// # Safety
     ///
     /// As for [`hold_stream`](Self::hold_stream).
-    pub(super) unsafe fn synchronize_stream(&self, stream: RawStream) -> Result<(), DeviceError> {
+    pub(crate) unsafe fn synchronize_stream(&self, stream: RawStream) -> Result<(), DeviceError> {
         let current = self.enter()?;
         let synchronize = current.driver.loaded().functions.stream_synchronize;
         // SAFETY: the stream exists, by the contract.

@@ -10,8 +10,8 @@ use std::mem::ManuallyDrop;
 use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
 
 use super::functions::{Name, SUCCESS, Status};
-use crate::driver::{Platform, Version};
 use crate::error::LoadError;
+use crate::platform::{Platform, Version};
 
 /// A loaded library. It is never unloaded: it has threads and exit handlers.
 #[derive(Debug)]

@@ -2,9 +2,6 @@
 //!
 // UNSAFETY: none in this file; each of the others says why it has some.
 
-pub(crate) mod adder;
-mod adopt;
-mod app_stream;
 pub(crate) mod chunk_sums;
 pub(crate) mod context;
 pub(crate) mod copies;
@@ -16,7 +13,7 @@ pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod library;
 pub(crate) mod memory;
-mod module;
+pub(crate) mod module;
 pub(crate) mod piece_copier;
 mod revocation;
 pub(crate) mod shared;

@@ -25,11 +25,11 @@ const BLOCKS_MAX: usize = 4096;
 /// A loaded kernel.
 ///
 /// Invariant: the module is loaded in the context of the lanes, `function` is the function `entry` of it, and `drop` unloads it.
-pub(super) struct Module {
+pub(crate) struct Module {
     module: RawModule,
     function: RawFunction,
     kernel: &'static Kernel,
-    pub(super) lanes: Arc<Lanes>,
+    pub(crate) lanes: Arc<Lanes>,
 }
 
 // SAFETY: modules and functions belong to the context, not to a thread, and the library's functions may be called by any.
@@ -49,7 +49,7 @@ impl Module {
     /// # Errors
     ///
     /// [`DeviceError`] of the driver, which refuses the code.
-    pub(super) fn load(lanes: &Arc<Lanes>, kernel: &'static Kernel) -> Result<Self, DeviceError> {
+    pub(crate) fn load(lanes: &Arc<Lanes>, kernel: &'static Kernel) -> Result<Self, DeviceError> {
         let driver = lanes.context.driver;
         let _current = lanes.enter()?;
         let mut module = ptr::null_mut();
@@ -82,7 +82,7 @@ impl Module {
     /// # Safety
     ///
     /// The function takes `N` arguments. With these it accesses bytes inside of the two memories, which are of the device, and nothing else.
-    pub(super) unsafe fn run<const N: usize>(
+    pub(crate) unsafe fn run<const N: usize>(
         &self,
         memories: [&DeviceMemory; 2],
         items: usize,

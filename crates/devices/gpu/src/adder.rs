@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use netmem::{DeviceError, DeviceState, Exporter};
 
-use super::copies::out_of_range;
-use super::module::Module;
 use crate::allocation::Allocation;
 use crate::device::Device;
 use crate::error::GpuError;
+use crate::sys::copies::out_of_range;
+use crate::sys::module::Module;
 
 const FLOAT_BYTES: usize = size_of::<f32>();
 
@@ -45,7 +45,7 @@ impl Device {
     ///
     /// [`GpuError::NoAddition`]: there is no such code for the vendor. [`GpuError`] of the driver, which refuses the code.
     pub fn adder(&self) -> Result<Adder, GpuError> {
-        let lanes = &self.engine.lanes;
+        let lanes = &self.lanes;
         let platform = self.platform();
         let kernel = lanes.context.driver.add_kernel();
         let kernel = kernel.ok_or(GpuError::NoAddition { platform })?;

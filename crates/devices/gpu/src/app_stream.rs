@@ -24,7 +24,7 @@ impl Device {
     /// special handles.
     pub unsafe fn hold_stream(&self, fence: Fence, stream: *mut c_void) -> Result<(), GpuError> {
         // SAFETY: the contract is the same.
-        Ok(unsafe { self.engine.lanes.hold_stream(fence, stream) }?)
+        Ok(unsafe { self.lanes.hold_stream(fence, stream) }?)
     }
 
     /// Waits until the work of a stream of the application is done; null is the default stream. Memory that the stream works on
@@ -39,6 +39,6 @@ impl Device {
     /// As for [`hold_stream`](Self::hold_stream), or `stream` is null.
     pub unsafe fn synchronize_stream(&self, stream: *mut c_void) -> Result<(), GpuError> {
         // SAFETY: the contract is the same.
-        Ok(unsafe { self.engine.lanes.synchronize_stream(stream) }?)
+        Ok(unsafe { self.lanes.synchronize_stream(stream) }?)
     }
 }

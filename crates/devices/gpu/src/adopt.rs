@@ -8,12 +8,12 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 
-use super::lanes::Lanes;
-use super::memory::DeviceMemory;
 use crate::allocation::{Allocation, PAGE_BYTES};
 use crate::device::Device;
-use crate::driver::{Pointer, PointerKind};
 use crate::error::GpuError;
+use crate::sys::driver::{Pointer, PointerKind};
+use crate::sys::lanes::Lanes;
+use crate::sys::memory::DeviceMemory;
 
 impl Allocation {
     /// Takes memory of `device` that another library has allocated and will free: of the vendor's allocation functions, or a
@@ -32,7 +32,7 @@ impl Allocation {
         if len == 0 || !len.is_multiple_of(PAGE_BYTES) || !address.is_multiple_of(page) {
             return Err(GpuError::Misaligned { address, len });
         }
-        let lanes = &device.engine.lanes;
+        let lanes = &device.lanes;
         check(lanes, address, len)?;
         // SAFETY: the caller promises that the range stays allocated; `check` has found it to be memory of this device.
         let memory = unsafe { DeviceMemory::adopt(lanes, address, len) };
@@ -75,7 +75,7 @@ impl Allocation {
         len: usize,
         exported: OwnedFd,
     ) -> Result<Self, GpuError> {
-        let lanes = &device.engine.lanes;
+        let lanes = &device.lanes;
         check_ends(lanes, address, len)?;
         let mut file = File::from(exported);
         let size = file.seek(SeekFrom::End(0)).unwrap_or(0);

@@ -367,7 +367,7 @@ mod tests {
         let bytes: Vec<u8> = (0..size).map(|at| (at % 253) as u8).collect();
         source.copy_in(0, &bytes).unwrap();
         let short = (0..PieceList::PIECES + 1).map(|n| n * 3..n * 3 + 2);
-        let ranges = [9..9 + LONG].into_iter().chain(short);
+        let ranges = std::iter::once(9..9 + LONG).chain(short);
         // An iterator that does not know how many there are.
         let ranges = ranges.filter(|range| range.start % 2 < 2);
         let gathered = target.gather_from(&source, ranges.clone(), 5).unwrap();

@@ -1,7 +1,7 @@
 //! Reads received payload in stream order: the access of an application to its memory, not a part of receiving.
 //!
 //! The CPU reads most memory where it is. Other memory is copied by its device, while the program receives what comes next: batches wait until a copy is
-//! worth its start, and are looked at when the next copy starts, or when nothing else arrives. Their frags are held so long.
+//! worth its start, and are looked at when the next copy starts, or when nothing else arrives and the copy is done. Until then their frags are held.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ pub(crate) const BATCH_BYTES: usize = 4 << 20;
 /// Bytes for which a device starts a copy without waiting for more: beside an H200, the start takes a processor 5 us, in which it receives 30 KB.
 const COPY_BYTES: usize = 1 << 20;
 
-/// Divisor: batches that wait for a copy hold at most this part of the memory, so that the rest receives.
+/// Divisor: batches wait for others until they have this part of the memory, so that the rest receives.
 const HELD_PART: usize = 16;
 
 /// Bytes of a copy: those that waited, and the batch that made them enough.
@@ -105,7 +105,25 @@ impl ReadBack {
         }
     }
 
-    /// Does the same for all batches that were taken over and not returned, and waits for their copies.
+    /// Returns batches in the same way when nothing arrives: none if their copies are not done. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`pass`](Self::pass).
+    pub(crate) fn advance(
+        &mut self,
+        mut look: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Unread>> {
+        let Some(copier) = &mut self.copier else {
+            return Ok(Vec::new());
+        };
+        if !copier.has_batches() || copier.is_copying()? {
+            return Ok(Vec::new());
+        }
+        copier.turn(&self.memory, &mut self.block, &mut look)
+    }
+
+    /// Returns all batches that were taken over and not returned, in the same way, and waits for their copies.
     ///
     /// # Errors
     ///
@@ -143,6 +161,14 @@ impl Copier {
 
     fn has_batches(&self) -> bool {
         !self.waiting.is_empty() || self.started.is_some()
+    }
+
+    /// Returns whether a copy was started that is not done.
+    fn is_copying(&mut self) -> io::Result<bool> {
+        match &mut self.started {
+            Some(copy) => Ok(!copy.gather.is_done().map_err(io::Error::other)?),
+            None => Ok(false),
+        }
     }
 
     /// Adds a batch; returns whether it is time for a [`turn`](Self::turn).

@@ -358,14 +358,14 @@ impl<'a> Transfer<'a> {
                 false => stream.set_timeout(Some(WAIT_SLICE)),
             }
             if !self.hear(0)? {
-                self.finish_reading()?;
+                self.advance_reading()?;
             }
             return Ok(());
         }
         let start = Instant::now();
         while !self.active.is_empty() && !self.ask_each()? {
-            self.finish_reading()?;
-            if start.elapsed() > SPIN {
+            self.advance_reading()?;
+            if start.elapsed() > SPIN && !self.has_unread() {
                 return self.sleep(listener);
             }
         }
@@ -417,7 +417,11 @@ impl<'a> Transfer<'a> {
             self.read(index, batch)?;
             return Ok(true);
         }
-        self.keep(batch)?;
+        match batch.release() {
+            Ok(_none) => self.batches.push(batch),
+            // The report then has fewer returned frags than lent ones.
+            Err(error) => note(error),
+        }
         if let Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) = received {
             return Ok(false);
         }
@@ -472,7 +476,15 @@ impl<'a> Transfer<'a> {
         self.read_back.as_ref().is_some_and(ReadBack::has_batches)
     }
 
-    /// Verifies and writes the batches that were received and wait for it.
+    /// Verifies and writes batches that were received and wait for it, while nothing arrives. Does not wait.
+    fn advance_reading(&mut self) -> Result<(), Failure> {
+        if !self.has_unread() {
+            return Ok(());
+        }
+        self.look_at(|read_back, look| read_back.advance(look))
+    }
+
+    /// Verifies and writes all batches that were received and wait for it.
     fn finish_reading(&mut self) -> Result<(), Failure> {
         if !self.has_unread() {
             return Ok(());
@@ -535,11 +547,6 @@ impl<'a> Transfer<'a> {
                 connection.kept.drain(..surplus);
             }
         }
-        self.keep(batch)
-    }
-
-    /// Returns the frags of a batch, and keeps it for a later receive.
-    fn keep(&mut self, mut batch: RxBatch) -> Result<(), Failure> {
         batch.release()?;
         self.batches.push(batch);
         Ok(())

@@ -1,7 +1,7 @@
 use std::io::Write;
 
 use devmem_tcp::{BoundRx, DmabufId, Netdev, Setup, Stream};
-use netmem::{FakeDevice, FakePace};
+use netmem::{FakeDevice, FakePace, Lane};
 
 use super::*;
 
@@ -148,6 +148,33 @@ fn batches_wait_for_each_other_until_they_are_worth_a_copy_and_no_longer() {
         expected.map(|(number, bytes)| (number, bytes.to_vec()))
     );
     assert!(reader.finish(seen.look()).expect("nothing").is_empty());
+    drop(done);
+    world.assert_all_home();
+}
+
+#[test]
+fn while_nothing_arrives_a_copy_that_runs_is_asked_and_not_waited_for() {
+    let mut world = World::new();
+    let (mut reader, mut seen) = (world.reader(5), Seen::default());
+    let [first, second] = [b"first", b"last "].map(|bytes| world.batch(0, bytes));
+    let rest = world.batch(1, b"rest");
+    assert!(reader.pass(first, seen.look()).expect("started").is_empty());
+    assert!(reader.pass(rest, seen.look()).expect("it waits").is_empty());
+    // The device is asked about the first copy, then twice about that of the rest, which was started when the first one was done.
+    let mut done = Vec::new();
+    for (number, expected) in [None, Some(0), None, Some(1), None].into_iter().enumerate() {
+        done = reader.advance(seen.look()).expect("the device is not lost");
+        assert_eq!(numbers(&done), Vec::from_iter(expected), "call {number}");
+    }
+    assert!(
+        reader
+            .pass(second, seen.look())
+            .expect("started")
+            .is_empty()
+    );
+    assert_eq!(world.device.waited(Lane::Gather), 0);
+    assert_eq!(numbers(&reader.finish(seen.look()).expect("copied")), [0]);
+    assert_eq!(world.device.waited(Lane::Gather), 1);
     drop(done);
     world.assert_all_home();
 }

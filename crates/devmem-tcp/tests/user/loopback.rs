@@ -147,7 +147,8 @@ fn a_batch_that_is_gathered_can_be_kept_by_its_copies_until_they_are_done() {
     let target = devices[0].alloc(4096).expect("memory");
     let (mut gathers, mut at) = (Vec::new(), 0);
     for range in [0..1000, 1000..3000] {
-        sender.send(&tx, &[range]).expect("queued");
+        // Its bytes do not change.
+        let _sent = sender.send(&tx, &[range]).expect("queued");
         let mut batch = RxBatch::with_capacity(16);
         let received = receiver.recv(&mut batch).expect("alive");
         gathers.push(batch.into_gather(&target, at).expect("it fits"));

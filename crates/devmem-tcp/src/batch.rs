@@ -11,7 +11,7 @@ use crate::backend::Socket;
 use crate::error::RecvError;
 use crate::frags::{Device, Frags, Item};
 use crate::recv_request::RecvRequest;
-pub use gather::Gather;
+pub use gather::{BatchGather, Gather};
 
 /// One piece of received data, in stream order.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,24 +1,65 @@
 //! Reads received payload in stream order: the access of an application to its memory, not a part of receiving.
+//!
+//! The CPU reads most memory where it is. Other memory is copied by its device, while the program receives what comes next: batches wait until a copy is
+//! worth its start, and are looked at when the next copy starts, or when nothing else arrives and the copy is done. Until then their frags are held.
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::ops::Range;
 
+use devmem_tcp::memory::DeviceGather;
 use devmem_tcp::{Dmabuf, Frag, RxBatch};
 
 use crate::pattern::BLOCK_BYTES;
 
-/// Bytes that a device copies to host memory at a time: a copy of its own for each frag takes longer than the bytes.
-const READ_BYTES: usize = 4 << 20;
+/// Most bytes of a batch.
+pub(crate) const BATCH_BYTES: usize = 4 << 20;
+
+/// Bytes for which a device starts a copy without waiting for more: beside an H200, the start takes a processor 5 us, in which it receives 30 KB.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Divisor: batches wait for others until they have this part of the memory, so that the rest receives.
+const HELD_PART: usize = 16;
+
+/// Bytes of a copy: those that waited, and the batch that made them enough.
+const WINDOW_BYTES: usize = COPY_BYTES + BATCH_BYTES;
+
+/// A received batch whose bytes have not been looked at: at most [`BATCH_BYTES`].
+#[derive(Debug)]
+pub(crate) struct Unread {
+    /// The number of its connection.
+    pub(crate) connection: u64,
+    pub(crate) batch: RxBatch,
+}
 
 /// Reads batches of one memory in blocks that fit in the cache.
 pub(crate) struct ReadBack {
     memory: Dmabuf,
-    /// Where a device copies its memory that the CPU cannot access; `None` for other memory.
-    host: Option<Dmabuf>,
-    /// Ranges of that memory to read next, of at most [`READ_BYTES`] together.
-    ranges: Vec<Range<usize>>,
+    /// For memory that the CPU cannot access.
+    copier: Option<Copier>,
     block: Box<[u8]>,
+}
+
+/// Has a device copy batches to host memory.
+struct Copier {
+    /// The next copy goes to the first one; the second one has the copy that was started last.
+    windows: [Dmabuf; 2],
+    /// Batches whose copy has not been started, and their bytes on the device.
+    waiting: Vec<Unread>,
+    waiting_bytes: usize,
+    started: Option<StartedCopy>,
+    /// Waiting bytes from which on a copy is started.
+    enough: usize,
+}
+
+/// A copy of batches. The fields are dropped in their order: the frags are held until it has ended.
+struct StartedCopy {
+    gather: DeviceGather,
+    batches: Vec<Unread>,
 }
 
 impl fmt::Debug for ReadBack {
@@ -34,72 +75,185 @@ impl ReadBack {
     ///
     /// There is no host memory for a device's copies.
     pub(crate) fn new(memory: &Dmabuf) -> io::Result<Self> {
-        let pinned = || Dmabuf::pinned_for(memory, READ_BYTES).map_err(io::Error::other);
+        let copier = memory.copy_engine().map(|_| Copier::new(memory));
         Ok(Self {
             memory: memory.clone(),
-            host: memory.copy_engine().map(|_| pinned()).transpose()?,
-            ranges: Vec::new(),
+            copier: copier.transpose()?,
             block: vec![0; BLOCK_BYTES].into_boxed_slice(),
         })
     }
 
-    /// Passes the bytes of a batch to `look`, in stream order.
+    /// Takes a batch over, and returns those that are done with: their bytes were passed to `look` in stream order, with the number of their
+    /// connection. That may be this batch, or others that were taken over before it.
     ///
     /// # Errors
     ///
     /// Of the copies, or of `look`.
-    pub(crate) fn for_each_block(
+    pub(crate) fn pass(
         &mut self,
-        batch: &RxBatch,
-        mut look: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        for frag in batch {
-            match frag {
-                Frag::Linear(bytes) => {
-                    self.look_at_ranges(&mut look)?;
-                    look(bytes)?;
-                }
-                Frag::Device { range, .. } if self.host.is_none() => {
-                    blocks(&self.memory, range.clone(), &mut self.block, &mut look)?;
-                }
-                Frag::Device { range, .. } => {
-                    for start in range.clone().step_by(READ_BYTES) {
-                        self.add(start..range.end.min(start + READ_BYTES), &mut look)?;
-                    }
-                }
+        unread: Unread,
+        mut look: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Unread>> {
+        let Some(copier) = &mut self.copier else {
+            let mut look = |bytes: &[u8]| look(unread.connection, bytes);
+            look_at_memory(&self.memory, &unread.batch, &mut self.block, &mut look)?;
+            return Ok(vec![unread]);
+        };
+        match copier.add(unread) {
+            true => copier.turn(&self.memory, &mut self.block, &mut look),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns batches in the same way when nothing arrives: none if their copies are not done. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`pass`](Self::pass).
+    pub(crate) fn advance(
+        &mut self,
+        mut look: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Unread>> {
+        let Some(copier) = &mut self.copier else {
+            return Ok(Vec::new());
+        };
+        if !copier.has_batches() || copier.is_copying()? {
+            return Ok(Vec::new());
+        }
+        copier.turn(&self.memory, &mut self.block, &mut look)
+    }
+
+    /// Returns all batches that were taken over and not returned, in the same way, and waits for their copies.
+    ///
+    /// # Errors
+    ///
+    /// As [`pass`](Self::pass).
+    pub(crate) fn finish(
+        &mut self,
+        mut look: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Unread>> {
+        let mut done = Vec::new();
+        if let Some(copier) = &mut self.copier {
+            while copier.has_batches() {
+                done.extend(copier.turn(&self.memory, &mut self.block, &mut look)?);
             }
         }
-        self.look_at_ranges(&mut look)
+        Ok(done)
     }
 
-    /// Adds a range of at most [`READ_BYTES`]; reads those before it if there is no room.
-    fn add(
-        &mut self,
-        range: Range<usize>,
-        look: &mut impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let waiting: usize = self.ranges.iter().map(Range::len).sum();
-        if waiting + range.len() > READ_BYTES {
-            self.look_at_ranges(look)?;
+    /// Returns whether there are batches that were taken over and not returned.
+    pub(crate) fn has_batches(&self) -> bool {
+        self.copier.as_ref().is_some_and(Copier::has_batches)
+    }
+}
+
+impl Copier {
+    fn new(memory: &Dmabuf) -> io::Result<Self> {
+        let pinned = || Dmabuf::pinned_for(memory, WINDOW_BYTES).map_err(io::Error::other);
+        Ok(Self {
+            windows: [pinned()?, pinned()?],
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            started: None,
+            enough: COPY_BYTES.min(memory.size() / HELD_PART),
+        })
+    }
+
+    fn has_batches(&self) -> bool {
+        !self.waiting.is_empty() || self.started.is_some()
+    }
+
+    /// Returns whether a copy was started that is not done.
+    fn is_copying(&mut self) -> io::Result<bool> {
+        match &mut self.started {
+            Some(copy) => Ok(!copy.gather.is_done().map_err(io::Error::other)?),
+            None => Ok(false),
         }
-        self.ranges.push(range);
-        Ok(())
     }
 
-    /// Has the device copy the ranges, and looks at them.
-    fn look_at_ranges(&mut self, look: &mut impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let Some(host) = self.host.as_ref().filter(|_| !self.ranges.is_empty()) else {
-            return Ok(());
-        };
-        let len = self.ranges.iter().map(Range::len).sum();
-        let copies = host.gather_from(&self.memory, self.ranges.iter().cloned(), 0);
-        let copies = copies.map_err(io::Error::other)?;
-        let copies =
-            copies.ok_or_else(|| io::Error::other("the device does not copy its memory"))?;
-        copies.wait().map_err(io::Error::other)?;
-        self.ranges.clear();
-        blocks(host, 0..len, &mut self.block, look)
+    /// Adds a batch; returns whether it is time for a [`turn`](Self::turn).
+    fn add(&mut self, unread: Unread) -> bool {
+        self.waiting_bytes += unread.batch.device_bytes();
+        self.waiting.push(unread);
+        self.waiting_bytes >= self.enough
     }
+
+    /// Starts the copy of the batches that wait, if there are any. Then waits for the copy before it, looks at its batches, and returns them.
+    fn turn(
+        &mut self,
+        memory: &Dmabuf,
+        block: &mut [u8],
+        look: &mut impl FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Vec<Unread>> {
+        let next = match self.waiting.is_empty() {
+            true => None,
+            false => Some(self.start(memory)?),
+        };
+        self.windows.swap(0, 1);
+        let Some(StartedCopy { gather, batches }) = mem::replace(&mut self.started, next) else {
+            return Ok(Vec::new());
+        };
+        gather.wait().map_err(io::Error::other)?;
+        let mut at = 0;
+        for Unread { connection, batch } in &batches {
+            let mut look = |bytes: &[u8]| look(*connection, bytes);
+            look_at_copy(&self.windows[0], at, batch, block, &mut look)?;
+            at += batch.device_bytes();
+        }
+        Ok(batches)
+    }
+
+    /// Starts the copy of the batches that wait to the first window.
+    fn start(&mut self, memory: &Dmabuf) -> io::Result<StartedCopy> {
+        self.waiting_bytes = 0;
+        let batches = mem::take(&mut self.waiting);
+        let frags = batches.iter().flat_map(|unread| &unread.batch);
+        let ranges = frags.filter_map(|frag| match frag {
+            Frag::Device { range, .. } => Some(range),
+            Frag::Linear(_) => None,
+        });
+        let gather = self.windows[0].gather_from(memory, ranges, 0);
+        let gather = gather.map_err(io::Error::other)?;
+        let gather =
+            gather.ok_or_else(|| io::Error::other("the device does not copy its memory"))?;
+        Ok(StartedCopy { gather, batches })
+    }
+}
+
+/// Passes the bytes of a batch in memory that the CPU can access to `look`.
+fn look_at_memory(
+    memory: &Dmabuf,
+    batch: &RxBatch,
+    block: &mut [u8],
+    look: &mut impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    batch.iter().try_for_each(|frag| match frag {
+        Frag::Linear(bytes) => look(bytes),
+        Frag::Device { range, .. } => blocks(memory, range, block, look),
+    })
+}
+
+/// Passes the bytes of frags that were copied to `start` of a window, one after another, to `look`.
+fn look_at_copy<'a>(
+    window: &Dmabuf,
+    start: usize,
+    frags: impl IntoIterator<Item = Frag<'a>>,
+    block: &mut [u8],
+    look: &mut impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    // Copied bytes that were passed over.
+    let mut run = start..start;
+    for frag in frags {
+        match frag {
+            Frag::Device { range, .. } => run.end += range.len(),
+            Frag::Linear(bytes) => {
+                blocks(window, run.clone(), block, look)?;
+                run.start = run.end;
+                look(bytes)?;
+            }
+        }
+    }
+    blocks(window, run, block, look)
 }
 
 /// Passes a range of memory that the CPU can access to `look`, a block at a time.

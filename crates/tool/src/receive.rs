@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::active_time::ActiveTime;
 use crate::output::{Failure, note};
 use crate::pattern::{Expected, Verifier};
-use crate::read_back::ReadBack;
+use crate::read_back::{BATCH_BYTES, ReadBack, Unread};
 
 /// Frags of one receive.
 const BATCH_FRAGS: usize = 1024;
@@ -182,12 +182,13 @@ impl Totals {
 /// One connection.
 #[derive(Debug)]
 struct Connection {
+    /// How many were accepted before it.
+    number: u64,
     peer: SocketAddr,
     /// Payload bytes, and the time of receiving them.
     bytes: u64,
     time: ActiveTime,
     stream: Stream,
-    batch: RxBatch,
     verifier: Option<Verifier>,
     kept: VecDeque<RxFrag>,
 }
@@ -209,6 +210,8 @@ pub struct Transfer<'a> {
     task: Task<'a>,
     /// Once there are bytes to verify or to write.
     read_back: Option<ReadBack>,
+    /// Empty ones, for the next receives.
+    batches: Vec<RxBatch>,
     active: Vec<Connection>,
     counts: Counts,
     time: ActiveTime,
@@ -235,6 +238,7 @@ impl<'a> Transfer<'a> {
             bound,
             task,
             read_back: None,
+            batches: Vec::new(),
             active: Vec::with_capacity(usize::from(expects)),
             counts: Counts::default(),
             time: ActiveTime::default(),
@@ -268,6 +272,7 @@ impl<'a> Transfer<'a> {
             self.receive(listener)?;
             self.note_stall();
         }
+        self.finish_reading()?;
         while let Some(connection) = self.active.pop() {
             self.totals.broken += 1;
             self.close(connection);
@@ -320,16 +325,16 @@ impl<'a> Transfer<'a> {
                 if self.counts.accepted == 0 {
                     self.clock_start = (self.task.clock)();
                 }
-                self.counts.accepted += 1;
                 self.active.push(Connection {
+                    number: self.counts.accepted,
                     peer,
                     bytes: 0,
                     time: ActiveTime::default(),
                     stream,
-                    batch: RxBatch::with_capacity(BATCH_FRAGS),
                     verifier: (self.task.expected)(peer).map(Verifier::new),
                     kept: VecDeque::new(),
                 });
+                self.counts.accepted += 1;
                 Ok(())
             }
             Err(error) if error.kind().is_not_ready() => Ok(()),
@@ -347,13 +352,20 @@ impl<'a> Transfer<'a> {
     /// Receives from all connections that have data; waits for a limited time if none has.
     fn receive(&mut self, listener: &mut Listener) -> Result<(), Failure> {
         if self.active.len() == 1 && !self.may_accept() {
-            self.active[0].stream.set_timeout(Some(WAIT_SLICE));
-            self.hear(0)?;
+            let stream = &self.active[0].stream;
+            match self.has_unread() {
+                true => stream.set_nonblocking(true),
+                false => stream.set_timeout(Some(WAIT_SLICE)),
+            }
+            if !self.hear(0)? {
+                self.advance_reading()?;
+            }
             return Ok(());
         }
         let start = Instant::now();
         while !self.active.is_empty() && !self.ask_each()? {
-            if start.elapsed() > SPIN {
+            self.advance_reading()?;
+            if start.elapsed() > SPIN && !self.has_unread() {
                 return self.sleep(listener);
             }
         }
@@ -395,42 +407,39 @@ impl<'a> Transfer<'a> {
     /// Receives from one connection, and removes the connection if it has ended. Returns whether it had data or has
     /// ended.
     fn hear(&mut self, index: usize) -> Result<bool, Failure> {
+        let batch = self.batches.pop();
+        let mut batch = batch.unwrap_or_else(|| RxBatch::with_capacity(BATCH_FRAGS));
         let connection = &mut self.active[index];
-        let received = match connection.stream.recv(&mut connection.batch) {
-            Ok(received) => received,
-            Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return Ok(false),
+        let received = connection.stream.recv_at_most(&mut batch, BATCH_BYTES);
+        if matches!(received, Ok(1..)) {
+            (self.task.lent)(&batch);
+            self.begin(index);
+            self.read(index, batch)?;
+            return Ok(true);
+        }
+        match batch.release() {
+            Ok(_none) => self.batches.push(batch),
+            // The report then has fewer returned frags than lent ones.
+            Err(error) => note(error),
+        }
+        if let Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) = received {
+            return Ok(false);
+        }
+        // What it has sent counts first.
+        self.finish_reading()?;
+        let connection = self.active.swap_remove(index);
+        match received {
+            Ok(_ended) => {
+                self.totals.connections += 1;
+                (self.task.ended)(&connection.ended());
+            }
             Err(error) => {
                 let peer = connection.peer;
                 note(format_args!("the connection from {peer} failed: {error}"));
                 self.totals.broken += 1;
-                let connection = self.active.swap_remove(index);
-                self.close(connection);
-                return Ok(true);
             }
-        };
-        if received == 0 {
-            self.totals.connections += 1;
-            let connection = self.active.swap_remove(index);
-            (self.task.ended)(&connection.ended());
-            self.close(connection);
-            return Ok(true);
         }
-        (self.task.lent)(&self.active[index].batch);
-        self.begin(index);
-        self.look_at(index)?;
-        let connection = &mut self.active[index];
-        if self.task.keep_tokens > 0 {
-            connection.kept.extend(connection.batch.take());
-            let surplus = connection.kept.len().saturating_sub(self.task.keep_tokens);
-            connection.kept.drain(..surplus);
-        } else {
-            connection.batch.release()?;
-        }
-        let now = Instant::now();
-        connection.bytes += received as u64;
-        connection.time.received(now);
-        self.counts.bytes += received as u64;
-        self.time.received(now);
+        self.close(connection);
         Ok(true)
     }
 
@@ -444,41 +453,112 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Verifies and writes the batch of a connection, as requested.
-    fn look_at(&mut self, index: usize) -> Result<(), Failure> {
+    /// Verifies and writes a batch of a connection, as requested: now or later, but before [`finish_reading`](Self::finish_reading) returns.
+    fn read(&mut self, index: usize, batch: RxBatch) -> Result<(), Failure> {
         let Connection {
-            batch, verifier, ..
-        } = &mut self.active[index];
+            number, verifier, ..
+        } = &self.active[index];
+        let unread = Unread {
+            connection: *number,
+            batch,
+        };
         if verifier.is_none() && self.task.output.is_none() {
+            return self.received(unread);
+        }
+        if self.read_back.is_none() {
+            let memory = self.bound.memory();
+            self.read_back = Some(ReadBack::new(memory).context("read the payload")?);
+        }
+        self.look_at(|read_back, look| read_back.pass(unread, look))
+    }
+
+    fn has_unread(&self) -> bool {
+        self.read_back.as_ref().is_some_and(ReadBack::has_batches)
+    }
+
+    /// Verifies and writes batches that were received and wait for it, while nothing arrives. Does not wait.
+    fn advance_reading(&mut self) -> Result<(), Failure> {
+        if !self.has_unread() {
             return Ok(());
         }
-        let before = cpu::thread_cpu_time();
-        let output = &mut self.task.output;
-        let memory = self.bound.memory();
-        let read_back = match &mut self.read_back {
-            Some(read_back) => read_back,
-            none => none.insert(ReadBack::new(memory).context("read the payload")?),
+        self.look_at(|read_back, look| read_back.advance(look))
+    }
+
+    /// Verifies and writes all batches that were received and wait for it.
+    fn finish_reading(&mut self) -> Result<(), Failure> {
+        if !self.has_unread() {
+            return Ok(());
+        }
+        self.look_at(|read_back, look| read_back.finish(look))
+    }
+
+    /// Verifies and writes the bytes that `pass_on` passes on, with the number of their connection, and counts the batches that it returns.
+    fn look_at(
+        &mut self,
+        pass_on: impl FnOnce(
+            &mut ReadBack,
+            &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+        ) -> io::Result<Vec<Unread>>,
+    ) -> Result<(), Failure> {
+        let Self {
+            read_back: Some(read_back),
+            active,
+            task,
+            totals,
+            ..
+        } = self
+        else {
+            return Ok(());
         };
-        let looked = read_back.for_each_block(batch, |bytes| {
-            if let Some(verifier) = verifier {
+        let before = cpu::thread_cpu_time();
+        let read = pass_on(read_back, &mut |number, bytes| {
+            if let Some(connection) = with_number(active, number)
+                && let Some(verifier) = &mut connection.verifier
+            {
                 verifier.check(bytes);
             }
-            match output {
+            match &mut task.output {
                 Some(output) => output.write_all(bytes),
                 None => Ok(()),
             }
         });
-        self.totals.checking += cpu::thread_cpu_time().saturating_sub(before);
-        looked.context("write the payload").map_err(Failure::from)
+        totals.checking += cpu::thread_cpu_time().saturating_sub(before);
+        let read = read.context("write the payload")?;
+        read.into_iter()
+            .try_for_each(|unread| self.received(unread))
+    }
+
+    /// Counts a batch that has been looked at, and returns its frags, except for those to keep.
+    fn received(&mut self, unread: Unread) -> Result<(), Failure> {
+        let Unread {
+            connection,
+            mut batch,
+        } = unread;
+        let bytes = (batch.device_bytes() + batch.linear_bytes()) as u64;
+        let now = Instant::now();
+        self.counts.bytes += bytes;
+        self.time.received(now);
+        if let Some(connection) = with_number(&mut self.active, connection) {
+            connection.bytes += bytes;
+            connection.time.received(now);
+            if self.task.keep_tokens > 0 {
+                connection.kept.extend(batch.take());
+                let surplus = connection.kept.len().saturating_sub(self.task.keep_tokens);
+                connection.kept.drain(..surplus);
+            }
+        }
+        batch.release()?;
+        self.batches.push(batch);
+        Ok(())
     }
 
     fn close(&mut self, connection: Connection) {
         let Connection {
+            number: _,
             peer: _,
             bytes: _,
             time: _,
             stream,
-            mut batch,
             verifier,
             kept,
         } = connection;
@@ -486,10 +566,10 @@ impl<'a> Transfer<'a> {
             self.time.idle();
         }
         drop(kept);
-        if let Err(error) = batch.release() {
-            // The report then has fewer returned frags than lent ones.
-            note(error);
-        }
         self.totals.add(&stream, verifier.as_ref());
     }
+}
+
+fn with_number(connections: &mut [Connection], number: u64) -> Option<&mut Connection> {
+    connections.iter_mut().find(|it| it.number == number)
 }

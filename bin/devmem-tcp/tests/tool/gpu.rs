@@ -1,8 +1,13 @@
 //! GPUs of NVIDIA and AMD, with the stand-in for the libraries of both (`devmem-gpu-stub`).
 
-use devmem_linux::test_util::built_library;
+use std::io::Write;
 
-use crate::common::{Finished, assert_all_right, start_command, tool};
+use devmem_linux::test_util::{built_library, in_netns};
+use rustix::process::{Signal, kill_process};
+
+use crate::common::{
+    Finished, Running, assert_all_right, connect, recv_addr, repeating, start_command, tool,
+};
 
 /// The kinds of memory, the variables that name their libraries, and the texts that those have for an export that they refuse.
 const VENDORS: [(&str, &str, &str); 2] = [
@@ -18,27 +23,59 @@ const VENDORS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Runs the tool with the stub as the libraries of all vendors.
-fn run(line: &str, plan: &str) -> Finished {
+/// Starts the tool with the stub as the libraries of all vendors.
+fn start(line: &str, plan: &str) -> Running {
     let mut command = tool();
     command
         .args(line.split_whitespace())
         .env("STUB_GPU", plan)
         .envs(VENDORS.map(|(_, variable, _)| (variable, built_library("libdevmem_gpu_stub.so"))));
-    start_command(command).finish()
+    start_command(command)
+}
+
+/// Runs the tool with the stub as the libraries of all vendors.
+fn run(line: &str, plan: &str) -> Finished {
+    start(line, plan).finish()
 }
 
 #[test]
 fn every_byte_of_a_demo_is_right_in_memory_of_a_gpu() {
     for (kind, ..) in VENDORS {
-        for direction in ["tx", "loopback"] {
-            let line = format!(
-                "demo --link wire --json --bytes 8M --memory {kind}:1 --direction {direction}"
-            );
+        for options in [
+            "--direction tx",
+            "--direction loopback",
+            "--direction loopback --connections 3",
+            // Memory that is used up again and again.
+            "--direction loopback --mem-size 512K",
+        ] {
+            let line = format!("demo --link wire --json --bytes 8M --memory {kind}:1 {options}");
             let json = run(&line, "devices=2,polls=2").json();
             assert_all_right(&json, 8 << 20);
         }
     }
+}
+
+#[test]
+fn bytes_in_memory_of_a_gpu_are_verified_without_waiting_for_more() {
+    let body = || {
+        for (kind, ..) in VENDORS {
+            let line =
+                format!("recv --peer-addr 10.77.0.1/24 -l -v 7 -i 0.1 --json --memory {kind}:0");
+            let mut recv = start(&line, "polls=2");
+            recv.until("listening on");
+            let mut stream = connect(recv_addr());
+            stream.write_all(&repeating(7, 0, 70_000)).expect("sent");
+            // The first interval whose bytes were verified.
+            recv.until(" KiB ");
+            kill_process(recv.pid(), Signal::INT).expect("it runs");
+            let json = recv.finish().interrupted_json();
+            assert_all_right(&json, 70_000);
+        }
+    };
+    in_netns(
+        "gpu::bytes_in_memory_of_a_gpu_are_verified_without_waiting_for_more",
+        body,
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::lent::LentMemory;
+use crate::piece_list::PieceList;
 use crate::region::MemoryRegion;
 
 /// Operations of an exporter of device memory (linux include/linux/dma-buf.h, struct dma_buf_ops).
@@ -122,6 +123,21 @@ pub trait CopyEngine: Send + Sync {
         way: CopyWay<'_>,
         pieces: &[CopyPiece],
     ) -> Result<Fence, DeviceError>;
+
+    /// Starts the copies of a list, as [`submit`](Self::submit) does. The code of the device checks each piece, and leaves one out that is not inside of
+    /// both memories. `None`: nothing was started, since the device has no such code, or copies so few pieces faster without.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError`]; some of the bytes may have been copied.
+    fn submit_list(
+        &self,
+        _lane: Lane,
+        _way: CopyWay<'_>,
+        _list: &PieceList,
+    ) -> Result<Option<Fence>, DeviceError> {
+        Ok(None)
+    }
 
     /// Returns whether all copies up to `fence` are done. Does not wait.
     ///

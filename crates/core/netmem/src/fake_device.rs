@@ -54,6 +54,8 @@ struct State {
     submissions: Vec<usize>,
     /// Number of times that it was asked whether copies are done.
     asked: usize,
+    /// Number of times that copies of each lane which were not done were waited for.
+    waited: [usize; 3],
 }
 
 #[derive(Default)]
@@ -89,6 +91,7 @@ impl FakeDevice {
             lanes: Default::default(),
             submissions: Vec::new(),
             asked: 0,
+            waited: [0; 3],
         };
         FakeDevice {
             engine: Arc::new(FakeEngine {
@@ -130,6 +133,11 @@ impl FakeDevice {
     /// Returns the number of times that it was asked whether copies are done.
     pub fn asked(&self) -> usize {
         self.engine.lock().asked
+    }
+
+    /// Returns the number of times that copies of a lane which were not done were waited for.
+    pub fn waited(&self, lane: Lane) -> usize {
+        self.engine.lock().waited[lane as usize]
     }
 }
 
@@ -224,6 +232,8 @@ impl CopyEngine for FakeEngine {
     fn wait(&self, fence: Fence) -> Result<(), DeviceError> {
         let mut state = self.lock();
         let lost = state.lost;
+        let is_done = state.lane(fence.lane).done >= fence.number;
+        state.waited[fence.lane as usize] += usize::from(!is_done);
         let lane = state.lane(fence.lane);
         while lane.done < fence.number && !lost {
             lane.run_oldest();

@@ -1,12 +1,13 @@
 //! Gathering: many ranges of a device's memory, or of host memory that is pinned for it, become one, or go to places of their own, by copies that the device does
 //! together.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::cpu_view::CopyError;
 use crate::device::{CopyEngine, CopyPiece, CopyWay, DeviceError, Fence, Lane};
 use crate::dmabuf::Dmabuf;
+use crate::piece_list::PieceList;
 
 /// Copies of a device that were started together. Dropping it waits until they are done.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ impl Dmabuf {
     ///
     /// # Errors
     ///
-    /// [`CopyError`]; out of bounds, nothing is copied.
+    /// [`CopyError`]; out of bounds, some of the ranges before may have been copied.
     pub fn gather_from<R>(
         &self,
         source: &Dmabuf,
@@ -36,43 +37,47 @@ impl Dmabuf {
         offset: usize,
     ) -> Result<Option<DeviceGather>, CopyError>
     where
-        R: IntoIterator<Item = Range<usize>, IntoIter: Clone>,
+        R: IntoIterator<Item = Range<usize>>,
     {
-        let mut at = offset;
-        self.scatter_from(
-            source,
-            ranges.into_iter().map(move |range| {
-                let to = at;
-                at = at.saturating_add(range.len());
-                (range, to)
-            }),
-        )
+        let first = CopyPiece {
+            from: 0,
+            to: offset,
+            len: 0,
+        };
+        self.copy_runs(source, Runs::of(ranges, first, |end, range| (range, end)))
     }
 
     /// As [`gather_from`](Self::gather_from), each range of `source` to an offset of its own.
     ///
     /// # Errors
     ///
-    /// [`CopyError`]; out of bounds, nothing is copied.
+    /// [`CopyError`]; out of bounds, some of the pieces before may have been copied.
     pub fn scatter_from<P>(
         &self,
         source: &Dmabuf,
         pieces: P,
     ) -> Result<Option<DeviceGather>, CopyError>
     where
-        P: IntoIterator<Item = (Range<usize>, usize), IntoIter: Clone>,
+        P: IntoIterator<Item = (Range<usize>, usize)>,
     {
+        let first = CopyPiece {
+            from: 0,
+            to: 0,
+            len: 0,
+        };
+        self.copy_runs(source, Runs::of(pieces, first, |_, piece| piece))
+    }
+
+    fn copy_runs<I: Iterator>(
+        &self,
+        source: &Dmabuf,
+        mut runs: Runs<I, impl Fn(usize, I::Item) -> (Range<usize>, usize)>,
+    ) -> Result<Option<DeviceGather>, CopyError> {
         let Some((engine, way)) = way(source, self).filter(|_| !self.is_same(source)) else {
             return Ok(None);
         };
-        let mut pieces = pieces.into_iter();
-        let (from, to) = (source.memory(), self.memory());
-        pieces.clone().try_for_each(|(range, offset)| {
-            from.check(range.start, range.len())?;
-            to.check(offset, range.len())
-        })?;
-        // Both ends are inside of their memory from here on.
-        let most = pieces.size_hint().1.unwrap_or(GROUP_PIECES);
+        let sizes = (source.size(), self.size());
+        let most = runs.pieces.size_hint().1.unwrap_or(usize::MAX);
         let mut group = Group {
             gather: DeviceGather {
                 _source: source.clone(),
@@ -81,60 +86,157 @@ impl Dmabuf {
                 fence: None,
             },
             way,
-            pieces: Vec::with_capacity(most.min(GROUP_PIECES)),
+            list: PieceList::for_memories(sizes.0.max(sizes.1), most),
+            long: Vec::new(),
         };
-        pieces.try_for_each(|(range, offset)| group.add(&range, offset))?;
+        while let Some(unlisted) = runs.list(&mut group.list, sizes) {
+            match unlisted {
+                Unlisted::Run(run) => group.add(run)?,
+                Unlisted::Outside(range, offset) => {
+                    source.memory().check(range.start, range.len())?;
+                    self.memory().check(offset, range.len())?;
+                }
+            }
+        }
+        group.add(runs.last)?;
         Ok(Some(group.end()?))
     }
 }
 
-/// Pieces that are submitted together: the device copies them while the next ones are prepared.
-const GROUP_PIECES: usize = 4096;
+/// Pieces between two memories, of which those that are adjacent on both sides become one.
+struct Runs<I, P> {
+    pieces: I,
+    /// Returns the range of the source of a piece, and its offset in the target, by the end of the run before it there.
+    place: P,
+    /// The run that the next piece may continue; empty at first.
+    last: CopyPiece,
+}
 
-/// Pieces of a gather that are not submitted yet. An error drops the gather, which waits for those that were.
+/// What a list has no place for.
+enum Unlisted {
+    /// A piece that is not inside of its memories.
+    Outside(Range<usize>, usize),
+    /// A run that is empty or long, or for which the list is full.
+    Run(CopyPiece),
+}
+
+impl<I: Iterator, P: Fn(usize, I::Item) -> (Range<usize>, usize)> Runs<I, P> {
+    fn of(pieces: impl IntoIterator<IntoIter = I>, first: CopyPiece, place: P) -> Self {
+        Self {
+            pieces: pieces.into_iter(),
+            place,
+            last: first,
+        }
+    }
+
+    /// Adds runs of pieces in memories of these sizes to a list, until there is something that it has no place for. `None`: there are no more pieces; the last
+    /// run stays in `last`.
+    ///
+    /// One loop without calls, which keeps what it needs in registers: it is most of what a piece costs the CPU.
+    #[inline]
+    fn list(&mut self, list: &mut PieceList, sizes: (usize, usize)) -> Option<Unlisted> {
+        let (places, longest) = list.free();
+        let (place, begun) = (&self.place, (self.last, 0));
+        let mut unlisted = None;
+        let stop = &mut unlisted;
+        let ended = self.pieces.try_fold(begun, move |(run, count), piece| {
+            let (range, to) = place(run.to + run.len, piece);
+            let (from, len) = (range.start, range.len());
+            let is_inside = |at: usize, size: usize| at <= size && len <= size - at;
+            if !is_inside(from, sizes.0) || !is_inside(to, sizes.1) {
+                *stop = Some(Unlisted::Outside(range, to));
+                return ControlFlow::Break((run, count));
+            }
+            // All sums are inside of the memories.
+            if (run.from + run.len, run.to + run.len) == (from, to) {
+                let len = run.len + len;
+                return ControlFlow::Continue((CopyPiece { len, ..run }, count));
+            }
+            if len == 0 {
+                return ControlFlow::Continue((run, count));
+            }
+            let next = CopyPiece { from, to, len };
+            match places.get_mut(count) {
+                Some(place) if run.len.wrapping_sub(1) < longest => *place = run.packed(),
+                _ => {
+                    *stop = Some(Unlisted::Run(run));
+                    return ControlFlow::Break((next, count));
+                }
+            }
+            ControlFlow::Continue((next, count + 1))
+        });
+        let (ControlFlow::Continue((last, count)) | ControlFlow::Break((last, count))) = ended;
+        self.last = last;
+        list.take(count);
+        unlisted
+    }
+}
+
+/// Long pieces that are submitted together.
+const LONG_PIECES: usize = 4096;
+
+/// Pieces of a gather that are not submitted yet: the device copies those that were, while the next ones are prepared. An error drops the gather, which
+/// waits for them.
 struct Group<'a> {
     gather: DeviceGather,
     way: CopyWay<'a>,
-    pieces: Vec<CopyPiece>,
+    list: PieceList,
+    /// Those that the list does not take.
+    long: Vec<CopyPiece>,
 }
 
 impl Group<'_> {
-    /// Adds a piece, unless it is empty. It becomes part of the one before, if it is adjacent to it on both sides.
-    #[inline]
-    fn add(&mut self, range: &Range<usize>, to: usize) -> Result<(), DeviceError> {
-        let (from, len) = (range.start, range.len());
-        if let Some(last) = self.pieces.last_mut()
-            && (last.from + last.len, last.to + last.len) == (from, to)
-        {
-            last.len += len;
-            return Ok(());
+    /// Adds a piece, unless it is empty.
+    fn add(&mut self, piece: CopyPiece) -> Result<(), DeviceError> {
+        if self.list.is_full() {
+            self.submit_list()?;
         }
-        if len == 0 {
-            return Ok(());
+        if piece.len > 0 && !self.list.add(piece) {
+            self.long.push(piece);
         }
-        if self.pieces.len() == GROUP_PIECES {
-            self.submit()?;
+        match self.long.len() {
+            LONG_PIECES => self.submit_long(),
+            _ => Ok(()),
         }
-        self.pieces.push(CopyPiece { from, to, len });
+    }
+
+    fn submit_list(&mut self) -> Result<(), DeviceError> {
+        let Self { gather, list, .. } = self;
+        let (lane, way) = (lane(self.way), self.way);
+        let fence = match gather.engine.submit_list(lane, way, list)? {
+            Some(fence) => fence,
+            None => {
+                let pieces: Vec<_> = list.pieces().collect();
+                gather.engine.submit(lane, way, &pieces)?
+            }
+        };
+        gather.fence = Some(fence);
+        list.clear();
         Ok(())
     }
 
-    fn submit(&mut self) -> Result<(), DeviceError> {
-        let lane = match self.way {
-            CopyWay::In { .. } => Lane::In,
-            CopyWay::Out { .. } | CopyWay::Within { .. } => Lane::Gather,
-        };
-        let fence = self.gather.engine.submit(lane, self.way, &self.pieces)?;
-        self.gather.fence = Some(fence);
-        self.pieces.clear();
+    fn submit_long(&mut self) -> Result<(), DeviceError> {
+        let (engine, lane) = (&self.gather.engine, lane(self.way));
+        self.gather.fence = Some(engine.submit(lane, self.way, &self.long)?);
+        self.long.clear();
         Ok(())
     }
 
     fn end(mut self) -> Result<DeviceGather, DeviceError> {
-        if !self.pieces.is_empty() {
-            self.submit()?;
+        if !self.long.is_empty() {
+            self.submit_long()?;
+        }
+        if !self.list.is_empty() {
+            self.submit_list()?;
         }
         Ok(self.gather)
+    }
+}
+
+fn lane(way: CopyWay<'_>) -> Lane {
+    match way {
+        CopyWay::In { .. } => Lane::In,
+        CopyWay::Out { .. } | CopyWay::Within { .. } => Lane::Gather,
     }
 }
 
@@ -254,6 +356,38 @@ mod tests {
         }
         let outside = target.scatter_from(&source, [(0..2, 0), (0..2, 4095)]);
         assert!(matches!(outside, Err(CopyError::OutOfBounds(_))));
+    }
+
+    #[test]
+    fn more_pieces_than_a_list_has_and_long_ones_are_other_submissions() {
+        const LONG: usize = PieceList::PIECE_BYTES + 1;
+        let device = FakeDevice::new(FakePace::AtOnce);
+        let size = 1 << 20;
+        let (source, target) = (device.alloc(size).unwrap(), device.alloc(size).unwrap());
+        let bytes: Vec<u8> = (0..size).map(|at| (at % 253) as u8).collect();
+        source.copy_in(0, &bytes).unwrap();
+        let short = (0..PieceList::PIECES + 1).map(|n| n * 3..n * 3 + 2);
+        let ranges = std::iter::once(9..9 + LONG).chain(short);
+        // An iterator that does not know how many there are.
+        let ranges = ranges.filter(|range| range.start % 2 < 2);
+        let gathered = target.gather_from(&source, ranges.clone(), 5).unwrap();
+        gathered.expect("memory of one device").wait().unwrap();
+        assert_eq!(device.submissions(), [PieceList::PIECES, 1, 1]);
+        let expected: Vec<u8> = ranges.flat_map(|range| bytes[range].to_vec()).collect();
+        assert!(target.slice(5..5 + expected.len()).to_vec() == expected);
+    }
+
+    #[test]
+    fn pieces_before_one_that_is_outside_may_be_copied_and_none_behind_it() {
+        let device = FakeDevice::new(FakePace::AtOnce);
+        let (source, target) = (device.alloc(65_536).unwrap(), device.alloc(8192).unwrap());
+        source.fill(0..65_536, 7).unwrap();
+        let pieces = (0..PieceList::PIECES + 2).map(|n| (n * 9..n * 9 + 1, n));
+        let outside = (65_536..65_537, 8000);
+        let refused = target.scatter_from(&source, pieces.chain([outside, (0..1, 8191)]));
+        assert!(matches!(refused, Err(CopyError::OutOfBounds(_))));
+        assert_eq!(device.submissions(), [PieceList::PIECES]);
+        assert_eq!(target.slice(8191..8192).to_vec(), [0]);
     }
 
     #[test]

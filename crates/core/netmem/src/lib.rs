@@ -83,6 +83,7 @@ mod netmem;
 mod page_kind;
 mod page_pool;
 mod payload;
+mod piece_list;
 mod pool_shared;
 mod pool_types;
 mod populate;
@@ -121,6 +122,7 @@ pub use netmem::Netmem;
 pub use page_kind::PageKind;
 pub use page_pool::PagePool;
 pub use payload::Payload;
+pub use piece_list::PieceList;
 pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
 #[cfg(any(test, feature = "test-util"))]
 pub use provider::OpaqueProvider;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use netmem::{
     CopyEngine, CopyPiece, CopyWay, DeviceAt, DeviceError, Exporter, Fence, HostWindow, Lane,
-    Pinned,
+    PieceList, Pinned,
 };
 
 use crate::allocation::Allocation;
@@ -49,6 +49,23 @@ impl CopyEngine for Engine {
             return copiers[lane as usize].submit(lane, &copies);
         }
         self.lanes.submit(lane, &copies)
+    }
+
+    fn submit_list(
+        &self,
+        lane: Lane,
+        way: CopyWay<'_>,
+        list: &PieceList,
+    ) -> Result<Option<Fence>, DeviceError> {
+        let Some(copiers) = &self.copiers else {
+            return Ok(None);
+        };
+        if !PieceCopier::takes(list) || !self.lanes.has_own_addresses() {
+            return Ok(None);
+        }
+        let sides = self.copies(way, &[]).ok_or_else(out_of_range)?;
+        let fence = copiers[lane as usize].submit_list(lane, &sides, list)?;
+        Ok(Some(fence))
     }
 
     fn is_done(&self, fence: Fence) -> Result<bool, DeviceError> {

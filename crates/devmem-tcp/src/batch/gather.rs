@@ -74,6 +74,35 @@ impl fmt::Debug for Gather<'_> {
     }
 }
 
+/// A batch, and the copies of its frags to contiguous memory, by a GPU: see [`RxBatch::into_gather`]. Dropping it waits for the copies, and then releases
+/// the batch.
+#[derive(Debug)]
+#[must_use = "dropping it waits for the copies"]
+pub struct BatchGather {
+    // Before the batch: its frags are held until the copies are over.
+    gather: Gather<'static>,
+    batch: RxBatch,
+}
+
+impl BatchGather {
+    /// Returns whether all bytes are in their place. Does not wait.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    pub fn is_done(&mut self) -> Result<bool, Error> {
+        self.gather.is_done()
+    }
+
+    /// Waits until all bytes are in their place, and returns the batch, which still holds its frags.
+    ///
+    /// # Errors
+    /// The GPU failed.
+    pub fn wait(self) -> Result<RxBatch, Error> {
+        self.gather.wait()?;
+        Ok(self.batch)
+    }
+}
+
 /// Frags of one memory that follow one another in the stream.
 struct Run<'a> {
     items: &'a [Item],
@@ -167,6 +196,21 @@ impl RxBatch {
     /// # Errors
     /// As [`gather_into`](Self::gather_into).
     pub fn start_gather(&self, target: &Dmabuf, offset: usize) -> Result<Gather<'_>, Error> {
+        self.begin_gather(target, offset)
+    }
+
+    /// As [`start_gather`](Self::start_gather), with the batch in the result: for programs that receive into other batches while a GPU copies.
+    ///
+    /// # Errors
+    /// As [`gather_into`](Self::gather_into). The batch is released.
+    pub fn into_gather(self, target: &Dmabuf, offset: usize) -> Result<BatchGather, Error> {
+        let gather = self.begin_gather(target, offset)?;
+        let batch = self;
+        Ok(BatchGather { gather, batch })
+    }
+
+    /// Starts the copies. The caller keeps the batch until they are over.
+    fn begin_gather<'a>(&self, target: &Dmabuf, offset: usize) -> Result<Gather<'a>, Error> {
         let needed = self.device_bytes() + self.linear_bytes();
         if target.size().saturating_sub(offset) < needed {
             return Err(does_not_fit(needed, offset, target.size()));

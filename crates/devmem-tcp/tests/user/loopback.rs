@@ -133,6 +133,46 @@ fn payload_goes_from_one_device_to_another_and_is_gathered_there() {
 }
 
 #[test]
+fn a_batch_that_is_gathered_can_be_kept_by_its_copies_until_they_are_done() {
+    let Staged {
+        devices,
+        rx,
+        source,
+        mut receiver,
+        mut sender,
+        tx,
+        ..
+    } = staged(FakePace::AfterPolls(2), 5304);
+    source.fill(0..3000, 7).expect("it fits");
+    let target = devices[0].alloc(4096).expect("memory");
+    let (mut gathers, mut at) = (Vec::new(), 0);
+    for range in [0..1000, 1000..3000] {
+        // Its bytes do not change.
+        let _sent = sender.send(&tx, &[range]).expect("queued");
+        let mut batch = RxBatch::with_capacity(16);
+        let received = receiver.recv(&mut batch).expect("alive");
+        gathers.push(batch.into_gather(&target, at).expect("it fits"));
+        at += received;
+    }
+    assert_eq!(at, 3000);
+    let lent = receiver.stats().device_frags - receiver.stats().tokens_returned;
+    assert!(lent >= 2, "the batches hold their frags");
+    let mut last = gathers.pop().expect("two");
+    while !last.is_done().expect("the device copies") {}
+    let batch = last.wait().expect("the device copies");
+    assert_eq!(batch.device_bytes(), 2000);
+    assert!(target.slice(0..3000).to_vec() == [7; 3000]);
+    let past = batch.into_gather(&target, 4000);
+    assert!(past.is_err(), "it does not fit, and is released");
+    drop(gathers);
+    let stats = receiver.stats();
+    assert_eq!(stats.device_frags, stats.tokens_returned);
+    drop((sender, receiver));
+    let net_iovs = rx.unbind().net_iovs();
+    assert_eq!(net_iovs.home, net_iovs.total);
+}
+
+#[test]
 fn a_lost_device_ends_its_connections_with_the_cause() {
     for side in [0, 1] {
         let mut staged = staged(FakePace::AfterPolls(2), 5302 + side as u16);

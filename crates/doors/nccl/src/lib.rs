@@ -13,10 +13,10 @@
 //! # What it does not do
 //!
 //! It takes GPU memory only where the driver exports dma-bufs, the NIC can send from them, and NCCL does not use its protocol LL128
-//! (`ptrSupport` is 5, else 1): copies of a GPU promise no order of their bytes. It takes memory of NVIDIA's GPUs only. It waits for
-//! the copies of a gather, as a call that moves bytes must not return before; so it needs no flush. With
+//! (`ptrSupport` is 5, else 1): copies of a GPU promise no order of their bytes. It takes memory of NVIDIA's GPUs only. A receive is
+//! done when the copies of its gathers are, for which no call waits; so it needs no flush. With
 //! UNPACK it holds frags as long as kernels need them, and does not look whether the pool is large enough for all that is posted.
-//! It has never run on a GPU: tests run the released NCCL with a stand-in for CUDA, and have a stub of the driver, whose memory the CPU
+//! It has run on one GPU, with two ranks: tests run the released NCCL with a stand-in for CUDA, and have a stub of the driver, whose memory the CPU
 //! cannot access.
 
 mod comm;

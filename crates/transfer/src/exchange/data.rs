@@ -5,14 +5,14 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use devmem_tcp::{
-    Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendId, Stream, Watch,
+    BatchGather, Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendId, Stream, Watch,
 };
 
 use super::budget::{Budget, TURN_BYTES};
 use super::control::is_not_now;
 use super::error::{Cause, StreamName};
 use super::placing::Placing;
-use super::region::{BATCH_FRAGS, HostMemory, MemoryGone, Source, Span, Target, gather};
+use super::region::{BATCH_FRAGS, Gathered, HostMemory, MemoryGone, Source, Span, Target, gather};
 
 /// Bytes copied at once from device memory that the NIC cannot send from.
 const COPY_BYTES: usize = 64 << 10;
@@ -20,6 +20,9 @@ const COPY_BYTES: usize = 64 << 10;
 /// Zero-copy sends that are not complete from which on nothing more is sent. A peer decides how many bytes TCP takes at a time: if it is one,
 /// each of them would be a send of its own to remember.
 const MAX_FLIGHT: usize = 4096;
+
+/// Most batches that a device copies at a time: it has the next ones when it has done one, and the pool keeps memory for what arrives.
+const MAX_COPYING: usize = 4;
 
 /// A chunk that is being sent.
 struct Outgoing {
@@ -67,6 +70,16 @@ pub(super) struct Placed {
     pub(super) is_whole: bool,
 }
 
+/// Received bytes that a device copies to their place.
+struct Copying {
+    gather: BatchGather,
+    /// The number of their chunk.
+    number: u64,
+    placed: Placed,
+    /// The last bytes of a chunk keep its memory registered.
+    _span: Option<Span>,
+}
+
 /// A data stream.
 pub(super) struct DataStream {
     pub(super) stream: Stream,
@@ -81,7 +94,10 @@ pub(super) struct DataStream {
     /// Bytes of the first expected chunk that are placed.
     arrived: usize,
     placing: Placing,
-    batch: RxBatch,
+    /// Batches that a device copies to their places, oldest first.
+    copying: VecDeque<Copying>,
+    /// Empty ones, for the next receives.
+    batches: Vec<RxBatch>,
     scratch: Vec<u8>,
 }
 
@@ -98,7 +114,8 @@ impl DataStream {
             expected: VecDeque::new(),
             arrived: 0,
             placing: Placing::default(),
-            batch: RxBatch::with_capacity(BATCH_FRAGS),
+            copying: VecDeque::new(),
+            batches: Vec::new(),
             scratch: Vec::new(),
         }
     }
@@ -150,9 +167,10 @@ impl DataStream {
         self.expected.push_back(expected);
     }
 
-    /// Returns the number of the first chunk that has not arrived.
+    /// Returns the number of the first chunk that is not in its place.
     pub(super) fn first_expected(&self) -> Option<u64> {
-        self.expected.front().map(|expected| expected.number)
+        let copying = self.copying.front().map(|copying| copying.number);
+        copying.or_else(|| self.expected.front().map(|expected| expected.number))
     }
 
     /// Sends what TCP takes, as far as the budget goes, and collects what it has finished with.
@@ -249,9 +267,36 @@ impl DataStream {
         placing.extend(stream, places, expected.len());
     }
 
-    /// From now on the NIC places nothing: nobody waits for the bytes any more.
+    /// From now on neither the NIC nor a device places anything: nobody waits for the bytes any more.
     pub(super) fn stop_placing(&mut self) {
         self.placing.stop(&mut self.stream);
+        // Waits for the copies.
+        self.copying.clear();
+    }
+
+    /// Notes the bytes that a device has copied to their places since. Copies that go on are work: nothing tells of their end.
+    fn finish_copies(&mut self, progress: &mut Progress) -> Result<(), Cause> {
+        while let Some(Copying { gather, .. }) = self.copying.front_mut() {
+            progress.worked = true;
+            let is_done = gather.is_done();
+            if !is_done.map_err(|error| Cause::Copy(error.into()))? {
+                break;
+            }
+            if let Some(Copying { gather, placed, .. }) = self.copying.pop_front() {
+                let batch = gather.wait();
+                self.reuse(batch.map_err(|error| Cause::Copy(error.into()))?)?;
+                progress.placed.push(placed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the frags of a batch, and keeps it for the next receive.
+    fn reuse(&mut self, mut batch: RxBatch) -> Result<(), Cause> {
+        let released = batch.release();
+        released.map_err(|error| Cause::of_stream(self.name, error))?;
+        self.batches.push(batch);
+        Ok(())
     }
 
     /// Receives bytes of the announced chunks to their places, as far as the budget goes. `pool` is the memory bound for receiving.
@@ -261,51 +306,60 @@ impl DataStream {
         budget: &mut Budget,
         progress: &mut Progress,
     ) -> Result<(), Cause> {
+        self.finish_copies(progress)?;
         let mut left = TURN_BYTES;
         while let Some(first) = self.expected.front()
             && left.min(budget.left()) > 0
+            && self.copying.len() < MAX_COPYING
         {
             let want = (first.span.len() - self.arrived).min(left);
             let target = first.span.target(self.arrived);
-            let received = match (&target, pool) {
-                (Target::Host(memory, range), None) => {
-                    let range = range.start..range.start + want;
-                    let read = read(&mut self.stream, *memory, range, self.name)?;
-                    read.map(|bytes| (bytes, 0))
-                }
-                _ => match self.stream.recv_at_most(&mut self.batch, want) {
-                    Ok(bytes) => {
-                        let from_device = self.batch.device_bytes();
-                        gather(&mut self.batch, bytes, &target, pool)?;
-                        let released = self.batch.release();
-                        released.map_err(|error| Cause::of_stream(self.name, error))?;
-                        Some((bytes, from_device))
-                    }
-                    Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => None,
-                    Err(error) => return Err(Cause::of_stream(self.name, error)),
-                },
-            };
-            let (bytes, from_device) = match received {
-                Some((0, _)) => return Err(Cause::PeerClosed),
-                Some(received) => received,
-                None => break,
-            };
+            let received = receive(
+                &mut self.stream,
+                self.name,
+                &mut self.batches,
+                want,
+                &target,
+                pool,
+            )?;
+            let Some(received) = received else { break };
+            let Received {
+                bytes,
+                from_device,
+                gathered,
+            } = received;
             progress.worked = true;
             budget.spend(bytes);
             left -= bytes;
             self.arrived += bytes;
             let is_whole = self.arrived == first.span.len();
-            progress.placed.push(Placed {
+            let placed = Placed {
                 owner: first.owner,
                 bytes,
                 from_device,
                 is_whole,
-            });
+            };
+            let number = first.number;
+            let mut whole = None;
             if is_whole {
                 self.arrived = 0;
                 self.placing.finish_first();
-                self.expected.pop_front();
+                whole = self.expected.pop_front();
             }
+            match gathered {
+                Some(Gathered::Copying(gather)) => {
+                    self.copying.push_back(Copying {
+                        gather,
+                        number,
+                        placed,
+                        _span: whole.map(|expected| expected.span),
+                    });
+                    continue;
+                }
+                Some(Gathered::Done(batch)) => self.reuse(batch)?,
+                None => {}
+            }
+            progress.placed.push(placed);
         }
         Ok(())
     }
@@ -318,11 +372,12 @@ impl DataStream {
 
     /// Receives and drops bytes of an endpoint that closes, as far as the budget goes. Returns whether the peer has ended its direction.
     pub(super) fn discard(&mut self, budget: &mut Budget) -> bool {
+        let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
         loop {
             if budget.left() == 0 {
                 return false;
             }
-            match self.stream.recv(&mut self.batch) {
+            match self.stream.recv(&mut batch) {
                 Ok(0) => return true,
                 Ok(bytes) => budget.spend(bytes),
                 Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return false,
@@ -337,6 +392,52 @@ fn write(stream: &mut Stream, bytes: &[u8], name: StreamName) -> Result<usize, C
     match stream.write(bytes) {
         Ok(bytes) => Ok(bytes),
         Err(error) if is_not_now(&error) => Ok(0),
+        Err(error) => Err(Cause::of_stream(name, error)),
+    }
+}
+
+/// Bytes that were received.
+struct Received {
+    bytes: usize,
+    /// Those that the NIC had written to the memory bound for receiving.
+    from_device: usize,
+    /// The batch that they were in. `None`: they were read straight to their place.
+    gathered: Option<Gathered>,
+}
+
+/// Receives at most `want` bytes to their place. `None`: there are none now.
+fn receive(
+    stream: &mut Stream,
+    name: StreamName,
+    batches: &mut Vec<RxBatch>,
+    want: usize,
+    target: &Target<'_>,
+    pool: Option<&Dmabuf>,
+) -> Result<Option<Received>, Cause> {
+    if let (Target::Host(memory, range), None) = (target, pool) {
+        let range = range.start..range.start + want;
+        return match read(stream, *memory, range, name)? {
+            Some(0) => Err(Cause::PeerClosed),
+            bytes => Ok(bytes.map(|bytes| Received {
+                bytes,
+                from_device: 0,
+                gathered: None,
+            })),
+        };
+    }
+    let batch = batches.pop();
+    let mut batch = batch.unwrap_or_else(|| RxBatch::with_capacity(BATCH_FRAGS));
+    match stream.recv_at_most(&mut batch, want) {
+        Ok(0) => Err(Cause::PeerClosed),
+        Ok(bytes) => Ok(Some(Received {
+            bytes,
+            from_device: batch.device_bytes(),
+            gathered: Some(gather(batch, bytes, target, pool)?),
+        })),
+        Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => {
+            batches.push(batch);
+            Ok(None)
+        }
         Err(error) => Err(Cause::of_stream(name, error)),
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use devmem_tcp::{BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
+use devmem_tcp::{BatchGather, BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
 
 use super::error::{Cause, PostError, RegionInUse, RegisterError};
 
@@ -477,33 +477,46 @@ pub(super) enum Target<'a> {
     Landing(&'a dyn Landing, usize),
 }
 
+/// A batch whose bytes go to their place.
+pub(super) enum Gathered {
+    /// They are there.
+    Done(RxBatch),
+    /// A device is copying them.
+    Copying(BatchGather),
+}
+
 /// Copies a batch, whose device frags are in `pool`, to the beginning of `target`, in stream order; a landing takes device frags with the
 /// batch itself, and leaves an empty one.
 pub(super) fn gather(
-    batch: &mut RxBatch,
+    mut batch: RxBatch,
     bytes: usize,
     target: &Target<'_>,
     pool: Option<&Dmabuf>,
-) -> Result<(), Cause> {
+) -> Result<Gathered, Cause> {
     match target {
-        Target::Device(memory, at) => batch
-            .gather_into(memory, *at)
-            .map(drop)
-            .map_err(|error| Cause::Copy(error.into())),
+        Target::Device(memory, at) => {
+            let failed = |error: devmem_tcp::Error| Cause::Copy(error.into());
+            let mut gather = batch.into_gather(memory, *at).map_err(failed)?;
+            match gather.is_done().map_err(failed)? {
+                true => batch = gather.wait().map_err(failed)?,
+                false => return Ok(Gathered::Copying(gather)),
+            }
+        }
         Target::Landing(place, at) => {
-            land(batch, &**place, *at).map_err(|MemoryGone| Cause::MemoryGone)
+            land(&mut batch, &**place, *at).map_err(|MemoryGone| Cause::MemoryGone)?;
         }
         Target::Host(memory, range) => {
             let mut copied = Ok(());
             let range = range.start..range.start + bytes;
             let lent = memory.write(range, &mut |out| {
-                copied = copy_frags(batch, out, pool);
+                copied = copy_frags(&batch, out, pool);
                 out.len()
             });
             lent.map_err(|MemoryGone| Cause::MemoryGone)?;
-            copied
+            copied?;
         }
     }
+    Ok(Gathered::Done(batch))
 }
 
 /// Hands a batch to a landing, which keeps it. A peer that sends single bytes must not make each of them cost a whole batch of host memory.

@@ -1,6 +1,7 @@
 //! Exchange: two fabrics in one process, over wires with and without faults.
 
 mod by_hand;
+mod copies;
 mod descriptors;
 mod engine;
 mod failure;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use netmem::{
     CopyError, CopyPiece, CopyWay, DeviceState, DmaPort, Dmabuf, DmabufId, DmabufProvider, Frag,
-    FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PoolConfig,
+    FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PieceList, PoolConfig,
 };
 
 use super::adopted::hold_default_stream;
@@ -186,20 +186,50 @@ fn gathered_pieces_of_any_alignment_and_length_are_right_in_every_byte() {
 #[test]
 fn submissions_that_need_many_lists_wait_for_the_oldest() {
     let log = Api::Cuda.with_stub("polls=1", || {
-        let size = 20 * 4096 * 8;
+        const PIECES: usize = 17 * PieceList::PIECES;
+        let size = PIECES * 8;
         let (source, target) = (Api::Cuda.alloc(0, 2 * size), Api::Cuda.alloc(0, size));
         let bytes: Vec<u8> = (0..2 * size).map(|at| (at % 253) as u8).collect();
         source.copy_in(0, &bytes).unwrap();
-        let ranges = (0..20 * 4096).map(|n| n * 16..n * 16 + 8);
+        let ranges = (0..PIECES).map(|n| n * 16..n * 16 + 8);
         let gathered = target.gather_from(&source, ranges.clone(), 0);
         gathered.unwrap().unwrap().wait().unwrap();
         let expected: Vec<u8> = ranges.flat_map(|range| bytes[range].to_vec()).collect();
         assert!(target.slice(0..size).to_vec() == expected);
     });
     if let Some(log) = log {
-        assert_eq!(log.count("cuLaunchKernel"), 20);
+        assert_eq!(log.count("cuLaunchKernel"), 17);
         log.assert_all_freed();
     }
+}
+
+/// A list is copied as it is, and the pieces that are too long for one by copies of their own.
+#[test]
+fn long_pieces_are_copied_beside_a_list_of_many_short_ones() {
+    const LONG: usize = 300 << 10;
+    let body = |api: Api| {
+        let (source, target) = (api.alloc(0, 2 << 20), api.alloc(0, 2 << 20));
+        let bytes: Vec<u8> = (0..2_u32 << 20).map(|at| (at % 251) as u8).collect();
+        source.copy_in(0, &bytes).unwrap();
+        let short = (0..2000).map(|n| (n * 100..n * 100 + 1 + n % 64, n * 90));
+        let long = [1 << 20, (1 << 20) + LONG + 1].map(|from| (from..from + LONG, from + 3));
+        let pieces = short.chain(long);
+        let copied = target.scatter_from(&source, pieces.clone());
+        copied.unwrap().expect("one device").wait().unwrap();
+        for (range, at) in pieces {
+            let read = target.slice(at..at + range.len()).to_vec();
+            assert!(read == bytes[range.clone()], "{range:?}");
+        }
+        let outside = (0..2000).map(|n| n * 1100..n * 1100 + 1);
+        let refused = target.gather_from(&source, outside, 0).unwrap_err();
+        assert!(matches!(refused, CopyError::OutOfBounds(_)));
+    };
+    on_each("polls=1", body, |api, log| {
+        if api == Api::Cuda {
+            let counts = ["cuLaunchKernel", "cuMemcpyDtoDAsync"].map(|name| log.count(name));
+            assert_eq!(counts, [1, 2]);
+        }
+    });
 }
 
 #[test]

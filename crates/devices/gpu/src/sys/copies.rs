@@ -121,23 +121,6 @@ impl RawCopy {
     pub fn bytes(&self) -> usize {
         self.len
     }
-
-    /// Splits off at most `len` bytes, which are returned first; `None`: nothing is left.
-    #[inline]
-    pub(super) fn split(self, len: usize) -> (Self, Option<Self>) {
-        let Self { from, to, len: all } = self;
-        let first = Self {
-            len: len.min(all),
-            ..self
-        };
-        // Inside of the copy, whose sides end below the largest address.
-        let rest = (all > len).then(|| Self {
-            from: from + len as u64,
-            to: to + len as u64,
-            len: all - len,
-        });
-        (first, rest)
-    }
 }
 
 /// Returns the error of a copy whose range is not inside its memory.

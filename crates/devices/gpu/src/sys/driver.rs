@@ -150,9 +150,10 @@ pub unsafe trait Driver: Send + Sync {
         None
     }
 
-    /// Returns the device code that copies pieces; `None`: the vendor's crate has none. It takes the address of a list, which may be in host memory that
-    /// the device accesses, and the number of pieces in it. Of each the list has three words: the address that the piece goes to, the address that it
-    /// comes from, and its bytes. It reads the list, copies the pieces, which do not overlap, and accesses nothing else. 32 threads copy a piece.
+    /// Returns the device code that copies pieces; `None`: the vendor's crate has none. It takes the address of a list
+    /// ([`PieceList`](netmem::PieceList)), which may be in host memory that the device accesses, and the number of pieces in it; the address and the bytes of
+    /// the source, and those of the destination. It reads the list, copies the pieces that are inside of both memories, which do not overlap, and accesses
+    /// nothing else. 32 threads copy a piece.
     fn copy_kernel(&self) -> Option<&Kernel> {
         None
     }

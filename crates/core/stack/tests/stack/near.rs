@@ -165,5 +165,8 @@ fn a_connection_to_another_process_keeps_fewer_bytes_in_longer_pieces() {
         let [ours, _] = world.stacks;
         assert_eq!(ours.send_pool_stats().outstanding, 0);
     }
-    assert_eq!(taken, [8 << 20, 4 << 20]);
+    // Up to the end of a segment.
+    for (taken, most) in taken.into_iter().zip([8 << 20, 4 << 20]) {
+        assert!((most - (64 << 10)..=most).contains(&taken), "{taken}");
+    }
 }

@@ -60,7 +60,8 @@ pub struct TcpOptions {
     pub keepalive: Option<Keepalive>,
     /// Longest time that sent data may stay unacknowledged (TCP_USER_TIMEOUT); `None`: 15 retransmissions, as in Linux.
     pub user_timeout: Option<Duration>,
-    /// Largest number of unacknowledged bytes in the send queue (SO_SNDBUF), 8 MiB by default.
+    /// Largest number of unacknowledged bytes in the send queue (SO_SNDBUF), 8 MiB by default. On a UNIX wire at most 4 MiB of it are host
+    /// memory, 2 MiB if the wire shares memory.
     pub send_buffer: usize,
     /// Largest receive window in bytes (SO_RCVBUF), 32 MiB by default, as in Linux since 6.16 (`tcp_rmem`). The memory of the bound queue limits it, too.
     pub receive_buffer: u32,

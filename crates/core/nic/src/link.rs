@@ -187,6 +187,11 @@ pub trait Link: Send {
         None
     }
 
+    /// Returns whether the other end is a process of this machine, which reads what is sent soon after. It never changes.
+    fn is_near(&self) -> bool {
+        false
+    }
+
     /// Called with each packet that the NIC accepted from this link, before the next receive. For links that observe.
     fn accepted(&mut self, _packet: &RxPacket) {}
 }
@@ -246,6 +251,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn send_memory(&self) -> Option<&Arc<HostProvider>> {
         (**self).send_memory()
+    }
+
+    fn is_near(&self) -> bool {
+        (**self).is_near()
     }
 
     fn accepted(&mut self, packet: &RxPacket) {

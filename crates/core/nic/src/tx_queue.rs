@@ -44,6 +44,8 @@ pub enum TransmitError {
 pub(crate) struct TxQueue {
     waiting: VecDeque<WaitingPacket>,
     limit: usize,
+    /// When the link last was busy.
+    busy_at: Option<Instant>,
     refusals: Refusals,
     pub(crate) stats: TxStats,
 }
@@ -113,6 +115,7 @@ impl TxQueue {
         Self {
             waiting: VecDeque::new(),
             limit: limit as usize,
+            busy_at: None,
             refusals: Refusals::default(),
             stats: TxStats::default(),
         }
@@ -143,7 +146,10 @@ impl TxQueue {
                 return Err(error);
             }
         };
-        self.flush(tx);
+        // A full link is tried once for all packets of one time: each attempt is a system call.
+        if self.busy_at != Some(tx.now) {
+            self.flush(tx);
+        }
         if !self.waiting.is_empty() {
             return self.enqueue(waiting, tx);
         }
@@ -289,6 +295,7 @@ impl TxQueue {
                 }
                 Ok(LinkSent::Busy) => {
                     self.stats.busy += 1;
+                    self.busy_at = Some(tx.now);
                     return Err(Unsent::Busy(Box::new(waiting)));
                 }
                 Ok(LinkSent::TooLong) if waiting.rest.is_none() => {

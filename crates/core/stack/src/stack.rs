@@ -134,9 +134,10 @@ impl Stack {
             None => claims(address_check, &mut routes, conflicts),
             Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
         };
-        let crossing = match nic.link_caps().lends {
-            true => Crossing::InPlace,
-            false => Crossing::Copied,
+        let crossing = match (nic.link_caps().lends, nic.link().is_near()) {
+            (true, _) => Crossing::InPlace,
+            (false, true) => Crossing::CopiedNear,
+            (false, false) => Crossing::Copied,
         };
         let all = routes.all_addresses().chain(leased.iter().map(|it| it.ip));
         check_mtu(nic.mtu(), all)?;

@@ -1,6 +1,7 @@
 //! `devmem-tcp wire`: connects two hosts with an impaired cable.
 
 mod join;
+mod lane;
 mod report;
 
 use std::time::Duration;

@@ -108,6 +108,10 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         self.inner.send_memory()
     }
 
+    fn is_near(&self) -> bool {
+        self.inner.is_near()
+    }
+
     fn accepted(&mut self, packet: &RxPacket) {
         let none = FragList::new();
         self.sink.payload(&FramePayload {

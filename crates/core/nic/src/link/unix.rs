@@ -313,6 +313,10 @@ impl Link for UnixLink {
         }
     }
 
+    fn is_near(&self) -> bool {
+        true
+    }
+
     fn is_up(&self) -> bool {
         self.sends
     }

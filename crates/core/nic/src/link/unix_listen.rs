@@ -196,6 +196,10 @@ impl Link for UnixListenLink {
         self.peer.as_ref()?.send_memory()
     }
 
+    fn is_near(&self) -> bool {
+        true
+    }
+
     fn next_due(&self) -> Option<Instant> {
         match &self.peer {
             Some(peer) => [peer.next_due(), Some(self.refuse_at)]

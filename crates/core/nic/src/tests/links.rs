@@ -884,6 +884,37 @@ fn a_unix_wire_carries_super_packets_only_if_both_ends_accept_them() {
     }
 }
 
+struct NoSink;
+
+impl FrameSink for NoSink {
+    fn frame(&mut self, _: Instant, _: Direction, _: &[u8]) {}
+}
+
+#[test]
+fn only_the_ends_of_unix_wires_are_near() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wire");
+    let hello = WireHello {
+        offloads: true,
+        mtu: 1500,
+        shares_memory: false,
+        needs_offloads: false,
+    };
+    let near: [Box<dyn Link>; 2] = [
+        Box::new(unix_wire(true, true).0),
+        Box::new(UnixListenLink::at(&path, hello).unwrap()),
+    ];
+    for link in near {
+        assert!(link.is_near());
+        let watched = Captured::new(link, NoSink);
+        assert!(watched.is_near());
+        // The frames may be under way for long.
+        let delayed = Impaired::both(watched, "delay=20ms".parse().unwrap());
+        assert!(!delayed.is_near());
+    }
+    assert!(!plain_wire().0.is_near());
+}
+
 /// Returns a function that tells whether a link's descriptor is readable.
 fn watch(link: &dyn Link) -> impl Fn() -> bool + use<> {
     let fd = link.poll_fd().unwrap().try_clone_to_owned().unwrap();

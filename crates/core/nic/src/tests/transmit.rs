@@ -1,5 +1,7 @@
 //! Sent packets, and which side computes their checksums.
 
+use std::time::Duration;
+
 use netmem::Payload;
 use wire::{Network, RxHeaders, TcpFlags};
 
@@ -346,6 +348,24 @@ fn packets_for_a_busy_link_are_sent_later_and_in_order() {
 }
 
 #[test]
+fn a_busy_link_is_tried_once_for_all_packets_of_one_time() {
+    let mut bench = plain_bench();
+    bench.link.lock().takes = 1;
+    let mut transmit = |now| {
+        let tx = packet(&mut bench, &tcp(b"packet"), 0);
+        bench.nic.transmit(tx, now).unwrap();
+        bench.nic.tx_stats().busy
+    };
+    assert_eq!([NOW; 4].map(&mut transmit), [0, 1, 1, 1]);
+    let later = NOW + Duration::from_nanos(1);
+    assert_eq!([later; 3].map(&mut transmit), [2, 2, 2]);
+    bench.link.lock().takes = usize::MAX;
+    assert_eq!(bench.nic.flush_tx(later), 0, "a flush always tries");
+    assert_eq!(bench.link.lock().sent.len(), 7);
+    bench.finish();
+}
+
+#[test]
 fn a_full_transmit_queue_drops_the_newest_packet_and_counts_it() {
     let rings = Rings {
         tx_packets: 2,
@@ -384,8 +404,9 @@ fn packets_for_a_link_that_is_down_are_dropped_until_it_is_up() {
     let tx = packet(&mut bench, &segment, 0);
     bench.nic.transmit(tx, NOW).unwrap();
     bench.link.lock().up = false;
+    let later = NOW + Duration::from_nanos(1);
     let tx = packet(&mut bench, &segment, 0);
-    assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert_eq!(bench.nic.transmit(tx, later), Err(TransmitError::LinkDown));
     assert_eq!(
         bench.dropped(DropReason::TxLinkDown),
         2,

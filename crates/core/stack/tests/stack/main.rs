@@ -12,6 +12,7 @@ mod flood;
 mod frames;
 mod fuzz_replay;
 mod link_gone;
+mod near;
 mod neighbors;
 mod network;
 mod own;

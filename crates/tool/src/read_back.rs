@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use devmem_tcp::{Dmabuf, Frag, RxBatch};
 
-use crate::pattern::BLOCK_BYTES;
+use pattern::BLOCK_BYTES;
 
 /// Bytes that a device copies to host memory at a time: a copy of its own for each frag takes longer than the bytes.
 const READ_BYTES: usize = 4 << 20;

@@ -17,9 +17,9 @@ use crate::form::FormArgs;
 use crate::meter::SILENCE;
 use crate::repetitions::Repetitions;
 use crate::spread::Spread;
+use pattern::{Expected, PositionPattern, Verifier};
 use tool::memory::MemoryKind;
 use tool::output::Failure;
-use tool::pattern::{Expected, PositionPattern, Verifier};
 use tool::size::Size;
 
 /// Bytes of one send.

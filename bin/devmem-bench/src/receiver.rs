@@ -18,8 +18,8 @@ use crate::connections::Connections;
 use crate::meter::{Meter, MeterReading, SILENCE};
 use crate::sender::{Home, PORT, wait_for_sender};
 use crate::wait_set::receive_from_kernel;
+use pattern::{Expected, Verifier};
 use tool::output::print_line;
-use tool::pattern::{Expected, Verifier};
 use tool::sender::pattern_of;
 
 /// Bytes of one receive call; a buffer of this size stays in the cache.

@@ -19,9 +19,9 @@ use devmem_tcp::{Impairment, NiovSize};
 use tool::memory::MemoryKind;
 
 use crate::args;
+use pattern::RepeatingPattern;
 use tool::output::Failure;
 use tool::parse::{check_mtu, parse_impairment, to_usize};
-use tool::pattern::RepeatingPattern;
 use tool::size::Size;
 
 pub use demo::DemoPlan;

@@ -1,4 +1,4 @@
-//! Code shared by the programs of this workspace: error messages, sizes, signals, test patterns.
+//! Code shared by the programs of this workspace: error messages, sizes, signals.
 //!
 //! Key types: [`output::Failure`] (an error with its exit code and remedy), [`signals::StopFlag`] (set by a signal that
 //! ends the run), [`receive::Transfer`] (receives connections into device memory) and [`transmit::Transmit`] (sends a stream
@@ -14,12 +14,10 @@ pub mod connect;
 pub mod counters;
 pub mod display;
 pub mod doctor;
-pub mod floats;
 pub mod intervals;
 pub mod memory;
 pub mod output;
 pub mod parse;
-pub mod pattern;
 mod pcapng;
 pub mod peer;
 pub mod progress;

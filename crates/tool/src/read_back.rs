@@ -14,7 +14,7 @@ use std::ops::Range;
 use devmem_tcp::memory::DeviceGather;
 use devmem_tcp::{Dmabuf, Frag, RxBatch};
 
-use crate::pattern::BLOCK_BYTES;
+use pattern::BLOCK_BYTES;
 
 /// Most bytes of a batch.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;

@@ -16,8 +16,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::active_time::ActiveTime;
 use crate::output::{Failure, note};
-use crate::pattern::{Expected, Verifier};
 use crate::read_back::{BATCH_BYTES, ReadBack, Unread};
+use pattern::{Expected, Verifier};
 
 /// Frags of one receive.
 const BATCH_FRAGS: usize = 1024;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::pattern::PositionPattern;
+use pattern::PositionPattern;
 
 /// Bytes that one connection sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub fn send(mut stream: impl Write, pattern: PositionPattern, share: Share) -> i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pattern::{Expected, Verifier};
+    use pattern::{Expected, Verifier};
 
     #[test]
     fn shares_add_up_and_differ_by_one_byte_at_most() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::pattern::{PositionPattern, RepeatingPattern};
+use pattern::{PositionPattern, RepeatingPattern};
 
 /// A finite stream of bytes.
 #[derive(Debug)]

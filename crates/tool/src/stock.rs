@@ -12,9 +12,9 @@ use clap::ValueEnum;
 use devmem_linux::helper::Helper;
 
 use crate::output::Failure;
-use crate::pattern::PositionPattern;
 use crate::peer::start_apart;
 use crate::signals::StopFlag;
+use pattern::PositionPattern;
 
 /// Name of the served file, and of the export.
 pub const FILE: &str = "file";

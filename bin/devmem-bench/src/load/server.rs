@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::{https, nvme, tensors};
 use crate::sender::SENDER;
-use tool::pattern::PositionPattern;
+use pattern::PositionPattern;
 use tool::stock::{self, StockServer};
 
 /// Far longer than a server needs to start.

@@ -15,9 +15,9 @@ use devmem_linux::helper::Helper;
 use devmem_linux::netdev::{BoundRx, KernelRxQueueId};
 use devmem_uapi::Errno;
 use lab::job::TOOL_PATH;
+use pattern::PositionPattern;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use tool::pattern::PositionPattern;
 
 use super::devmem::bound::{Bound, DmabufKind, Steering, memory, require_rx};
 use super::devmem::receiving::{Behaviour, Stream, rx_into};

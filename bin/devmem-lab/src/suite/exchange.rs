@@ -17,7 +17,7 @@ use nccl_load::{HANDLE_BYTES, Plugin, RecvComm, Registered, Request, SendComm, T
 use super::nic;
 use super::traffic::{self, Family, STUCK};
 use crate::places::PLUGIN_PATH;
-use tool::pattern::PositionPattern;
+use pattern::PositionPattern;
 
 /// Port at which the ranks meet, an ordinary TCP connection beside those of the plugin.
 const RENDEZVOUS_PORT: u16 = 5210;

@@ -14,7 +14,7 @@ use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads};
 use super::nvme_rows;
 use super::row::{Context, Row, Seen, Skip};
 use super::traffic::Family;
-use tool::pattern::PositionPattern;
+use pattern::PositionPattern;
 use tool::signals::StopFlag;
 use tool::stock::{self, RunningServer, StockServer};
 

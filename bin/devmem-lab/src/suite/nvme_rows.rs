@@ -20,7 +20,7 @@ use super::nvmet::{HOST_NQN, Home, NQN, Nvmet};
 use super::report::{FarEndRequest, ask_for};
 use super::row::{Context, Seen, Skip};
 use super::traffic::{self, Family, STUCK};
-use tool::pattern::PositionPattern;
+use pattern::PositionPattern;
 
 /// Seed of the pattern in the first namespace.
 const SEED: u64 = 11;

@@ -16,7 +16,7 @@ use super::nvme_rows;
 use super::report::{FAR_ADDRESS, FAR_PORT, FarEndRequest, PERIOD, ask_for};
 use super::row::{Context, Row, Seen};
 use super::traffic::{self, Family, Rate, STUCK};
-use tool::pattern::RepeatingPattern;
+use pattern::RepeatingPattern;
 
 const QUEUE: u32 = 2;
 /// Bytes of one read of an ordinary socket.

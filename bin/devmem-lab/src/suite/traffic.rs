@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow, ensure};
 use devmem_linux::netns::NetNs;
 
 use lab::job::{GuestNic, PEER_NETNS};
-use tool::pattern::{Expected, PositionPattern, Verifier};
+use pattern::{Expected, PositionPattern, Verifier};
 
 /// Time without progress after which a stream counts as stuck; longer than retransmission timers and device resets.
 pub const STUCK: Duration = Duration::from_secs(40);

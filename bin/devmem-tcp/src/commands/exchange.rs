@@ -18,7 +18,7 @@ use std::process::Stdio;
 
 use anyhow::Context;
 use devmem_linux::helper::Helper;
-use tool::floats::FLOAT_BYTES;
+use pattern::floats::FLOAT_BYTES;
 use tool::memory::MemoryKind;
 use tool::output::{Failure, note};
 use tool::peer::Peer;

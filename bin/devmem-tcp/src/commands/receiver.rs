@@ -9,8 +9,8 @@ use devmem_linux::cpu;
 use serde::{Deserialize, Serialize};
 
 use crate::args::DemoReceiver;
+use pattern::{Expected, Verifier};
 use tool::output::{Failure, print_json, print_line};
-use tool::pattern::{Expected, Verifier};
 use tool::sender::pattern_of;
 
 /// Bytes of one receive.

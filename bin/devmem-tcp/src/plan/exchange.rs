@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use devmem_tcp::Impairment;
-use tool::floats::FLOAT_BYTES;
+use pattern::floats::FLOAT_BYTES;
 use tool::memory::MemoryKind;
 use tool::output::Failure;
 use tool::parse::{OutputArgs, check_mtu, parse_impairment, to_usize};

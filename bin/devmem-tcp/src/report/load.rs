@@ -11,7 +11,7 @@ use super::server_sum::{FileSum, ServerSum};
 use super::{MemoryAndLink, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
 use crate::backend::SOCKETS;
 use crate::unused::Unused;
-use tool::pattern::Verifier;
+use pattern::Verifier;
 use tool::rate::Rate;
 use tool::size::Size;
 use transfer::load::{Loaded, NoSum, Tensor};

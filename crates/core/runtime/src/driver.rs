@@ -195,13 +195,18 @@ impl<D: Driven> Driver<D> {
     pub fn call<T>(&self, call: impl FnOnce(&mut D, Instant) -> T) -> T {
         let mut core = self.core.lock();
         let result = call(&mut core.driven, self.now());
+        self.end_call(core);
+        result
+    }
+
+    /// Ends a call: a function of its own, so that it is compiled once and not for each kind of call.
+    fn end_call(&self, mut core: MutexGuard<'_, Core<D>>) {
         self.after_call(&mut core);
         let wakes_background = core.take_background_wanted() || self.rests_too_long(&mut core);
         drop(core);
         if wakes_background {
             self.wake_background_from_rest();
         }
-        result
     }
 
     /// Polls the stacks and wakes the threads whose sockets became ready. Returns whether there was work.

@@ -38,6 +38,7 @@ impl FragReturns {
     }
 
     /// Adds a frag. Frags added in the order of receiving are merged at once.
+    #[inline]
     pub fn push(&mut self, token: FragToken) {
         self.0.push(token);
     }
@@ -52,6 +53,7 @@ impl FragReturns {
     /// # Errors
     ///
     /// The errno of setsockopt; the remaining frags stay in the list.
+    #[inline]
     pub fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<Freed, DontneedError> {
         let flushed = self.0.flush(|call| sys::message::dontneed(socket, call));
         flushed.map_err(|(freed, errno)| DontneedError {

@@ -6,6 +6,8 @@
 //!
 //! [`ReceivedMessage::parse`] and [`ErrorQueue::parse`] validate the results, separately from the system calls, so that they
 //! can be tested with recorded control buffers.
+//!
+//! What is called for each frag is `#[inline]`: this crate is not optimised (Cargo.toml of the workspace), those that call it are.
 
 mod completions;
 mod dontneed;

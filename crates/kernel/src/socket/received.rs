@@ -75,6 +75,7 @@ impl<'a> ReceivedMessage<'a> {
     /// # Errors
     ///
     /// The problem, and the tokens that could be parsed. The caller must return these, or their memory stays lent.
+    #[inline]
     pub fn parse(
         bytes: usize,
         flags: MsgFlags,
@@ -109,6 +110,7 @@ struct ControlSums {
 }
 
 impl ControlSums {
+    #[inline]
     fn by(control: &[u8]) -> Self {
         let mut told = Self::default();
         let mut messages = CmsgIter::new(control);
@@ -127,6 +129,7 @@ impl ControlSums {
         told
     }
 
+    #[inline]
     fn problem(&self, returned: usize, flags: MsgFlags, room: usize) -> Option<ControlProblem> {
         // At most 2^58 messages of 32 bits each: the sums cannot overflow.
         let described = self.linear + self.device;
@@ -168,6 +171,7 @@ fn tokens(control: &[u8]) -> Vec<FragToken> {
 impl<'a> Iterator for Frags<'a> {
     type Item = RxFrag<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<RxFrag<'a>> {
         loop {
             let message = self.messages.next()?;

@@ -105,6 +105,7 @@ pub enum HostRoom<'a> {
 /// # Errors
 ///
 /// As [`RecvBuffer::recv`]; `EFAULT` if the next bytes are in host memory and there is no room for them.
+#[inline]
 pub fn recv_into<'a>(
     socket: BorrowedFd<'_>,
     room: HostRoom<'a>,
@@ -129,6 +130,7 @@ pub fn recv_into<'a>(
 }
 
 /// Converts the result of recvmsg.
+#[inline]
 fn judge<'a>(
     raw: sys::message::RawReceived,
     control: &'a [u8],

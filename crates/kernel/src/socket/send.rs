@@ -71,6 +71,7 @@ impl SendError {
 /// # Errors
 ///
 /// See [`SendError`]. `EINVAL` for other flags; `EFAULT` for a range beyond the dma-buf.
+#[inline]
 pub fn send_dmabuf(
     socket: BorrowedFd<'_>,
     source: TxSource<'_>,

@@ -84,6 +84,7 @@ unsafe fn receive(
 }
 
 /// Sends `(offset, length)` pieces of the dma-buf that the control message in `control` names.
+#[inline]
 pub(crate) fn sendmsg_dmabuf(
     fd: BorrowedFd<'_>,
     pieces: impl Iterator<Item = (usize, usize)>,

@@ -12,7 +12,7 @@ use devmem_uapi::{DmabufCmsg, MsgFlags};
 
 use super::bound::{Bound, DmabufKind, Steering};
 use crate::suite::traffic::{self, Family, Network, Rate, STUCK, Way, pair};
-use tool::pattern::Verifier;
+use pattern::Verifier;
 
 /// Maximum bytes and frags of one receive.
 const RECV_BYTES: usize = 1 << 20;

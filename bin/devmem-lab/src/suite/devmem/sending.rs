@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::bound::unless_unsupported;
 use crate::suite::nic::nic;
 use crate::suite::traffic::{self, Family, Network, Rate, STUCK, Way, pair};
-use tool::pattern::PositionPattern;
+use pattern::PositionPattern;
 
 /// Bytes of one zero-copy send, and number of sends that fit the ring.
 const SEND_BYTES: usize = 256 << 10;

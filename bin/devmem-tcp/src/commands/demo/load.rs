@@ -13,8 +13,8 @@ use crate::args::DemoServer;
 use crate::client::Client;
 use crate::commands::load::transfer;
 use crate::plan::{DemoPlan, LoadJob, TapPlan};
+use pattern::{Expected, PositionPattern, Verifier};
 use tool::output::{Failure, note};
-use tool::pattern::{Expected, PositionPattern, Verifier};
 use tool::signals::StopFlag;
 use tool::stock::{self, RunningServer, StockServer};
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use tool::floats::{self, FLOAT_BYTES};
+use pattern::floats::{self, FLOAT_BYTES};
 use transfer::exchange::{Access, Endpoint, Event, Fabric, Part, Region, RegisterError};
 
 use super::vectors::Vectors;

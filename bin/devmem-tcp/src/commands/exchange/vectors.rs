@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use devmem_tcp::cuda::{self, Adder, Allocation, Floats};
 use devmem_tcp::{Dmabuf, memory::CopyError};
-use tool::floats::{FLOAT_BYTES, add};
+use pattern::floats::{FLOAT_BYTES, add};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
 use transfer::exchange::{Buffer, Memory};
@@ -213,7 +213,7 @@ fn copied(memory: &Dmabuf, bytes: &Range<usize>) -> Result<Vec<u8>, CopyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tool::floats;
+    use pattern::floats;
 
     #[test]
     fn pieces_cover_a_range_in_order() {

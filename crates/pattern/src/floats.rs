@@ -1,5 +1,4 @@
-//! Vectors of floats (binary32, little-endian) of the ranks of a collective: what touches each float of them. It is here because
-//! the tool itself is not optimised (Cargo.toml of the workspace).
+//! Vectors of floats (binary32, little-endian) of the ranks of a collective: what touches each float of them.
 
 use std::ops::Range;
 

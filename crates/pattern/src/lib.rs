@@ -1,5 +1,12 @@
 //! Test patterns: byte streams that senders generate and receivers verify, in host and in device memory.
+//!
+//! Key types: [`PositionPattern`] and [`RepeatingPattern`] (streams), [`Verifier`] (of one of them, in pieces); [`floats`] are the
+//! vectors of collectives. What touches each byte of a payload for a program is here, because the programs are not optimised
+//! (Cargo.toml of the workspace).
 
+#![forbid(unsafe_code)]
+
+pub mod floats;
 #[cfg(test)]
 mod tests;
 

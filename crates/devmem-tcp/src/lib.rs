@@ -246,7 +246,7 @@ mod user;
 pub mod vulkan;
 mod watchers;
 
-pub use batch::{BatchGather, Frag, Gather, Iter, RxBatch, RxFrag};
+pub use batch::{Frag, Gather, Iter, RxBatch, RxFrag};
 pub use bind_options::BindOptions;
 pub use bound::{BoundRx, Unbound};
 pub use bound_target::BoundTarget;

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use devmem_tcp::memory::BatchGather;
 use devmem_tcp::{
-    BatchGather, Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendId, Stream, Watch,
+    Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendId, Stream, Watch,
 };
 
 use super::budget::{Budget, TURN_BYTES};

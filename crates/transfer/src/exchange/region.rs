@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use devmem_tcp::{BatchGather, BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
+use devmem_tcp::memory::BatchGather;
+use devmem_tcp::{BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
 
 use super::error::{Cause, PostError, RegionInUse, RegisterError};
 

@@ -150,22 +150,6 @@ impl Nvmet {
         format!("{}{parameters}", url(self.host, nsid))
     }
 
-    /// Returns whether a host is connected.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's table of connections cannot be read.
-    pub fn is_connected(&self) -> io::Result<bool> {
-        // Local address, remote address, state: 01 is ESTABLISHED (linux include/net/tcp_states.h).
-        let port = format!(":{PORT:04X}");
-        let table = self.at_home(|| fs::read_to_string("/proc/thread-self/net/tcp"))?;
-        let mut connections = table.lines().map(str::split_whitespace);
-        Ok(connections.any(|mut words| {
-            let is_ours = words.nth(1).is_some_and(|local| local.ends_with(&port));
-            is_ours && words.nth(1) == Some("01")
-        }))
-    }
-
     /// Makes a namespace read-only, as a host does that sets its feature Namespace Write Protection.
     ///
     /// # Errors

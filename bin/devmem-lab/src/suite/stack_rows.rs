@@ -4,7 +4,6 @@
 //! The guest requests the start of the other end: see [`ask_for`].
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -44,15 +43,6 @@ pub const LOSS_ROWS: &[Row] = &[
     ("bad wire: our stack and nvmet", nvme_rows::our_stack),
 ];
 
-/// Requests a sender from the host and accepts its connection.
-fn ask_for_sender(listener: &TcpListener) -> anyhow::Result<TcpStream> {
-    let port = NonZeroU16::new(listener.local_addr()?.port()).context("a listener has a port")?;
-    ask_for(FarEndRequest::Send { port })?;
-    let (stream, _) = listener.accept()?;
-    traffic::limit(&stream)?;
-    Ok(stream)
-}
-
 /// What a row does with the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payload {
@@ -66,7 +56,7 @@ fn devmem_rx(context: &Context, payload: Payload) -> anyhow::Result<Seen> {
     let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
     steering.lead(listener.local_addr()?, QUEUE)?;
-    let stream = ask_for_sender(&listener)?;
+    let stream = traffic::ask_for_sender(&listener)?;
     let wanted = Stream {
         bytes: context.bytes,
         behaviour: Behaviour::Good,
@@ -85,7 +75,7 @@ fn devmem_rx(context: &Context, payload: Payload) -> anyhow::Result<Seen> {
 /// Receives the same stream on an ordinary socket, without checking bytes.
 fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
-    let mut stream = ask_for_sender(&listener)?;
+    let mut stream = traffic::ask_for_sender(&listener)?;
     let start = Instant::now();
     let mut buffer = vec![0; READ_BYTES];
     let mut bytes = 0;

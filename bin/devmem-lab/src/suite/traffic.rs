@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, ensure};
 use devmem_linux::netns::NetNs;
 
+use super::report::{FarEndRequest, ask_for};
 use lab::job::{GuestNic, PEER_NETNS};
 use pattern::{Expected, PositionPattern, Verifier};
 
@@ -172,6 +174,19 @@ pub fn address(index: u8, family: Family) -> IpAddr {
         .map(|(address, _)| address)
         .find(of_family);
     found.expect("a NIC has an address of each family")
+}
+
+/// Requests a sender from the host and accepts its connection.
+///
+/// # Errors
+///
+/// There is no connection, or it has no local address.
+pub fn ask_for_sender(listener: &TcpListener) -> anyhow::Result<TcpStream> {
+    let port = NonZeroU16::new(listener.local_addr()?.port()).context("a listener has a port")?;
+    ask_for(FarEndRequest::Send { port })?;
+    let (stream, _) = listener.accept()?;
+    limit(&stream)?;
+    Ok(stream)
 }
 
 /// Sets timeouts, so that a stuck stream fails.

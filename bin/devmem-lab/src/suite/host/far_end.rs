@@ -23,7 +23,7 @@ pub struct FarEnd {
     wire: PathBuf,
     /// Bytes of a sent stream.
     bytes: u64,
-    /// Maximum number of processes for one guest: two for each row.
+    /// Maximum number of processes for one guest: three for each row.
     max: usize,
     children: Vec<(String, Helper)>,
 }

@@ -30,7 +30,7 @@ pub fn run_group(
     let names = wanted_rows(plan, group);
     let folder = Scratch::new()?;
     let wire = folder.path("wire");
-    let most = names.len() * 2;
+    let most = names.len() * 3;
     let far_end =
         has_far_end(group).then(|| FarEnd::new(&plan.machine.tool, &wire, plan.bytes, most));
     let mut collected = Collector::new(names.clone(), far_end, None, print_row);

@@ -196,8 +196,8 @@ fn arguments(
 
 /// Whether the kernel starts with one processor, and process 1 starts the others. While Linux boots it replaces instructions of
 /// its own, by way of a breakpoint that it removes when all processors have seen the new ones (linux arch/x86/kernel/alternative.c
-/// `smp_text_poke_batch_finish`). An emulated processor may execute the breakpoint afterwards, and the kernel panics
-/// (`Oops: int3`): on a busy machine in about 1 of 100 boots with two processors.
+/// `smp_text_poke_batch_finish`). On a busy machine about 1 of 100 boots with two processors ended in a panic at such a place, behind
+/// the byte of the breakpoint: an emulated processor seems to execute it afterwards.
 pub fn boots_on_one_processor(accel: Accel) -> bool {
     accel != Accel::Kvm
 }

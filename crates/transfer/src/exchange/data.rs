@@ -373,18 +373,21 @@ impl DataStream {
 
     /// Receives and drops bytes of an endpoint that closes, as far as the budget goes. Returns whether the peer has ended its direction.
     pub(super) fn discard(&mut self, budget: &mut Budget) -> bool {
-        let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
-        loop {
+        let mut batch = empty(&mut self.batches);
+        let has_ended = loop {
             if budget.left() == 0 {
-                return false;
+                break false;
             }
             match self.stream.recv(&mut batch) {
-                Ok(0) => return true,
+                Ok(0) => break true,
                 Ok(bytes) => budget.spend(bytes),
-                Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => return false,
-                Err(_ended) => return true,
+                Err(RecvError::WouldBlock | RecvError::TimedOut { .. }) => break false,
+                Err(_ended) => break true,
             }
-        }
+        };
+        // Nobody is told of errors of an endpoint that closes.
+        let _ = self.reuse(batch);
+        has_ended
     }
 }
 
@@ -404,6 +407,12 @@ struct Received {
     from_device: usize,
     /// The batch that they were in. `None`: they were read straight to their place.
     gathered: Option<Gathered>,
+}
+
+/// Returns one of the kept batches, or a new one.
+fn empty(batches: &mut Vec<RxBatch>) -> RxBatch {
+    let kept = batches.pop();
+    kept.unwrap_or_else(|| RxBatch::with_capacity(BATCH_FRAGS))
 }
 
 /// Receives at most `want` bytes to their place. `None`: there are none now.
@@ -426,8 +435,7 @@ fn receive(
             })),
         };
     }
-    let batch = batches.pop();
-    let mut batch = batch.unwrap_or_else(|| RxBatch::with_capacity(BATCH_FRAGS));
+    let mut batch = empty(batches);
     match stream.recv_at_most(&mut batch, want) {
         Ok(0) => Err(Cause::PeerClosed),
         Ok(bytes) => Ok(Some(Received {

@@ -849,15 +849,21 @@ fn unix_wire(ours: bool, theirs: bool) -> (UnixLink, UnixLink) {
     unix_wire_of([ours, theirs], false)
 }
 
+const HELLO: WireHello = WireHello {
+    offloads: true,
+    mtu: 1500,
+    shares_memory: false,
+    needs_offloads: false,
+};
+
 /// Returns both ends of a UNIX wire, which have offloads or not, and share memory or not.
 fn unix_wire_of(offloads: [bool; 2], shares_memory: bool) -> (UnixLink, UnixLink) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let [ours, theirs] = offloads.map(|offloads| WireHello {
         offloads,
-        mtu: 1500,
         shares_memory,
-        needs_offloads: false,
+        ..HELLO
     });
     (
         UnixLink::new(a, ours, theirs).unwrap(),
@@ -894,15 +900,9 @@ impl FrameSink for NoSink {
 fn only_the_ends_of_unix_wires_are_near() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wire");
-    let hello = WireHello {
-        offloads: true,
-        mtu: 1500,
-        shares_memory: false,
-        needs_offloads: false,
-    };
     let near: [Box<dyn Link>; 2] = [
         Box::new(unix_wire(true, true).0),
-        Box::new(UnixListenLink::at(&path, hello).unwrap()),
+        Box::new(UnixListenLink::at(&path, HELLO).unwrap()),
     ];
     for link in near {
         assert!(link.is_near());
@@ -1063,14 +1063,8 @@ fn what_a_peer_has_sent_before_it_left_is_received_also_if_a_send_failed_before(
 fn a_listening_end_also_receives_what_a_peer_has_sent_before_it_left() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wire");
-    let hello = WireHello {
-        offloads: true,
-        mtu: 1500,
-        shares_memory: false,
-        needs_offloads: false,
-    };
-    let listening = UnixListenLink::at(&path, hello).unwrap();
-    let joining = std::thread::spawn(move || UnixLink::join(&path, hello).unwrap());
+    let listening = UnixListenLink::at(&path, HELLO).unwrap();
+    let joining = std::thread::spawn(move || UnixLink::join(&path, HELLO).unwrap());
     let (mut ours, _) = nics(listening, plain_wire().0);
     while !ours.is_up() {
         assert!(ours.poll_rx(NOW).is_none());

@@ -1,6 +1,7 @@
 //! The processors that the kernel has left to process 1, which the host asked it for (`qemu::command_line`).
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
@@ -33,7 +34,7 @@ fn start(processor: &Path) -> anyhow::Result<()> {
     match fs::read_to_string(&switch) {
         Ok(state) if state.trim() == "0" => fs::write(&switch, "1").with_context(what),
         Ok(_) => Ok(()),
-        Err(_) if !switch.exists() => Err(anyhow!(
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(anyhow!(
             "this kernel cannot start a processor later: it lacks CONFIG_HOTPLUG_CPU=y, or --cpus 1 is wanted"
         )),
         Err(error) => Err(error).with_context(what),

@@ -21,7 +21,9 @@ usage() {
 
 # Prints the path of the test program $1 of package $2.
 test_program() {
-    cargo test "${@:3}" --package "$2" --test "$1" --no-run --message-format json 2>/dev/null |
+    local packages=(--release --package "$2")
+    [ "$built" = release ] || packages=(--workspace)
+    cargo test "${packages[@]}" --test "$1" --no-run --message-format json 2>/dev/null |
         python3 -c 'import json, sys
 for line in sys.stdin:
     message = json.loads(line) if line.startswith("{") else {}
@@ -30,18 +32,24 @@ for line in sys.stdin:
 }
 
 build() {
-    local root profile=(--release) built=release folder
+    local root built=release folder
     root=$(cd "$here/.." && pwd)
     cd "$root"
     local target=${CARGO_TARGET_DIR:-$root/target}
-    [ "${1:-}" = --dev ] && { profile=(); built=debug; shift; }
+    if [ "${1:-}" = --dev ]; then
+        shift
+        built=debug
+        # With the features of fewer packages, libraries would be linked anew under the tests that run beside this.
+        cargo build --workspace --lib --bins --tests
+    else
+        cargo build --release --bin devmem-tcp
+        cargo build --release --package devmem-nccl --package devmem-nixl --package devmem-bench
+    fi
     folder=${1:-$target/gpu-run}
-    cargo build "${profile[@]}" --bin devmem-tcp
-    cargo build "${profile[@]}" --package devmem-nccl --package devmem-nixl --package devmem-bench
     local gpu judge nixl
-    gpu=$(test_program gpu devmem-gpu-stub "${profile[@]}")
-    judge=$(test_program judge devmem-nccl "${profile[@]}")
-    nixl=$(test_program two_processes devmem-nixl "${profile[@]}")
+    gpu=$(test_program gpu devmem-gpu-stub)
+    judge=$(test_program judge devmem-nccl)
+    nixl=$(test_program two_processes devmem-nixl)
     rm -rf "$folder"
     mkdir -p "$folder"/{bin,tests,python}
     cp "$target/$built/devmem-tcp" "$target/$built/devmem-bench" "$folder/bin/"

@@ -74,15 +74,23 @@ if [ -n "$only_list" ]; then
     exit
 fi
 
-# Keeps the programs of a list, with the libraries that some of them load: beside this script, another step of CI may link the same files anew.
+# Prints the libraries that a program of the list loads: what it judges, and the driver of its GPUs.
+libraries_of() {
+    case $1 in
+    devmem-nccl/judge) echo libnccl_net_devmem.so libdevmem_gpu_stub.so ;;
+    devmem-nixl/two_processes) echo libplugin_DEVMEM.so libdevmem_gpu_stub.so ;;
+    esac
+}
+
+# Keeps the programs of a list, with their libraries: another build may link the same files anew.
 keep() {
-    local path library
-    while read -r path; do
+    local program path library
+    while read -r program path _; do
         cp -lf "$path" "$kept/"
-        for library in libnccl_net_devmem libplugin_DEVMEM libdevmem_gpu_stub; do
-            [ ! -e "${path%/*}/$library.so" ] || cp -lf "${path%/*}/$library.so" "$kept/"
+        for library in $(libraries_of "$program"); do
+            cp -lf "${path%/*}/$library" "$kept/"
         done
-    done < <(cut -d' ' -f2 "$1" | sort -u)
+    done <"$1"
     sed -i "s| /[^ ]*/| $kept/|" "$1"
 }
 
@@ -91,19 +99,13 @@ keep "$folder/pairs"
 
 # Runs programs of the list with options of `lab run`; each must have run a test, and none may be skipped or fail.
 in_guest() {
-    local list=$1 needs=$2 script='failed=0; ' put=() program path filters count=0
+    local list=$1 needs=$2 script='failed=0; ' put=() program path filters library count=0
     shift 2
     while read -r program path filters; do
         count=$((count + 1))
         local name=$count-${program##*/}
         put+=(--put "$path:/$name")
-        case $program in
-        # What it judges, and the driver of its GPUs.
-        devmem-nccl/judge) put+=(--put "${path%/*}/libnccl_net_devmem.so:/libnccl_net_devmem.so"
-            --put "${path%/*}/libdevmem_gpu_stub.so:/libdevmem_gpu_stub.so") ;;
-        devmem-nixl/two_processes) put+=(--put "${path%/*}/libplugin_DEVMEM.so:/libplugin_DEVMEM.so"
-            --put "${path%/*}/libdevmem_gpu_stub.so:/libdevmem_gpu_stub.so") ;;
-        esac
+        for library in $(libraries_of "$program"); do put+=(--put "$kept/$library:/$library"); done
         # vulkan.sh runs those of Vulkan; the kept inputs of fuzz targets are files of this tree.
         script+="echo '=== in the guest: $program'; "
         script+="/$name --test-threads=1 --skip vulkan:: --skip fuzz_replay:: $filters || failed=1; "

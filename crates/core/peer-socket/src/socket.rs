@@ -102,10 +102,12 @@ impl AsFd for PeerSocket {
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
+        let Some(fd) = self.fd.take() else { return };
+        // Notifies the other end at once, also while a process that was just started still has a copy of the descriptor. Fails on a socket
+        // that is not connected.
+        let _ = shutdown(&fd, Shutdown::Both);
         if self.queue == Queue::Descriptors {
-            // Notifies the other end at once. Fails on a socket that is not connected.
-            let _ = shutdown(&*self, Shutdown::Both);
-            close_aside(self.fd.take().into_iter().collect());
+            close_aside([fd].into_iter().collect());
         }
     }
 }

@@ -126,3 +126,21 @@ fn a_read_without_an_end_takes_all_descriptors() {
     let received = receive(&ours, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
     assert_eq!((received.bytes, received.fds.len()), (2, crate::SCM_MAX_FD));
 }
+
+#[test]
+fn the_other_end_learns_of_a_dropped_socket_while_there_is_a_copy_of_its_descriptor() {
+    for refuses in [false, true] {
+        let kind = SocketType::SEQPACKET;
+        let (peer, ours) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        // As in a process that another thread has just started.
+        let _copy = ours.try_clone().unwrap();
+        let ours = match refuses {
+            true => PeerSocket::refusing(ours),
+            false => PeerSocket::from(ours),
+        };
+        drop(ours);
+        let read = rustix::net::recv(&peer, &mut [0_u8], rustix::net::RecvFlags::DONTWAIT);
+        assert_eq!(read.map(|(bytes, _)| bytes), Ok(0));
+    }
+}

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::isn::Endpoints;
 use crate::link::LinkLimits;
 use crate::settings::Settings;
+use crate::tuning::SuperSegments;
 
 /// Longest payload of a super-segment in tests: eight times that of the longest IP packet, as some links take it.
 pub(crate) const LONGEST_SUPER_PAYLOAD: u32 = 8 * 65_535 - 80;
@@ -35,11 +36,13 @@ pub(crate) struct TestConfig {
 }
 
 impl Default for TestConfig {
-    /// A link of Ethernet's MTU, whose NIC cuts super-segments of any length.
+    /// A link of Ethernet's MTU, whose NIC cuts super-segments of any length; these are long on every path, so that a test lists few.
     fn default() -> TestConfig {
+        let mut shared = Config::default();
+        shared.tuning.super_segments = SuperSegments::ByRate { least: u8::MAX };
         TestConfig {
             config: ConnectionConfig::new(
-                &Arc::default(),
+                &Arc::new(shared),
                 LinkLimits::new(1460, LONGEST_SUPER_PAYLOAD),
             ),
             settings: Settings::default(),

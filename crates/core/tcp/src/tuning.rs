@@ -9,9 +9,12 @@ const PACING_SHIFT: u32 = 10;
 /// The longest super-segment of Linux is halved for every 2^9 = 512 us of round-trip time (linux `tcp_tso_rtt_log`).
 const TSO_RTT_LOG: u32 = 9;
 
+/// Packets that a super-segment may have on the slowest path (linux `sysctl_tcp_min_tso_segs`).
+const LEAST_PACKETS: u8 = 2;
+
 /// Pacing rates of Linux, in hundredths of a window per round trip (linux `tcp_pacing_ss_ratio`, `tcp_pacing_ca_ratio`).
-const SLOW_START_RATIO: u128 = 200;
-const AVOIDANCE_RATIO: u128 = 120;
+const SLOW_START_RATIO: u64 = 200;
+const AVOIDANCE_RATIO: u64 = 120;
 
 /// Shortest time of Linux's reordering timer beyond the reordering window (linux `TCP_TIMEOUT_MIN_US`).
 const TIMEOUT_MIN: Duration = Duration::from_millis(2);
@@ -32,13 +35,17 @@ pub enum AckRules {
 /// Lengths of super-segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperSegments {
-    /// As long as the link allows: the more packets, the lower the cost of each.
-    Longest,
-    /// As many packets as the path carries in a millisecond (linux `tcp_tso_autosize`), but at least `least`, itself at least 1
-    /// (linux `tcp_min_tso_segs`), and at most half of the congestion window (`tcp_cwnd_test`) and of the peer's largest
-    /// window (`tcp_xmit_size_goal`).
+    /// As many packets as the path carries in a millisecond, at least `least`, and more where the round trip is short (linux
+    /// `tcp_tso_autosize`). The more packets, the lower the cost of each; but all of them reach a router at once, whose queue may have
+    /// no room for them.
+    ByRate {
+        /// Packets that a super-segment may have on the slowest path (linux `tcp_min_tso_segs`).
+        least: u8,
+    },
+    /// The same, but at most half of the congestion window (linux `tcp_cwnd_test`) and of the peer's largest window
+    /// (`tcp_xmit_size_goal`).
     AutoSized {
-        /// Packets that a super-segment may have on the slowest path.
+        /// As in [`SuperSegments::ByRate`].
         least: u8,
     },
 }
@@ -101,7 +108,9 @@ impl Tuning {
     /// This stack's own choices.
     pub const OWN: Tuning = Tuning {
         acks: AckRules::Drained,
-        super_segments: SuperSegments::Longest,
+        super_segments: SuperSegments::ByRate {
+            least: LEAST_PACKETS,
+        },
         pushes_super_segments: false,
         fills_super_segments: false,
         whole_first_window: false,
@@ -116,7 +125,9 @@ impl Tuning {
     /// Those of Linux: the same packets, at the same times.
     pub const LINUX: Tuning = Tuning {
         acks: AckRules::Linux,
-        super_segments: SuperSegments::AutoSized { least: 2 },
+        super_segments: SuperSegments::AutoSized {
+            least: LEAST_PACKETS,
+        },
         pushes_super_segments: true,
         fills_super_segments: true,
         whole_first_window: true,
@@ -131,10 +142,11 @@ impl Tuning {
     /// Returns the most packets of one super-segment, at least 1.
     pub(crate) fn packets_at_once(&self, flow: &FlowState) -> u64 {
         let most = (flow.longest / flow.mss).max(1);
-        match self.super_segments {
-            SuperSegments::Longest => most,
-            SuperSegments::AutoSized { least } => flow.auto_size(least).min(most),
-        }
+        let size = match self.super_segments {
+            SuperSegments::ByRate { least } => flow.by_rate(least),
+            SuperSegments::AutoSized { least } => flow.by_rate(least).min(flow.half_of_windows()),
+        };
+        size.clamp(1, most)
     }
 
     /// Returns the first window of a connection, in bytes, that announces segments of `mss` bytes: at most `space`. `buffer`
@@ -159,32 +171,28 @@ impl Tuning {
 }
 
 impl FlowState {
-    fn auto_size(&self, least: u8) -> u64 {
-        let FlowState {
-            mss,
-            longest,
-            max_wnd,
-            cwnd,
-            ..
-        } = *self;
+    /// Returns how many packets the path carries in a millisecond, at least `least`, and more where the round trip is short.
+    fn by_rate(&self, least: u8) -> u64 {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let near = self.min_rtt.map_or(0, micros) >> TSO_RTT_LOG;
-        let by_distance = longest
-            .checked_shr(u32::try_from(near).unwrap_or(u32::MAX))
-            .unwrap_or(0);
-        let by_rate = self
-            .pacing_rate()
-            .map_or(longest, |rate| rate >> PACING_SHIFT);
-        let half_window = (cwnd / mss / 2).max(1);
-        (by_rate.saturating_add(by_distance) / mss)
-            .max(least.into())
-            .min(half_window)
-            .min((max_wnd / mss / 2).max(1))
+        let by_distance = match u32::try_from(near) {
+            // The rate does not matter: that spares a division per segment.
+            Ok(0) => return self.longest / self.mss,
+            Ok(near) => self.longest.checked_shr(near).unwrap_or(0),
+            Err(_) => 0,
+        };
+        let by_rate = self.pacing_rate() >> PACING_SHIFT;
+        ((by_rate + by_distance) / self.mss).max(least.into())
     }
 
-    /// Returns the rate at which a paced connection would send, in bytes per second; `None` before the first sample.
-    fn pacing_rate(&self) -> Option<u64> {
-        let srtt = self.srtt?.as_nanos().max(1);
+    /// Returns half of the congestion window or of the peer's largest one, in packets, at least 1.
+    fn half_of_windows(&self) -> u64 {
+        (self.cwnd.min(self.max_wnd) / self.mss / 2).max(1)
+    }
+
+    /// Returns the rate at which a paced connection would send, in bytes per second.
+    fn pacing_rate(&self) -> u64 {
+        let srtt = self.srtt.map_or(0, |srtt| srtt.as_nanos());
         let in_slow_start = self
             .ssthresh
             .is_none_or(|ssthresh| self.cwnd < ssthresh / 2);
@@ -192,7 +200,66 @@ impl FlowState {
             true => SLOW_START_RATIO,
             false => AVOIDANCE_RATIO,
         };
-        let rate = u128::from(self.cwnd) * ratio * 1_000_000_000 / 100 / srtt;
-        Some(u64::try_from(rate).unwrap_or(u64::MAX))
+        // No overflow: a window has at most 30 bits.
+        let per_window = self.cwnd * ratio / 100 * 1_000_000_000;
+        per_window / u64::try_from(srtt).unwrap_or(u64::MAX).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 1448;
+
+    fn flow(rtt: Duration, cwnd_packets: u64) -> FlowState {
+        FlowState {
+            mss: MSS,
+            longest: 45 * MSS,
+            max_wnd: 20 * MSS,
+            cwnd: cwnd_packets * MSS,
+            ssthresh: Some(0),
+            srtt: Some(rtt),
+            min_rtt: Some(rtt),
+        }
+    }
+
+    #[test]
+    fn a_super_segment_takes_a_millisecond_of_the_path() {
+        let far = Duration::from_micros(20_480);
+        for (cwnd, packets) in [(10, 2), (175, 10), (525, 30), (1700, 45)] {
+            assert_eq!(
+                Tuning::OWN.packets_at_once(&flow(far, cwnd)),
+                packets,
+                "{cwnd}"
+            );
+        }
+        // Without a sample nothing says that the path is slow.
+        let unknown = FlowState {
+            srtt: None,
+            min_rtt: None,
+            ..flow(far, 10)
+        };
+        assert_eq!(Tuning::OWN.packets_at_once(&unknown), 45);
+    }
+
+    #[test]
+    fn on_a_short_path_it_is_as_long_as_the_link_allows_whatever_the_windows_are() {
+        let near = flow(Duration::from_micros(511), 10);
+        assert_eq!(Tuning::OWN.packets_at_once(&near), 45);
+        assert_eq!(Tuning::LINUX.packets_at_once(&near), 5);
+        let longer = flow(Duration::from_micros(1024), 10);
+        assert_eq!(Tuning::OWN.packets_at_once(&longer), 22);
+    }
+
+    #[test]
+    fn a_link_that_takes_no_super_segments_gets_single_packets() {
+        for rtt in [Duration::from_micros(10), Duration::from_millis(10)] {
+            let single = FlowState {
+                longest: 1,
+                ..flow(rtt, 100)
+            };
+            assert_eq!(Tuning::OWN.packets_at_once(&single), 1);
+        }
     }
 }

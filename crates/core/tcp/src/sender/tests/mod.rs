@@ -7,6 +7,7 @@ mod loss;
 mod path;
 mod receiver;
 mod rto;
+mod sharing;
 mod simulation;
 mod throughput;
 mod window;

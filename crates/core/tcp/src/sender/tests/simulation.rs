@@ -19,6 +19,7 @@ use crate::settings::CongestionKind;
 use crate::test_config::TestConfig;
 use crate::test_payload::Bytes;
 use crate::test_random::Random;
+use crate::tuning::Tuning;
 
 /// Impairments of the link, in both directions; probabilities in thousandths.
 #[derive(Debug, Clone)]
@@ -530,6 +531,7 @@ fn random_transfer(seed: u64) -> Transfer {
         c.shared_mut().pacing = random.chance(200);
         c.settings.snd_buf_max = 4000 + random.below(300_000) as usize;
         c.link.super_payload.longest = [1, 3000, 65_160][random.below(3) as usize];
+        c.shared_mut().tuning = Tuning::OWN;
         c.shared_mut().timers.data_retries = 200;
     });
     let (sack, timestamps) = (random.chance(700), random.chance(500));

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::simulation::{Outcome, Path, Simulation, Transfer};
 use crate::settings::CongestionKind;
 use crate::test_config::TestConfig;
+use crate::tuning::Tuning;
 
 /// 20 ms there and back, 100 Mbit/s, and a queue of about one bandwidth-delay product.
 fn path() -> Path {
@@ -20,6 +21,7 @@ fn transfer(path: Path, congestion: CongestionKind, bytes: u64) -> Transfer {
         path,
         config: TestConfig::default().with(|c| {
             c.settings.congestion = congestion;
+            c.shared_mut().tuning = Tuning::OWN;
         }),
         mss: 1448,
         sack: true,

@@ -10,6 +10,7 @@ mod accounting;
 mod chart;
 mod connections;
 mod exchange;
+mod fairness;
 mod form;
 mod latency;
 mod load;
@@ -58,6 +59,7 @@ enum What {
     Rx(rx::RxArgs),
     Tx(tx::TxArgs),
     Lossy(lossy::LossyArgs),
+    Fairness(fairness::FairnessArgs),
     Loopback(loopback::LoopbackArgs),
     Shards(shards::ShardsArgs),
     Pool(pool::PoolArgs),
@@ -81,7 +83,7 @@ enum Helper {
     Sender(sender::SenderArgs),
     #[command(name = "__receiver")]
     Receiver(receiver::ReceiverArgs),
-    /// The cable of `lossy` and `exchange`.
+    /// The cable of `lossy`, `fairness` and `exchange`.
     #[command(name = "__cable")]
     Cable(lossy::CableArgs),
     /// The NVMe target of `load`.
@@ -118,6 +120,7 @@ fn run(what: What) -> Result<(), Failure> {
         What::Rx(args) => rx::run(&args),
         What::Tx(args) => tx::run(&args),
         What::Lossy(args) => lossy::run(&args),
+        What::Fairness(args) => fairness::run(&args),
         What::Loopback(args) => loopback::run(&args),
         What::Shards(args) => shards::run(&args),
         What::Pool(args) => pool::run(&args),

@@ -1,4 +1,6 @@
-//! An ordinary kernel TCP receiver in a separate process: the receiver of all rows of `bench tx` and `bench lossy`.
+//! An ordinary kernel TCP receiver in a separate process: the receiver of all rows of `bench tx`, `bench lossy` and `bench fairness`.
+
+mod two;
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -21,6 +23,7 @@ use crate::wait_set::receive_from_kernel;
 use pattern::{Expected, Verifier};
 use tool::output::print_line;
 use tool::sender::pattern_of;
+pub use two::TwoReceived;
 
 /// Bytes of one receive call; a buffer of this size stays in the cache.
 const CHUNK: usize = 256 << 10;
@@ -47,6 +50,9 @@ pub struct ReceiverArgs {
     /// Number of connections to receive on at the same time; by default one, with blocking calls.
     #[arg(long)]
     busy: Option<usize>,
+    /// Receive on two connections at the same time for `millis`, once both have lasted for this time.
+    #[arg(long, requires = "millis")]
+    warm_up_millis: Option<u64>,
 }
 
 /// Its report, one line of JSON.
@@ -71,6 +77,12 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
         return say(&ReceiverReport::of(received, 0)?);
     }
     print_line("ready")?;
+    let limit = args.millis.map(Duration::from_millis);
+    if let (Some(warm_up), Some(time)) = (args.warm_up_millis, limit) {
+        let received = two::receive(&listener, Duration::from_millis(warm_up), time)?;
+        print_line(serde_json::to_string(&received)?)?;
+        park();
+    }
     wait_for_sender(&listener)?;
     let (stream, peer) = listener.accept().context("accept")?;
     if let Some(bytes) = args.low_water {
@@ -83,16 +95,19 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
     let verifier = args
         .verify
         .then(|| Verifier::new(Expected::Position(pattern_of(peer.port()))));
-    let limit = args.millis.map(Duration::from_millis);
     say(&receive(&stream, verifier, limit)?)?;
     if limit.is_some() {
-        // The sender does not end by itself, and its counters are read before its connection is reset: wait until the benchmark
-        // kills this process.
-        loop {
-            std::thread::park();
-        }
+        park();
     }
     Ok(())
+}
+
+/// Waits until the benchmark kills this process: the sender does not end by itself, and its counters are read before its connection is
+/// reset.
+fn park() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 fn say(said: &ReceiverReport) -> Result<()> {
@@ -179,6 +194,8 @@ pub enum Receiving {
     Verified(Duration),
     /// Count the bytes of all these connections until they end.
     Many(Connections),
+    /// Check every byte of two connections at the same time, and count those of `time` once both have lasted for `warm_up`.
+    Two { warm_up: Duration, time: Duration },
 }
 
 /// Handle of the receiver process.
@@ -206,6 +223,10 @@ impl ReceiverProcess {
             }
             Receiving::Verified(limit) => {
                 command.args(["--verify", "--millis", &limit.as_millis().to_string()]);
+            }
+            Receiving::Two { warm_up, time } => {
+                command.args(["--warm-up-millis", &warm_up.as_millis().to_string()]);
+                command.args(["--millis", &time.as_millis().to_string()]);
             }
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -248,6 +269,12 @@ impl ReceiverProcess {
             elapsed: Duration::from_nanos(said.elapsed_ns),
             cpu: Duration::from_nanos(said.cpu_ns),
         })
+    }
+
+    /// The same for two connections.
+    pub fn received_two(&mut self) -> Result<TwoReceived> {
+        let line = self.hear()?;
+        serde_json::from_str(&line).with_context(|| format!("parse the receiver's output {line:?}"))
     }
 
     fn hear(&mut self) -> Result<String> {

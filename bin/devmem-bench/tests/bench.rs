@@ -128,6 +128,41 @@ fn bench_lossy_sends_correct_bytes_over_the_same_impaired_cable_twice() {
 }
 
 #[test]
+fn bench_fairness_lets_both_senders_through_one_bottleneck_in_turn() {
+    const TEST: &str = "bench_fairness_lets_both_senders_through_one_bottleneck_in_turn";
+    if !has_tap(TEST) {
+        return;
+    }
+    let cable = "rate=100mbit,delay=1ms,limit=60";
+    let finished = run(&format!(
+        "fairness --json --reps 2 --seconds 0.5 --congestion reno --impair {cable}"
+    ));
+    if finished.code == Some(3) {
+        return skip(TEST, "tun", finished.stderr.trim());
+    }
+    let json = finished.json();
+    let row = &json["rows"][0];
+    assert_eq!(
+        (row["congestion"].as_str(), row["impair"].as_str()),
+        (Some("reno"), Some(cable))
+    );
+    for (sample, first) in ["ours", "kernel"].into_iter().enumerate() {
+        let sample = &row["samples"][sample];
+        assert_eq!(sample["first"], first);
+        for rate in ["kernel_mbit_per_s", "our_mbit_per_s"] {
+            assert!(sample[rate].as_f64() > Some(0.0), "{rate}: {sample}");
+        }
+        let sum = sample["kernel_mbit_per_s"].as_f64().unwrap()
+            + sample["our_mbit_per_s"].as_f64().unwrap();
+        // What waited in the queue may come late.
+        assert!(
+            sum < 120.0,
+            "more than the bottleneck lets through: {sample}"
+        );
+    }
+}
+
+#[test]
 fn bench_loopback_verifies_the_received_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let plot = folder.path().join("loopback.svg");
@@ -277,6 +312,9 @@ fn an_invalid_option_is_refused_before_the_network_is_set_up() {
         ("tx --only nosuch", "there is no row \"nosuch\""),
         ("lossy --impair loss=200%", "--impair loss=200%"),
         ("lossy --seconds 0", "--seconds 0"),
+        ("fairness --impair rate=no", "--impair rate=no"),
+        ("fairness --seconds 0", "--seconds 0"),
+        ("fairness --reps 0", "--reps 0"),
         ("loopback --mem-size 3M", "--mem-size 3 MiB"),
         ("loopback --niov 3K", "--niov"),
         ("exchange --only nosuch", "there is no such row"),
@@ -302,7 +340,7 @@ fn the_rows_of_bench_tx_can_be_listed_without_running_them() {
 #[test]
 fn every_benchmark_draws_its_chart() {
     for benchmark in [
-        "rx", "tx", "lossy", "loopback", "pool", "load", "exchange", "latency",
+        "rx", "tx", "lossy", "fairness", "loopback", "pool", "load", "exchange", "latency",
     ] {
         let finished = run(&format!("{benchmark} --help"));
         let help = String::from_utf8(finished.stdout).unwrap();
@@ -315,7 +353,7 @@ fn a_machine_without_tun_is_refused_before_anything_is_measured() {
     const TEST: &str = "a_machine_without_tun_is_refused_before_anything_is_measured";
     // A mount namespace in which there is no TUN device.
     let script = "mount -t tmpfs none /dev/net || exit 77; exec \"$0\" $1 --json";
-    for benchmark in ["rx", "tx", "lossy", "exchange", "latency"] {
+    for benchmark in ["rx", "tx", "lossy", "fairness", "exchange", "latency"] {
         let mut command = Command::new("unshare");
         let tool = tool();
         command.args(["--mount", "--map-root-user", "sh", "-c", script]);

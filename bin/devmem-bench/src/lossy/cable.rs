@@ -1,9 +1,10 @@
-//! The network of `bench lossy`: an impaired cable between the receiver's host and the kernel's sender or ours.
+//! The network of `bench lossy` and `bench fairness`: an impaired cable between the receiver's host and the kernel's sender, ours, or both.
 //!
 //! ```text
 //! kernel sender -- TAP "dmcable" ----\
-//!                                     the cable ------ TAP "dmfar" -- kernel receiver
-//! our stack -- UNIX socket ----------/
+//! our stack -- UNIX socket ------------ the cable ------ TAP "dmfar" -- kernel receiver
+//! kernel sender -- veth "dmbench0" --/
+//! our stack -- packet socket -/
 //! ```
 //!
 //! The path is the same for both senders: the cable is a process on the sender's processor, and the receiver runs on the
@@ -26,11 +27,15 @@ use tool::output::Failure;
 use crate::receiver::ReceiverProcess;
 use crate::sender::{PREFIX, RECEIVER, SENDER};
 
-/// The TCP of the sender at the end of a cable.
+/// What sends at the near end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SenderTcp {
+pub enum NearEnd {
+    /// The kernel's TCP, behind a TAP.
     Kernel,
+    /// Ours, on a UNIX socket.
     Ours,
+    /// Both, on the interface whose peer has this name.
+    Both(&'static str),
 }
 
 /// Arguments of the cable process.
@@ -62,7 +67,7 @@ pub struct Cable {
 impl Cable {
     /// Starts the cable process on `processor`; returns when it has joined the two hosts.
     pub fn new(
-        sender: SenderTcp,
+        near: NearEnd,
         receiver: &ReceiverProcess,
         impairment: &str,
         mtu: u16,
@@ -70,9 +75,10 @@ impl Cable {
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("create a folder for the cable's socket")?;
         let socket = folder.path().join("cable");
-        let end = match sender {
-            SenderTcp::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
-            SenderTcp::Ours => format!("unix-listen:{}", socket.display()),
+        let end = match near {
+            NearEnd::Kernel => format!("tap:dmcable,{SENDER}/{PREFIX}"),
+            NearEnd::Ours => format!("unix-listen:{}", socket.display()),
+            NearEnd::Both(peer) => format!("packet:{peer}"),
         };
         let mut command = Helper::this_program();
         command.args(["__cable", "--cpu", &processor.to_string()]);

@@ -1,10 +1,10 @@
 //! `bench lossy`: this sender and the kernel's, with the same congestion control, over the same impaired cable.
 
 mod cable;
+mod our_sender;
 mod report;
 mod sender_counters;
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use devmem_linux::{cpu, netns};
-use devmem_tcp::{Dmabuf, tcp::TcpOptions};
+use devmem_tcp::Dmabuf;
 use nic::Impairment;
 use serde::Serialize;
 
@@ -21,15 +21,13 @@ use crate::network::require_tap;
 use crate::processors::first_two;
 use crate::receiver::{ReceiverProcess, Receiving};
 use crate::repetitions::Repetitions;
-use crate::sender::{Home, Mode, PORT, RECEIVER, SenderProcess, Sending};
-use cable::{Cable, SenderTcp};
-pub use cable::{CableArgs, run as run_cable};
+use crate::sender::{Home, Mode, SenderProcess, Sending};
+pub use cable::{Cable, CableArgs, NearEnd, run as run_cable};
+pub use our_sender::{OurSender, RING_BYTES};
+pub use report::Rates;
 use report::{LossyReport, Sample};
-use sender_counters::SenderCounters;
+pub use sender_counters::SenderCounters;
 use tool::output::Failure;
-use tool::sender::pattern_of;
-use tool::source::{GeneratedPattern, Source};
-use tool::transmit::Transmit;
 
 /// The default cables, by their impairments.
 const CABLES: &[&str] = &[
@@ -53,8 +51,6 @@ const CABLES: &[&str] = &[
 
 /// Bytes per send call.
 const WRITE_BYTES: usize = 256 << 10;
-/// Device memory of our sender: room for the bytes in its send buffer and for the bytes being written meanwhile.
-const RING_BYTES: usize = 8 << 20;
 
 /// Send over an impaired cable to a kernel receiver: this sender and the kernel's, with the same congestion control
 ///
@@ -85,11 +81,44 @@ pub struct LossyArgs {
 /// Congestion control that both stacks implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Congestion {
+pub enum Congestion {
     Cubic,
     Reno,
     Bbr,
     Dctcp,
+}
+
+impl Congestion {
+    /// Returns the kernel's name of it.
+    pub fn kernel_name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Reno => "reno",
+            Self::Bbr => "bbr",
+            Self::Dctcp => "dctcp",
+        }
+    }
+
+    fn ours(self) -> devmem_tcp::tcp::Congestion {
+        match self {
+            Self::Cubic => devmem_tcp::tcp::Congestion::Cubic,
+            Self::Reno => devmem_tcp::tcp::Congestion::Reno,
+            Self::Bbr => devmem_tcp::tcp::Congestion::Bbr,
+            Self::Dctcp => devmem_tcp::tcp::Congestion::Dctcp,
+        }
+    }
+
+    /// Returns what the kernel's sender is to do with it: send the pattern until the receiver ends.
+    pub fn of_the_kernel(self) -> Sending {
+        Sending {
+            congestion: self.kernel_name(),
+            write_bytes: WRITE_BYTES,
+            source_bytes: WRITE_BYTES,
+            mode: Mode::Pattern,
+            connections: None,
+            offered: None,
+        }
+    }
 }
 
 /// Runs the benchmark and prints its report.
@@ -102,7 +131,7 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
         .ok()
         .filter(|time| (Duration::from_millis(100)..=Duration::from_secs(600)).contains(time))
         .ok_or_else(|| Failure::usage(format_args!("--seconds {}: 0.1 to 600", args.seconds)))?;
-    let cables = cables(&args.impair)?;
+    let cables = impairments(&args.impair, CABLES)?;
     let seeds = Repetitions::new("seed", "--seeds", args.seeds)?;
     require_tap()?;
     // Before any thread is started, because an unprivileged caller also enters a user namespace.
@@ -117,9 +146,13 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     let mut report = LossyReport::new(args.congestion, time, args.mtu, &cables);
     let measure = |seed, cable: &String| {
         let impairment = format!("{cable},seed={seed}");
-        let (kernel_bytes, kernel) = bench.run_once(SenderTcp::Kernel, &impairment)?;
+        let (kernel_bytes, kernel) = bench.run_once(NearEnd::Kernel, &impairment, |_, to| {
+            bench.send_by_kernel(to)
+        })?;
         seeds.check()?;
-        let (our_bytes, ours) = bench.run_once(SenderTcp::Ours, &impairment)?;
+        let (our_bytes, ours) = bench.run_once(NearEnd::Ours, &impairment, |cable, to| {
+            bench.send_by_us(cable, to)
+        })?;
         Ok(Sample {
             seed,
             kernel_bytes,
@@ -132,10 +165,10 @@ pub fn run(args: &LossyArgs) -> Result<(), Failure> {
     args.form.print(progress, &report, &report.chart())
 }
 
-/// Returns the requested cables, validated.
-fn cables(asked: &[String]) -> Result<Vec<String>, Failure> {
+/// Returns the cables that are asked for, validated, or `usual` ones.
+pub fn impairments(asked: &[String], usual: &[&str]) -> Result<Vec<String>, Failure> {
     let cables: Vec<String> = match asked {
-        [] => CABLES.iter().map(|&cable| cable.to_owned()).collect(),
+        [] => usual.iter().map(|&cable| cable.to_owned()).collect(),
         asked => asked.to_vec(),
     };
     for cable in &cables {
@@ -159,32 +192,22 @@ struct Bench {
 
 impl Bench {
     /// Returns the number of bytes that arrived, and the sender's counters.
-    fn run_once(&self, sender: SenderTcp, impairment: &str) -> Result<(u64, SenderCounters)> {
+    fn run_once(
+        &self,
+        near: NearEnd,
+        impairment: &str,
+        send: impl FnOnce(&Cable, &mut ReceiverProcess) -> Result<(u64, SenderCounters)>,
+    ) -> Result<(u64, SenderCounters)> {
         let receiving = Receiving::Verified(self.time);
         let mut receiver = ReceiverProcess::start(receiving, self.cpus.0, Home::OfItsOwn)?;
-        let cable = Cable::new(sender, &receiver, impairment, self.mtu, self.cpus.1)?;
-        let sent = match sender {
-            SenderTcp::Kernel => self.send_by_kernel(&mut receiver),
-            SenderTcp::Ours => self.send_by_us(&cable, &mut receiver),
-        };
-        sent.with_context(|| format!("{sender:?} through {impairment}"))
+        let cable = Cable::new(near, &receiver, impairment, self.mtu, self.cpus.1)?;
+        let sent = send(&cable, &mut receiver);
+        sent.with_context(|| format!("{near:?} through {impairment}"))
     }
 
     fn send_by_kernel(&self, receiver: &mut ReceiverProcess) -> Result<(u64, SenderCounters)> {
         let before = SenderCounters::of_the_kernel()?;
-        let sending = Sending {
-            congestion: match self.congestion {
-                Congestion::Cubic => "cubic",
-                Congestion::Reno => "reno",
-                Congestion::Bbr => "bbr",
-                Congestion::Dctcp => "dctcp",
-            },
-            write_bytes: WRITE_BYTES,
-            source_bytes: WRITE_BYTES,
-            mode: Mode::Pattern,
-            connections: None,
-            offered: None,
-        };
+        let sending = self.congestion.of_the_kernel();
         let mut sender = SenderProcess::start(sending, self.time, self.cpus.1, Home::Shared)?;
         sender.starter()?.go()?;
         let bytes = receiver.received()?.bytes;
@@ -197,9 +220,15 @@ impl Bench {
         cable: &Cable,
         receiver: &mut ReceiverProcess,
     ) -> Result<(u64, SenderCounters)> {
+        let ours = OurSender {
+            congestion: self.congestion,
+            memory: &self.memory,
+            cpu: self.cpus.1,
+        };
+        let nic = cable.our_nic(self.mtu)?;
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let sender = scope.spawn(|| self.send_until(cable, &is_over));
+            let sender = scope.spawn(|| ours.send_until(&is_over, nic));
             let received = receiver.received();
             is_over.store(true, Ordering::Relaxed);
             let sent = sender.join().map_err(|_| anyhow!("the sender panicked"))?;
@@ -210,36 +239,6 @@ impl Bench {
             }
         })
     }
-
-    /// Sends the pattern until the run ends; returns the sender's counters.
-    fn send_until(&self, cable: &Cable, is_over: &AtomicBool) -> Result<SenderCounters> {
-        cpu::pin_current_thread(self.cpus.1).context("pin the sender")?;
-        let mut tcp = TcpOptions::default();
-        tcp.congestion = match self.congestion {
-            Congestion::Cubic => devmem_tcp::tcp::Congestion::Cubic,
-            Congestion::Reno => devmem_tcp::tcp::Congestion::Reno,
-            Congestion::Bbr => devmem_tcp::tcp::Congestion::Bbr,
-            Congestion::Dctcp => devmem_tcp::tcp::Congestion::Dctcp,
-        };
-        let nic = cable.our_nic(self.mtu)?.tcp(tcp).open()?;
-        let tx = nic.bind_tx(&self.memory)?;
-        let mut stream = nic.connect(SocketAddr::from((RECEIVER, PORT)))?;
-        let port = stream
-            .local_addr()
-            .context("the connection has ended")?
-            .port();
-        let mut source = Source::made(GeneratedPattern::Position(pattern_of(port)), u64::MAX);
-        let mut transmit = Transmit::new(&mut stream, &tx, 0..RING_BYTES, WRITE_BYTES)
-            .map_err(|failure| anyhow!("{failure}"))?;
-        transmit
-            .feed(&mut source, &mut |_| !is_over.load(Ordering::Relaxed))
-            .map_err(|failure| anyhow!("{failure}"))?;
-        let info = transmit.tcp_info();
-        Ok(info
-            .as_ref()
-            .map(SenderCounters::of_ours)
-            .unwrap_or_default())
-    }
 }
 
 #[cfg(test)]
@@ -248,9 +247,12 @@ mod tests {
 
     #[test]
     fn all_default_cables_are_valid_and_an_invalid_one_is_named() {
-        assert_eq!(cables(&[]).unwrap().len(), CABLES.len());
-        assert_eq!(cables(&["loss=2%".to_owned()]).unwrap(), ["loss=2%"]);
-        let error = cables(&["loss=200%".to_owned()]).unwrap_err().to_string();
+        assert_eq!(impairments(&[], CABLES).unwrap().len(), CABLES.len());
+        let asked = ["loss=2%".to_owned()];
+        assert_eq!(impairments(&asked, CABLES).unwrap(), ["loss=2%"]);
+        let error = impairments(&["loss=200%".to_owned()], CABLES)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--impair loss=200%"), "{error}");
     }
 }

@@ -142,13 +142,7 @@ impl fmt::Display for LossyReport {
             let sum = |of: fn(&Sample) -> SenderCounters| {
                 let mut sum = SenderCounters::default();
                 row.samples.iter().for_each(|sample| sum.add(of(sample)));
-                let SenderCounters {
-                    retransmitted,
-                    recoveries,
-                    probes,
-                    timeouts,
-                } = sum;
-                format!("{retransmitted}/{recoveries}/{probes}/{timeouts}")
+                sum.to_string()
             };
             let (kernel, ours) = (sum(|s| s.kernel), sum(|s| s.ours));
             writeln!(f, "{kernel:<24} {ours:<24}         {}", row.impair)?;
@@ -159,14 +153,15 @@ impl fmt::Display for LossyReport {
 
 /// Mean, minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Rates {
-    mean: f64,
-    min: f64,
-    max: f64,
+pub struct Rates {
+    pub mean: f64,
+    pub min: f64,
+    pub max: f64,
 }
 
 impl Rates {
-    fn of(rates: impl Iterator<Item = f64> + Clone) -> Self {
+    /// Returns those of at least one rate.
+    pub fn of(rates: impl Iterator<Item = f64> + Clone) -> Self {
         let count = rates.clone().count().max(1) as f64;
         Self {
             mean: rates.clone().sum::<f64>() / count,

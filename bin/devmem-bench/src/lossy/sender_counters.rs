@@ -1,6 +1,6 @@
 //! How a sender reacted to losses, which explains its throughput.
 
-use std::fs;
+use std::{fmt, fs};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -61,6 +61,19 @@ impl SenderCounters {
         self.recoveries += other.recoveries;
         self.probes += other.probes;
         self.timeouts += other.timeouts;
+    }
+}
+
+impl fmt::Display for SenderCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            retransmitted,
+            recoveries,
+            probes,
+            timeouts,
+        } = self;
+        // Padded as a whole.
+        f.pad(&format!("{retransmitted}/{recoveries}/{probes}/{timeouts}"))
     }
 }
 

@@ -35,15 +35,16 @@ pub enum AckRules {
 /// Lengths of super-segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperSegments {
-    /// As many packets as the path carries in a millisecond, at least `least`, and more where the round trip is short (linux
+    /// As long as the link allows until slow start has ended for the first time, by a loss or a growing round trip; from then on as
+    /// many packets as the path carries in a millisecond, at least `least`, and more where the round trip is short (linux
     /// `tcp_tso_autosize`). The more packets, the lower the cost of each; but all of them reach a router at once, whose queue may have
     /// no room for them.
     ByRate {
         /// Packets that a super-segment may have on the slowest path (linux `tcp_min_tso_segs`).
         least: u8,
     },
-    /// The same, but at most half of the congestion window (linux `tcp_cwnd_test`) and of the peer's largest window
-    /// (`tcp_xmit_size_goal`).
+    /// The same from the beginning on, and at most half of the congestion window (linux `tcp_cwnd_test`) and of the peer's largest
+    /// window (`tcp_xmit_size_goal`).
     AutoSized {
         /// As in [`SuperSegments::ByRate`].
         least: u8,
@@ -143,6 +144,7 @@ impl Tuning {
     pub(crate) fn packets_at_once(&self, flow: &FlowState) -> u64 {
         let most = (flow.longest / flow.mss).max(1);
         let size = match self.super_segments {
+            SuperSegments::ByRate { .. } if flow.ssthresh.is_none() => most,
             SuperSegments::ByRate { least } => flow.by_rate(least),
             SuperSegments::AutoSized { least } => flow.by_rate(least).min(flow.half_of_windows()),
         };
@@ -234,13 +236,16 @@ mod tests {
                 "{cwnd}"
             );
         }
-        // Without a sample nothing says that the path is slow.
-        let unknown = FlowState {
-            srtt: None,
-            min_rtt: None,
-            ..flow(far, 10)
+    }
+
+    #[test]
+    fn before_the_first_slow_start_has_ended_it_is_as_long_as_the_link_allows() {
+        let first = FlowState {
+            ssthresh: None,
+            ..flow(Duration::from_millis(100), 10)
         };
-        assert_eq!(Tuning::OWN.packets_at_once(&unknown), 45);
+        assert_eq!(Tuning::OWN.packets_at_once(&first), 45);
+        assert_eq!(Tuning::LINUX.packets_at_once(&first), 2);
     }
 
     #[test]

@@ -17,7 +17,7 @@ const LATE_POLLS: usize = 8;
 pub enum PollUntil {
     /// The link is found empty.
     Empty,
-    /// The link is likely to be empty, or is found empty: after a packet that came alone, if the one before it did. A look that finds
+    /// The link is likely to be empty, or is found empty: after as many packets as have come together before. A look that finds
     /// nothing is a system call on most links, between a message and the program that waits for it.
     ///
     /// For a caller that sleeps only on the descriptors of the links, after [`Nic::prepare_sleep`](nic::Nic::prepare_sleep), and
@@ -102,6 +102,7 @@ impl Stack {
         clock: &mut dyn FnMut() -> Instant,
     ) -> (usize, Burst) {
         let (mut received, mut bytes, mut polls) = (0, 0, 0);
+        self.arrivals.on_poll(self.turns);
         while self.poll_goes_on(received, bytes, *now) {
             let whole = (received / self.poll_budget).max(bytes / POLL_BYTES);
             if whole > polls {
@@ -121,9 +122,9 @@ impl Stack {
             bytes += packet.headers.payload_len;
             *now = clock();
             self.receive(packet, *now);
-            let is_alone = self.arrivals.on_packet();
-            if is_alone && until == PollUntil::LikelyEmpty && !self.pause {
-                return (received, Burst::Alone);
+            let is_last = self.arrivals.on_packet(self.turns);
+            if is_last && until == PollUntil::LikelyEmpty && !self.pause {
+                return (received, Burst::Expected);
             }
         }
         (received, Burst::GoesOn)

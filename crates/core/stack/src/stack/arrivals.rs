@@ -12,6 +12,9 @@
 /// Arrivals of so many packets, or more, are not told apart: behind each of their packets another one is looked for.
 const MANY: u8 = 4;
 
+/// Payload of a packet that belongs to a stream, not to a short connection: behind one, only packets that come one by one are expected.
+const LONG: usize = 8 << 10;
+
 const LENGTHS: usize = MANY as usize + 1;
 
 /// What is known of the arrivals.
@@ -35,12 +38,14 @@ impl Arrivals {
         }
     }
 
-    /// A packet was received. Returns whether it is likely that no other one waits behind it.
-    pub(super) fn on_packet(&mut self, turns: u64) -> bool {
+    /// A packet with `len` bytes of payload was received. Returns whether it is likely that no other one waits behind it.
+    pub(super) fn on_packet(&mut self, len: usize, turns: u64) -> bool {
         self.current = (self.current + 1).min(MANY);
-        let expected = match self.following[self.before()[0]][self.before()[1]] {
+        let [last, before] = self.before();
+        let expected = match self.following[last][before] {
             // Without experience, messages that come one by one.
-            0 if self.last[0] == 1 => 1,
+            0 if last == 1 => 1,
+            _ if len >= LONG => u8::from(last == 1),
             length => length,
         };
         let is_last = self.current == expected && self.current < MANY;
@@ -77,7 +82,7 @@ mod tests {
         let mut all = Vec::new();
         for length in lengths {
             arrivals.on_empty_link();
-            all.extend((0..*length).map(|_| arrivals.on_packet(0)));
+            all.extend((0..*length).map(|_| arrivals.on_packet(8, 0)));
             arrivals.on_empty_link();
         }
         all
@@ -110,14 +115,24 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_looked_at_to_its_end_unless_its_packets_come_alone() {
+        let mut arrivals = Arrivals::default();
+        for (length, is_expected) in [(2, false), (2, false), (2, false), (1, false), (1, true)] {
+            let all = (0..length).map(|_| arrivals.on_packet(LONG, 0));
+            assert_eq!(all.last(), Some(is_expected), "{length}");
+            arrivals.on_empty_link();
+        }
+    }
+
+    #[test]
     fn what_comes_after_a_send_of_the_program_is_another_arrival() {
         for (turns, is_expected) in [(1, true), (0, false)] {
             let mut arrivals = Arrivals::default();
             expected(&mut arrivals, &[1, 1]);
-            assert!(arrivals.on_packet(0));
+            assert!(arrivals.on_packet(8, 0));
             // The answer is there when the next poll looks; or it was a second packet.
             arrivals.on_poll(turns);
-            assert_eq!(arrivals.on_packet(turns), is_expected, "{turns}");
+            assert_eq!(arrivals.on_packet(8, turns), is_expected, "{turns}");
         }
     }
 }

@@ -119,10 +119,11 @@ impl Stack {
                 return (received, burst);
             };
             received += 1;
-            bytes += packet.headers.payload_len;
+            let len = packet.headers.payload_len;
+            bytes += len;
             *now = clock();
             self.receive(packet, *now);
-            let is_last = self.arrivals.on_packet(self.turns);
+            let is_last = self.arrivals.on_packet(len, self.turns);
             if is_last && until == PollUntil::LikelyEmpty && !self.pause {
                 return (received, Burst::Expected);
             }

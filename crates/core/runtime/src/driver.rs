@@ -116,6 +116,11 @@ impl<D: Driven> Core<D> {
         self.driven.stacks().iter().any(Stack::wants_flush)
     }
 
+    /// Returns whether the last poll has left nothing to do: until a packet comes, another one would be in vain.
+    fn is_settled(&self) -> bool {
+        self.driven.stacks().iter().all(Stack::is_settled)
+    }
+
     /// Returns whether the leader would sleep past a deadline that was set after it went to sleep.
     fn sleeper_is_late(&self) -> bool {
         let Some(until) = self.sleeps_until else {
@@ -211,19 +216,27 @@ impl<D: Driven> Driver<D> {
 
     /// Polls the stacks and wakes the threads whose sockets became ready. Returns whether there was work.
     pub(crate) fn poll(&self, core: &mut Core<D>) -> bool {
-        self.poll_at(core, self.now())
+        self.poll_at(core, &mut self.now())
     }
 
-    /// As [`poll`](Self::poll), at a time that the caller has just read from the clock. It is read again after each packet.
-    fn poll_at(&self, core: &mut Core<D>, now: Instant) -> bool {
-        let mut just_read = Some(now);
+    /// As [`poll`](Self::poll), at a time that the caller has just read from the clock. It is read again after each packet: if there was
+    /// work, `now` is the time of the last one.
+    fn poll_at(&self, core: &mut Core<D>, now: &mut Instant) -> bool {
+        let mut reads = 0;
         let received = poll_stacks(core.driven.stacks_mut(), PollUntil::LikelyEmpty, || {
-            just_read.take().unwrap_or_else(|| self.now())
+            if reads > 0 {
+                *now = self.now();
+            }
+            reads += 1;
+            *now
         });
         core.received += received;
         let worked = received > 0 || core.driven.has_events();
         if worked {
             self.after_call(core);
+        }
+        if worked && reads <= 1 {
+            *now = self.now();
         }
         worked
     }

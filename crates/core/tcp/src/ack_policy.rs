@@ -131,7 +131,7 @@ impl AckPolicy {
                 ask!(&mut self.rules, on_notable(facts));
                 AckTime::Now
             }
-            Arrival::Fin => ask!(&mut self.rules, on_fin()),
+            Arrival::Fin => ask!(&mut self.rules, on_fin(now)),
         };
         self.schedule(time, now);
     }

@@ -419,10 +419,7 @@ impl Core {
                     len,
                     total,
                 };
-                match self.ops.on_chunk(it, self.chunk as u64)? {
-                    Some(span) => self.take(carrier, span, Owner::Part { op, part }),
-                    None => Ok(()),
-                }
+                self.on_chunk(it, carrier)
             }
             Record::Put {
                 key,
@@ -454,12 +451,41 @@ impl Core {
         }
     }
 
+    /// Takes the bytes that follow the record of a chunk, or notes that they arrive on a data stream.
+    fn on_chunk(&mut self, it: Announced, carrier: Carrier) -> Result<(), Cause> {
+        let owner = Owner::Part {
+            op: it.op,
+            part: it.part,
+        };
+        match (self.ops.on_chunk(it, self.chunk as u64)?, carrier) {
+            (None, _) => Ok(()),
+            (Some(place), Carrier::Control) => {
+                let bytes = inline(self.wires.as_ref());
+                place.copy_in(bytes)?;
+                self.on_inline(owner, bytes.len());
+                Ok(())
+            }
+            (Some(place), Carrier::Data(stream)) => {
+                let span = place.to_span().ok_or(Violation::Chunk)?;
+                self.expect(stream, span, owner)
+            }
+        }
+    }
+
     fn on_put(&mut self, key: u64, carrier: Carrier, offset: u64, len: u64) -> Result<(), Cause> {
         if len == 0 || len > self.chunk as u64 {
             return Err(Violation::Chunk.into());
         }
         let span = self.published(key, offset, len, |access| access.put)?;
-        self.take(carrier, span, Owner::Put)
+        match carrier {
+            Carrier::Data(stream) => self.expect(stream, span, Owner::Put),
+            Carrier::Control => {
+                let bytes = inline(self.wires.as_ref());
+                span.copy_in(0, bytes)?;
+                self.on_inline(Owner::Put, bytes.len());
+                Ok(())
+            }
+        }
     }
 
     fn on_get(&mut self, op: u64, key: u64, offset: u64, len: u64) -> Result<(), Cause> {
@@ -492,19 +518,10 @@ impl Core {
         span.ok_or_else(|| Violation::Region.into())
     }
 
-    /// Takes the bytes that follow the record, or notes that they arrive on a data stream.
-    fn take(&mut self, carrier: Carrier, span: Span, owner: Owner) -> Result<(), Cause> {
-        match (carrier, &self.wires) {
-            (Carrier::Data(stream), _) => self.expect(stream, span, owner),
-            (Carrier::Control, Some(wires)) => {
-                let bytes = wires.control.inline();
-                span.copy_in(bytes)?;
-                self.stats.received_bytes += bytes.len() as u64;
-                self.ops.on_placed(owner, bytes.len());
-                Ok(())
-            }
-            (Carrier::Control, None) => Ok(()),
-        }
+    /// Notes bytes that followed a record, and are in place.
+    fn on_inline(&mut self, owner: Owner, bytes: usize) {
+        self.stats.received_bytes += bytes as u64;
+        self.ops.on_placed(owner, bytes);
     }
 
     fn expect(&mut self, stream: u16, span: Span, owner: Owner) -> Result<(), Cause> {
@@ -628,4 +645,9 @@ impl Core {
         }
         pulled
     }
+}
+
+/// Returns the bytes that follow the record that was read last.
+fn inline(wires: Option<&Wires>) -> &[u8] {
+    wires.map_or(&[], |wires| wires.control.inline())
 }

@@ -29,6 +29,11 @@ impl<T> Named<T> {
         self.0.binary_search_by_key(&name, |(name, _)| *name).ok()
     }
 
+    pub(super) fn get(&self, name: u64) -> Option<&T> {
+        let at = self.find(name)?;
+        self.0.get(at).map(|(_, operation)| operation)
+    }
+
     pub(super) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
         let at = self.find(name)?;
         self.0.get_mut(at).map(|(_, operation)| operation)

@@ -8,7 +8,7 @@ use super::error::{Cause, Violation};
 use super::limits::{MAX_NOTIFIES, MAX_PARTS, MAX_RECEIVES, MAX_SENDS};
 use super::matching::{Matcher, Room};
 use super::named::Named;
-use super::region::Span;
+use super::region::{Place, Span};
 
 /// Most parts that a peer may have posted.
 const MAX_ROOMS: usize = MAX_RECEIVES * MAX_PARTS;
@@ -331,7 +331,11 @@ impl Operations {
     }
 
     /// The peer announces a chunk of at most `chunk` bytes. Returns where its bytes go; `None` for a message without bytes.
-    pub(super) fn on_chunk(&mut self, it: Announced, chunk: u64) -> Result<Option<Span>, Cause> {
+    pub(super) fn on_chunk(
+        &mut self,
+        it: Announced,
+        chunk: u64,
+    ) -> Result<Option<Place<'_>>, Cause> {
         let receive = self.receives.get_mut(it.op);
         let part = receive.and_then(|receive| receive.parts.get_mut(usize::from(it.part)));
         let part = part.ok_or(Violation::UnknownReceive)?;
@@ -366,12 +370,14 @@ impl Operations {
             );
             return Ok(None);
         }
+        let part = self.receives.get(it.op);
+        let part = part.and_then(|receive| receive.parts.get(usize::from(it.part)));
         // Both fit, because `total` is at most the length of the span.
-        let span = usize::try_from(it.offset)
-            .ok()
+        let place = part
+            .zip(usize::try_from(it.offset).ok())
             .zip(usize::try_from(it.len).ok())
-            .and_then(|(offset, len)| part.span.part(offset, len));
-        Ok(Some(span.ok_or(Violation::Chunk)?))
+            .and_then(|((part, offset), len)| part.span.place_of(offset, len));
+        Ok(Some(place.ok_or(Violation::Chunk)?))
     }
 
     /// `bytes` of a part are in place.
@@ -463,7 +469,8 @@ mod tests {
         let op = ops.receive(77, vec![Incoming::new(span(10_000))]);
         for (offset, len) in [(0, 4096), (4096, 4)] {
             let place = ops.on_chunk(announced(op, offset, len, 4100), CHUNK);
-            assert_eq!(place.unwrap().unwrap().len() as u64, len);
+            let span = place.unwrap().unwrap().to_span().unwrap();
+            assert_eq!(span.len() as u64, len);
         }
         let owner = Owner::Part { op, part: 0 };
         ops.on_placed(owner, 4);

@@ -427,9 +427,19 @@ impl Span {
         }
     }
 
-    /// Copies bytes to the beginning of the span, which is at least as long. A GPU's memory is written by the GPU.
-    pub(super) fn copy_in(&self, bytes: &[u8]) -> Result<(), Cause> {
-        match self.target(0) {
+    /// Returns `len` bytes of it; `None` if they are not inside.
+    pub(super) fn place_of(&self, offset: usize, len: usize) -> Option<Place<'_>> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then_some(Place {
+            span: self,
+            offset,
+            len,
+        })
+    }
+
+    /// Copies bytes to `at`; there is room for them. A GPU's memory is written by the GPU.
+    pub(super) fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), Cause> {
+        match self.target(at) {
             Target::Host(memory, range) => {
                 let range = range.start..range.start + bytes.len();
                 let lent = memory.write(range, &mut |out| {
@@ -457,6 +467,27 @@ impl Span {
             Kind::Device(device) => Target::Device(&device.memory, range.start),
             Kind::Landing(place) => Target::Landing(&**place, range.start),
         }
+    }
+}
+
+/// Bytes of a span that belongs to an operation: bytes that are there already are copied to them without another owner of the region.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    span: &'a Span,
+    offset: usize,
+    len: usize,
+}
+
+impl Place<'_> {
+    /// Returns a span of them, for bytes that arrive later.
+    pub(super) fn to_span(&self) -> Option<Span> {
+        self.span.part(self.offset, self.len)
+    }
+
+    /// Copies bytes to the place, as far as there is room.
+    pub(super) fn copy_in(&self, bytes: &[u8]) -> Result<(), Cause> {
+        let bytes = &bytes[..bytes.len().min(self.len)];
+        self.span.copy_in(self.offset, bytes)
     }
 }
 

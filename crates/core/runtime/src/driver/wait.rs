@@ -76,6 +76,8 @@ impl<D: Driven> Driver<D> {
         let mut now = started;
         let mut idle_since = None;
         let mut polled = false;
+        // The poll before this attempt has emptied the links.
+        let mut is_settled = false;
         let mut rest = wait.idling.rest();
         let mut turn_began = core.received;
         loop {
@@ -89,16 +91,21 @@ impl<D: Driven> Driver<D> {
                 return Ok(result);
             }
             // A call that must not wait polls only once: other sockets could keep it receiving without end.
-            let looks = wait.limit != WaitLimit::Never || !polled;
+            let looks = (wait.limit != WaitLimit::Never || !polled) && !is_settled;
             polled = true;
-            if looks && self.poll_at(&mut core, now) {
+            if looks && self.poll_at(&mut core, &mut now) {
                 if idle_since.take().is_some() {
                     core.spin.on_work();
                 }
-                core = self.share(core, &mut turn_began);
-                now = self.now();
+                is_settled = core.is_settled();
+                if core.received - turn_began >= TURN {
+                    core = self.core.hand_over(core);
+                    turn_began = core.received;
+                    now = self.now();
+                }
                 continue;
             }
+            is_settled = false;
             if let Some(reason) = wait.limit.over(started, now) {
                 caller.wakes_background = self.leave_unready(&mut core, reason);
                 return Err(reason);
@@ -120,20 +127,6 @@ impl<D: Driven> Driver<D> {
             turn_began = core.received;
             now = self.now();
         }
-    }
-
-    /// Hands the lock to the threads that wait for it, if this thread has received [`TURN`] packets since `turn_began`.
-    fn share<'a>(
-        &'a self,
-        core: MutexGuard<'a, Core<D>>,
-        turn_began: &mut u64,
-    ) -> MutexGuard<'a, Core<D>> {
-        if core.received - *turn_began < TURN {
-            return core;
-        }
-        let core = self.core.hand_over(core);
-        *turn_began = core.received;
-        core
     }
 
     /// Wakes one parked thread as the next leader before this thread leaves the driver. Returns whether the background thread must

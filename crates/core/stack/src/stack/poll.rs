@@ -17,7 +17,7 @@ const LATE_POLLS: usize = 8;
 pub enum PollUntil {
     /// The link is found empty.
     Empty,
-    /// The link is likely to be empty, or is found empty: after a packet that came alone, if the one before it did. A look that finds
+    /// The link is likely to be empty, or is found empty: after as many packets as have come together before. A look that finds
     /// nothing is a system call on most links, between a message and the program that waits for it.
     ///
     /// For a caller that sleeps only on the descriptors of the links, after [`Nic::prepare_sleep`](nic::Nic::prepare_sleep), and
@@ -102,6 +102,7 @@ impl Stack {
         clock: &mut dyn FnMut() -> Instant,
     ) -> (usize, Burst) {
         let (mut received, mut bytes, mut polls) = (0, 0, 0);
+        self.arrivals.on_poll(self.turns);
         while self.poll_goes_on(received, bytes, *now) {
             let whole = (received / self.poll_budget).max(bytes / POLL_BYTES);
             if whole > polls {
@@ -118,12 +119,13 @@ impl Stack {
                 return (received, burst);
             };
             received += 1;
-            bytes += packet.headers.payload_len;
+            let len = packet.headers.payload_len;
+            bytes += len;
             *now = clock();
             self.receive(packet, *now);
-            let is_alone = self.arrivals.on_packet();
-            if is_alone && until == PollUntil::LikelyEmpty && !self.pause {
-                return (received, Burst::Alone);
+            let is_last = self.arrivals.on_packet(len, self.turns);
+            if is_last && until == PollUntil::LikelyEmpty && !self.pause {
+                return (received, Burst::Expected);
             }
         }
         (received, Burst::GoesOn)
@@ -165,6 +167,11 @@ impl Stack {
             || self.sockets.any(Mark::HeldAck)
             || self.memory.windows.any_to_visit()
             || self.tx_waiting > 0 && !told_of_room
+    }
+
+    /// Returns whether the last poll found the link empty and left no work: another one right behind it would be in vain.
+    pub fn is_settled(&self) -> bool {
+        matches!(self.last_burst, Burst::Drained | Burst::Over) && !self.wants_flush()
     }
 
     /// Compares the readiness of every socket with what was reported of it, in debug builds: a difference means that a

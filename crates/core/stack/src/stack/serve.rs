@@ -31,9 +31,9 @@ pub(crate) enum Burst {
     GoesOn,
     /// The link is empty: delayed ACKs are sent, except soon after others, and those that an answer may take along.
     Drained,
-    /// The packet came alone, as far as those before it tell ([`Arrivals`](super::arrivals::Arrivals)): as if the link had been found
-    /// empty.
-    Alone,
+    /// It was the last packet of its arrival, as far as those before it tell ([`Arrivals`](super::arrivals::Arrivals)): as if the link
+    /// had been found empty.
+    Expected,
     /// The link is empty, and was when the poll began: delayed ACKs are sent.
     Over,
 }
@@ -126,7 +126,7 @@ impl Stack {
         };
         match burst {
             Burst::GoesOn => {}
-            Burst::Drained | Burst::Alone => connection.conn.on_drained(),
+            Burst::Drained | Burst::Expected => connection.conn.on_drained(),
             Burst::Over => connection.conn.on_idle(),
         }
         if connection.update_window(slot, &mut self.memory.windows, &mut self.nic) {

@@ -7,7 +7,9 @@
 //! harder to achieve again.
 //!
 //! The ACK of a longer request, of more than one segment, waits for much less: until the program that has received it makes its next call that
-//! finds nothing, which polls. The peer may send no more before it has that ACK, and after a few milliseconds it probes for a loss.
+//! finds nothing, which polls. The peer may send no more before it has that ACK, and after a few milliseconds it probes for a loss. As long
+//! waits the ACK of the first data on a connection, of which nothing is known yet, and that of a FIN: a program that takes short connections
+//! answers both at once, or closes, and its FIN takes the ACK along.
 
 use core::time::Duration;
 
@@ -43,7 +45,7 @@ enum Held {
     No,
     /// For the answer to a short request.
     ForAnswer,
-    /// For the program to receive a longer one.
+    /// For the program to receive a longer or a first one, or the end of the stream.
     ForProgram,
     /// For the next poll: the program may have answered by then.
     UntilPoll,
@@ -62,6 +64,8 @@ pub(super) struct Interactive {
     /// Answers in a row that make the connection interactive.
     needed: u8,
     is_on: bool,
+    /// No data has arrived.
+    is_new: bool,
     held: Held,
 }
 
@@ -74,6 +78,7 @@ impl Interactive {
             answered: 0,
             needed: FIRST_NEEDED,
             is_on: false,
+            is_new: true,
             held: Held::No,
         }
     }
@@ -107,11 +112,19 @@ impl Interactive {
             // The peer goes on without an answer.
             self.stop();
         }
+        let is_first = core::mem::take(&mut self.is_new);
         self.held = match request {
             Request::Short if self.is_on => Held::ForAnswer,
             Request::Long if self.is_on => Held::ForProgram,
+            Request::Short | Request::Long if is_first => Held::ForProgram,
             _ => Held::No,
         };
+    }
+
+    /// The peer has ended its stream.
+    pub(super) fn on_fin(&mut self, now: Instant) {
+        self.last_arrival = now;
+        self.held = Held::ForProgram;
     }
 
     /// Data was sent.
@@ -249,9 +262,24 @@ mod tests {
         mode.on_data(Request::Long, at(10));
         mode.on_data(Request::Long, at(10));
         assert!(!mode.on_drained(), "two packets");
+    }
+
+    #[test]
+    fn the_ack_of_the_first_data_and_that_of_a_fin_are_held_for_one_poll() {
+        for request in [Request::Short, Request::Long] {
+            let mut mode = after_answers(0);
+            mode.on_data(request, at(0));
+            assert!(!mode.awaits_answer());
+            assert!(mode.on_drained() && !mode.on_drained());
+            mode.on_ack_sent(false, at(0));
+            mode.on_data(request, at(1));
+            assert!(!mode.on_drained(), "no request was answered");
+            mode.on_fin(at(1));
+            assert!(mode.on_drained() && !mode.on_drained());
+        }
         let mut mode = after_answers(0);
-        mode.on_data(Request::Long, at(0));
-        assert!(!mode.on_drained(), "no request was answered");
+        mode.on_data(Request::No, at(0));
+        assert!(!mode.on_drained(), "the peer has more to say");
     }
 
     #[test]

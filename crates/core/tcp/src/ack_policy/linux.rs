@@ -59,7 +59,7 @@ impl LinuxAcks {
         }
     }
 
-    pub(super) fn on_fin(&mut self) -> AckTime {
+    pub(super) fn on_fin(&mut self, _: Instant) -> AckTime {
         AckTime::Within(self.on_end())
     }
 

@@ -80,8 +80,9 @@ impl WhenDrained {
     }
 
     /// The peer's FIN arrived in order.
-    pub(super) fn on_fin(&mut self) -> AckTime {
-        AckTime::Now
+    pub(super) fn on_fin(&mut self, now: Instant) -> AckTime {
+        self.interactive.on_fin(now);
+        AckTime::Within(self.delay)
     }
 
     /// A segment arrived that is acknowledged at once.

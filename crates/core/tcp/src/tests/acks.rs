@@ -451,6 +451,40 @@ fn without_an_answer_that_ack_leaves_with_the_next_poll() {
     expect!(t, ack: seq);
 }
 
+/// A connection that has received a request, the first data on it, and the peer's FIN. The link is empty.
+fn short_connection() -> Trace {
+    let mut t = established();
+    send!(t, len: 100, push: true);
+    t.conn.on_drained();
+    send!(t, control: Control::Fin);
+    assert!(!t.last.reply, "the packets that came together go first");
+    t.conn.on_drained();
+    expect_nothing!(t);
+    assert!(t.conn.has_ack_for_link());
+    assert_eq!(t.read(), 100);
+    t
+}
+
+#[test]
+fn a_program_that_closes_before_the_next_poll_sends_one_segment() {
+    let mut t = short_connection();
+    t.conn.close();
+    expect!(t, seq: 1, ack: 102, control: Control::Fin);
+    t.conn.on_idle();
+    expect_nothing!(t);
+}
+
+#[test]
+fn if_it_does_not_the_next_poll_acknowledges_the_fin() {
+    let mut t = short_connection();
+    t.conn.on_drained();
+    expect!(t, ack: 102);
+    let mut t = short_connection();
+    t.conn.on_idle();
+    expect!(t, ack: 102);
+    expect_nothing!(t);
+}
+
 #[test]
 fn a_request_that_fills_a_quarter_of_the_window_is_acknowledged_at_once() {
     let (mut t, seq) = after_answers(12_000);

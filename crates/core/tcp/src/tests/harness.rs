@@ -536,6 +536,7 @@ pub(super) fn close_wait() -> Trace {
     let mut t = established();
     send!(t, control: Control::Fin);
     assert!(t.conn.is_at_end());
+    t.conn.on_idle();
     expect!(t, seq: 1, ack: 2);
     assert_eq!(t.state(), StateKind::CloseWait);
     t

@@ -138,6 +138,7 @@ fn a_fin_ends_the_stream_behind_its_payload() {
     let mut t = established();
     send!(t, seq: 1, len: 10, control: Control::Fin);
     assert!(t.conn.readable_len() > 0);
+    t.conn.on_idle();
     expect!(t, ack: 12);
     assert_eq!(t.state(), StateKind::CloseWait);
     assert!(t.conn.recv_queue().has_fin() && !t.conn.is_at_end());
@@ -164,6 +165,7 @@ fn a_bare_fin_out_of_order_waits_too() {
     send!(t, seq: 101, control: Control::Fin);
     expect!(t, ack: 1);
     send!(t, seq: 1, len: 100);
+    t.conn.on_idle();
     expect!(t, ack: 102);
     assert_eq!(t.state(), StateKind::CloseWait);
     assert_eq!(t.read(), 100);

@@ -31,8 +31,8 @@ impl Direct {
         let next = session.next();
         let current = match next {
             Next::Payload { at, len } => Some(Foretold { gap: 0, at, len }),
-            Next::Header(_) => None,
-            Next::Nothing | Next::Text(_) | Next::Zeros { .. } | Next::Skip(_) => return Ok(()),
+            Next::Header(_) | Next::Text(_) => None,
+            Next::Nothing | Next::Zeros { .. } | Next::Skip(_) => return Ok(()),
         };
         self.plan.forget(self.taken);
         if !self.plan.fits(self.taken, next) {
@@ -64,7 +64,8 @@ impl Direct {
         let outstanding = session.outstanding();
         let has_new = outstanding > self.planned;
         self.planned = outstanding.min(self.planned);
-        let is_enough = self.plan.is_enough(self.taken) && !has_new;
+        let has_all = self.plans_all && !self.plan.is_empty();
+        let is_enough = !has_new && (has_all || self.plan.is_enough(self.taken));
         if is_idle || is_enough && current.is_none_or(ends) {
             return Ok(());
         }
@@ -78,6 +79,8 @@ impl Direct {
             let (other, places) = landing.target(at, len)?;
             other.memory().is_same(target.memory()).then_some(places)
         });
+        let before_last = before_last(self.taken, &upcoming);
+        self.plans_all = upcoming.len() >= outstanding && plan.end() > before_last;
         if plan == self.plan {
             return Ok(());
         }
@@ -116,4 +119,15 @@ impl Direct {
         }
         Ok(())
     }
+}
+
+/// Returns the position of the last payload in the stream, if the next byte is at position `taken`.
+fn before_last(taken: u64, upcoming: &[Foretold]) -> u64 {
+    let mut bytes = taken;
+    let mut start = taken;
+    for Foretold { gap, len, .. } in upcoming {
+        start = bytes.saturating_add(*gap as u64);
+        bytes = start.saturating_add(*len);
+    }
+    start
 }

@@ -86,7 +86,7 @@ impl Plan {
     /// Returns whether what comes next, at position `taken`, is what was planned there, if anything was.
     pub(super) fn fits(&self, taken: u64, next: Next) -> bool {
         match (self.parts.front().map(|part| (part.start, part.kind)), next) {
-            (None, _) | (Some((_, Kind::Headers)), Next::Header(_)) => true,
+            (None, _) | (Some((_, Kind::Headers)), Next::Header(_) | Next::Text(_)) => true,
             (Some((start, Kind::Payload { at, .. })), Next::Payload { at: now, .. }) => {
                 at.saturating_add(taken.saturating_sub(start)) == now
             }

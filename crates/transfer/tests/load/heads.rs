@@ -46,7 +46,8 @@ fn load(pad: fn(usize) -> usize) -> (Loaded, u64) {
 
 #[test]
 fn short_pieces_are_received_at_their_place_behind_heads_that_are_alike() {
-    const TEST: &str = "heads::short_pieces_are_received_at_their_place_behind_heads_that_are_alike";
+    const TEST: &str =
+        "heads::short_pieces_are_received_at_their_place_behind_heads_that_are_alike";
     in_netns(TEST, || {
         let (loaded, at_once) = load(|_| 0);
         assert_eq!((loaded.mispredicted, loaded.broken), (0, 0));

@@ -12,6 +12,14 @@ use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Foretold, Next, Session};
 
+/// Planned bytes from which on a plan waits for new requests: those of a poll that comes late, which receives eight times as much as
+/// others.
+const ENOUGH_BYTES: u64 = 4 << 20;
+/// The same of a plan of short payload, which waits although there are new requests: what two polls receive. Each header that was not read when
+/// it is continued takes the place of payload, whose bytes take the place of later payload.
+const FEW_BYTES: u64 = 1 << 20;
+/// Fewer bytes than these are short payload.
+const SHORT_BYTES: u64 = 256 << 10;
 /// Bytes that are moved away at a time.
 const MOVED_BYTES: usize = 256 << 10;
 
@@ -65,7 +73,10 @@ impl Direct {
         let has_new = outstanding > self.planned;
         self.planned = outstanding.min(self.planned);
         let has_all = self.plans_all && !self.plan.is_empty();
-        let is_enough = !has_new && (has_all || self.plan.is_enough(self.taken));
+        let is_enough = match len < SHORT_BYTES {
+            true => has_all && !has_new || self.plan.has(FEW_BYTES, self.taken),
+            false => !has_new && (has_all || self.plan.has(ENOUGH_BYTES, self.taken)),
+        };
         if is_idle || is_enough && current.is_none_or(ends) {
             return Ok(());
         }

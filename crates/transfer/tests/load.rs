@@ -14,6 +14,8 @@ mod checkpoint;
 mod faulty;
 #[path = "load/fuzz_replay.rs"]
 mod fuzz_replay;
+#[path = "load/heads.rs"]
+mod heads;
 #[path = "load/hostile.rs"]
 mod hostile;
 #[path = "load/https.rs"]

@@ -19,7 +19,8 @@ pub struct Loaded {
     pub connections: u64,
     /// Connections that broke.
     pub broken: u64,
-    /// How often an NVMe controller sent the data of another command than this host expected: they were copied to their place.
+    /// How often an NVMe controller sent the data of another command than this host expected, or an HTTP server a head of another length: what
+    /// was on the way was copied to its place.
     pub mispredicted: u64,
     /// Bytes of https servers that the CPU has decrypted in host memory, and that were copied to their place from there.
     pub decrypted: u64,

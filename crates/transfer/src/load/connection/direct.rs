@@ -35,6 +35,8 @@ pub(super) struct Direct {
     plan: Plan,
     /// Requests in flight when the plan was made, less those that are answered.
     planned: usize,
+    /// It has payload of the last of those, whose end may have to wait for a place. Until there are new ones, nothing is added to it.
+    plans_all: bool,
     /// Received bytes that lay in the place of other payload than was foretold.
     moved: VecDeque<u8>,
     /// Bytes that the session has taken.
@@ -113,6 +115,7 @@ impl Direct {
             tries_in_place: true,
             plan: Plan::default(),
             planned: 0,
+            plans_all: false,
             moved: VecDeque::new(),
             taken: 0,
             mispredicted: 0,

@@ -1,11 +1,13 @@
 //! HTTP on one connection: requests in a row, and the responses to them in the same order.
 
 mod body;
+mod heads;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use self::body::{Body, Framing};
+use self::heads::Heads;
 use super::chunks;
 use super::fields::ContentRange;
 use super::head::{self, Head};
@@ -16,7 +18,7 @@ use super::volume::{Placed, Volume};
 use super::way::Way;
 use crate::load::error::LoadError;
 use crate::load::hop::Hop;
-use crate::load::session::{Fault, Next, Session};
+use crate::load::session::{Fault, Foretold, Next, Session};
 use crate::parallel::{Cause, Piece, Remedy, Setting};
 
 /// Bytes to look at for a head.
@@ -35,6 +37,7 @@ pub(crate) struct HttpSession {
     window: usize,
     /// Bytes of an incomplete head.
     text: Vec<u8>,
+    heads: Heads,
     state: State,
     completed: VecDeque<Piece>,
     /// What a server has left out of a piece.
@@ -69,6 +72,7 @@ impl HttpSession {
             asked: VecDeque::new(),
             window,
             text: Vec::new(),
+            heads: Heads::default(),
             state: State::Head,
             completed: VecDeque::new(),
             left_out: Vec::new(),
@@ -183,6 +187,24 @@ impl HttpSession {
             (Some(length), _) => Ok(Framing::Length(length)),
             (None, _) => Ok(Framing::Close),
         }
+    }
+
+    /// Returns the range of a requested piece in its file.
+    fn range_of(&self, asked: &Asked) -> Option<Piece> {
+        let placed = self.files.file_at(asked.piece.start)?;
+        Some(placed.local(asked.piece))
+    }
+
+    /// Returns the requested pieces whose heads have not come whole, and how many bytes of the first of these have; `None` if the connection
+    /// carries other bytes, or perhaps does.
+    fn unanswered(&self) -> Option<(impl Iterator<Item = &Asked>, usize)> {
+        let (skipped, come) = match &self.state {
+            State::Head => (0, self.text.len()),
+            State::Body(body) if !body.is_last && !body.is_stream && body.has_length() => (1, 0),
+            State::Body(_) | State::Over => return None,
+        };
+        let is_in_order = self.is_persistent;
+        is_in_order.then(|| (self.asked.iter().skip(skipped), come))
     }
 
     /// Moves on to the next piece, or to the next response, where one ends.
@@ -314,6 +336,22 @@ impl Session for HttpSession {
         }
     }
 
+    fn foretold(&self, most: usize) -> Vec<Foretold> {
+        let Some((unanswered, mut come)) = self.unanswered() else {
+            return Vec::new();
+        };
+        let foretell = |asked: &Asked| {
+            let head = self.heads.foretell(self.range_of(asked)?)?;
+            let gap = head.checked_sub(std::mem::take(&mut come))?;
+            Some(Foretold {
+                gap,
+                at: asked.piece.start,
+                len: asked.piece.len(),
+            })
+        };
+        unanswered.take(most).map_while(foretell).collect()
+    }
+
     fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         if let State::Body(body) = &mut self.state {
             let used = body.on_coding(bytes);
@@ -327,6 +365,11 @@ impl Session for HttpSession {
             Ok(None) => Ok(bytes.len()),
             Ok(Some((head, len))) => {
                 let text = std::mem::take(&mut self.text);
+                if head.status == 206
+                    && let Some(range) = self.asked.front().and_then(|asked| self.range_of(asked))
+                {
+                    self.heads.note(len, range);
+                }
                 self.on_head(head, &text[len..])?;
                 Ok(len.saturating_sub(before))
             }

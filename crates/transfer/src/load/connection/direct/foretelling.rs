@@ -12,6 +12,14 @@ use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Foretold, Next, Session};
 
+/// Planned bytes from which on a plan waits for new requests: those of a poll that comes late, which receives eight times as much as
+/// others.
+const ENOUGH_BYTES: u64 = 4 << 20;
+/// The same of a plan of short payload, which waits although there are new requests: what two polls receive. Each header that was not read when
+/// it is continued takes the place of payload, whose bytes take the place of later payload.
+const FEW_BYTES: u64 = 1 << 20;
+/// Fewer bytes than these are short payload.
+const SHORT_BYTES: u64 = 256 << 10;
 /// Bytes that are moved away at a time.
 const MOVED_BYTES: usize = 256 << 10;
 
@@ -31,8 +39,8 @@ impl Direct {
         let next = session.next();
         let current = match next {
             Next::Payload { at, len } => Some(Foretold { gap: 0, at, len }),
-            Next::Header(_) => None,
-            Next::Nothing | Next::Text(_) | Next::Zeros { .. } | Next::Skip(_) => return Ok(()),
+            Next::Header(_) | Next::Text(_) => None,
+            Next::Nothing | Next::Zeros { .. } | Next::Skip(_) => return Ok(()),
         };
         self.plan.forget(self.taken);
         if !self.plan.fits(self.taken, next) {
@@ -64,7 +72,11 @@ impl Direct {
         let outstanding = session.outstanding();
         let has_new = outstanding > self.planned;
         self.planned = outstanding.min(self.planned);
-        let is_enough = self.plan.is_enough(self.taken) && !has_new;
+        let has_all = self.plans_all && !self.plan.is_empty();
+        let is_enough = match len < SHORT_BYTES {
+            true => has_all && !has_new || self.plan.has(FEW_BYTES, self.taken),
+            false => !has_new && (has_all || self.plan.has(ENOUGH_BYTES, self.taken)),
+        };
         if is_idle || is_enough && current.is_none_or(ends) {
             return Ok(());
         }
@@ -78,6 +90,8 @@ impl Direct {
             let (other, places) = landing.target(at, len)?;
             other.memory().is_same(target.memory()).then_some(places)
         });
+        let before_last = before_last(self.taken, &upcoming);
+        self.plans_all = upcoming.len() >= outstanding && plan.end() > before_last;
         if plan == self.plan {
             return Ok(());
         }
@@ -116,4 +130,15 @@ impl Direct {
         }
         Ok(())
     }
+}
+
+/// Returns the position of the last payload in the stream, if the next byte is at position `taken`.
+fn before_last(taken: u64, upcoming: &[Foretold]) -> u64 {
+    let mut bytes = taken;
+    let mut start = taken;
+    for Foretold { gap, len, .. } in upcoming {
+        start = bytes.saturating_add(*gap as u64);
+        bytes = start.saturating_add(*len);
+    }
+    start
 }

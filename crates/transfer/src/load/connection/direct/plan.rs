@@ -8,9 +8,6 @@ use std::ops::Range;
 
 use crate::load::session::{Foretold, Next};
 
-/// Planned bytes from which on a plan waits for new requests: those of a poll that comes late, which receives eight times as much as
-/// others.
-const ENOUGH_BYTES: u64 = 4 << 20;
 /// Most ranges of payload that are planned: those of the commands that are usually in flight.
 pub(super) const AHEAD: usize = 64;
 
@@ -68,9 +65,9 @@ impl Plan {
         self.end = taken;
     }
 
-    /// Returns whether enough bytes are planned from position `taken` on.
-    pub(super) fn is_enough(&self, taken: u64) -> bool {
-        self.end.saturating_sub(taken) >= ENOUGH_BYTES
+    /// Returns whether so many bytes are planned from position `taken` on.
+    pub(super) fn has(&self, bytes: u64, taken: u64) -> bool {
+        self.end.saturating_sub(taken) >= bytes
     }
 
     /// Forgets the bytes before position `taken`.
@@ -86,7 +83,7 @@ impl Plan {
     /// Returns whether what comes next, at position `taken`, is what was planned there, if anything was.
     pub(super) fn fits(&self, taken: u64, next: Next) -> bool {
         match (self.parts.front().map(|part| (part.start, part.kind)), next) {
-            (None, _) | (Some((_, Kind::Headers)), Next::Header(_)) => true,
+            (None, _) | (Some((_, Kind::Headers)), Next::Header(_) | Next::Text(_)) => true,
             (Some((start, Kind::Payload { at, .. })), Next::Payload { at: now, .. }) => {
                 at.saturating_add(taken.saturating_sub(start)) == now
             }
@@ -133,7 +130,7 @@ impl Plan {
             let before = position;
             let start = before.saturating_add(next.gap as u64);
             position = start.saturating_add(next.len);
-            if plan.end > before && !plan.has(before, next) {
+            if plan.end > before && !plan.agrees_with(before, next) {
                 plan.truncate(before);
                 agrees = false;
             }
@@ -149,13 +146,13 @@ impl Plan {
     }
 
     /// Returns whether the planned bytes from position `before` on are those of a gap and of payload.
-    fn has(&self, before: u64, next: &Foretold) -> bool {
+    fn agrees_with(&self, before: u64, next: &Foretold) -> bool {
         let start = before.saturating_add(next.gap as u64);
         let end = start.saturating_add(next.len);
-        let mut touched = self
-            .parts
-            .iter()
-            .filter(|part| part.end() > before && part.start < end);
+        // Not all parts are looked at for each of the payloads.
+        let first = self.parts.partition_point(|part| part.end() <= before);
+        let behind = self.parts.range(first..);
+        let mut touched = behind.take_while(|part| part.start < end);
         touched.all(|part| match part.kind {
             Kind::Headers => part.start <= before && part.end() == start,
             Kind::Payload { at, .. } if part.start >= start => {
@@ -258,10 +255,15 @@ impl Plan {
     /// Returns the first bytes of a place that are borrowed, side by side as one range: the NIC takes few ranges for a packet.
     fn first_borrowed(&self, place: &Range<usize>) -> Option<Range<usize>> {
         let in_place = self.borrowed().filter(|used| meet(used, place));
-        let mut first = in_place.min_by_key(|used| used.start)?.clone();
-        let goes_on = |it: &&Range<usize>, end| it.start <= end && end < it.end;
-        while let Some(next) = self.borrowed().find(|it| goes_on(it, first.end)) {
-            first.end = next.end;
+        let mut in_place: Vec<_> = in_place.cloned().collect();
+        in_place.sort_unstable_by_key(|used| used.start);
+        let mut in_place = in_place.into_iter();
+        let mut first = in_place.next()?;
+        for used in in_place {
+            if used.start > first.end {
+                break;
+            }
+            first.end = used.end;
         }
         Some(first)
     }
@@ -271,7 +273,7 @@ impl Plan {
         self.parts.iter().flat_map(|part| &part.borrowed)
     }
 
-    /// Returns room for `len` bytes at the end of the last range of payload, apart from what is borrowed there, or is in `others`.
+    /// Returns room for `len` bytes in the last range of payload, before all that is borrowed there, or is in `others`.
     fn room_in(
         &self,
         payload: &Foretold,
@@ -281,15 +283,11 @@ impl Plan {
     ) -> Option<Range<usize>> {
         let places = places_of(payload.at, payload.len)?;
         let last = places.last()?;
-        let mut end = last.end;
-        loop {
-            let start = end.checked_sub(len).filter(|start| *start > last.start)?;
-            let mut borrowed = self.borrowed().chain(others);
-            match borrowed.find(|used| meet(used, &(start..end))) {
-                Some(used) => end = used.start,
-                None => return Some(start..end),
-            }
-        }
+        let used = self.borrowed().chain(others);
+        let used = used.filter(|used| meet(used, last));
+        let end = used.map(|used| used.start).min().unwrap_or(last.end);
+        let start = end.checked_sub(len).filter(|start| *start > last.start)?;
+        Some(start..end)
     }
 }
 
@@ -446,7 +444,7 @@ mod tests {
         assert!(!agrees);
         let same = MIB + 24;
         assert_eq!(changed.places(0)[..2], plan.places(0)[..2]);
-        assert!(changed.end() > same && !changed.has(same, &commands(1, 2)[0]));
+        assert!(changed.end() > same && !changed.agrees_with(same, &commands(1, 2)[0]));
         // In two parts.
         let mut parts = commands(0, 8);
         parts[0].len = MIB / 2;

@@ -49,6 +49,11 @@ impl Framing {
 }
 
 impl Body {
+    /// Returns whether it is the payload alone, of a length that is known.
+    pub(super) fn has_length(&self) -> bool {
+        matches!(self.framing, Framing::Length(_))
+    }
+
     /// Reads bytes of the coding, and returns how many of them belong to it.
     ///
     /// # Errors

@@ -116,11 +116,6 @@ impl<D: Driven> Core<D> {
         self.driven.stacks().iter().any(Stack::wants_flush)
     }
 
-    /// Returns whether the last poll has left nothing to do: until a packet comes, another one would be in vain.
-    fn is_settled(&self) -> bool {
-        self.driven.stacks().iter().all(Stack::is_settled)
-    }
-
     /// Returns whether the leader would sleep past a deadline that was set after it went to sleep.
     fn sleeper_is_late(&self) -> bool {
         let Some(until) = self.sleeps_until else {

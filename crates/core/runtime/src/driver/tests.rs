@@ -271,23 +271,6 @@ fn the_background_thread_looks_at_an_empty_link_once_before_it_sleeps() {
 }
 
 #[test]
-fn a_waiter_does_not_look_again_at_a_link_that_it_has_just_emptied() {
-    let (mut stack, left, looks) = watched_flood(1);
-    let socket = listen(&mut stack, 1);
-    let driver = driver(stack);
-    let wait = wait(socket, WaitLimit::For(Duration::ZERO));
-    let looks_of_call = || {
-        let before = looks.load(Ordering::Relaxed);
-        let waited = driver.wait_for(wait, |_, _| None::<()>);
-        assert_eq!(waited, Err(NotReady::TimedOut));
-        looks.load(Ordering::Relaxed) - before
-    };
-    assert_eq!(looks_of_call(), 2, "a frame, and none");
-    assert_eq!(looks_of_call(), 1, "another call");
-    assert_eq!(left.load(Ordering::Relaxed), 0);
-}
-
-#[test]
 fn a_frame_that_comes_alone_as_the_one_before_is_not_followed_by_a_look() {
     let (stack, left, looks) = watched_flood(0);
     let driver = driver(stack);

@@ -76,8 +76,6 @@ impl<D: Driven> Driver<D> {
         let mut now = started;
         let mut idle_since = None;
         let mut polled = false;
-        // The poll before this attempt has emptied the links.
-        let mut is_settled = false;
         let mut rest = wait.idling.rest();
         let mut turn_began = core.received;
         loop {
@@ -91,13 +89,12 @@ impl<D: Driven> Driver<D> {
                 return Ok(result);
             }
             // A call that must not wait polls only once: other sockets could keep it receiving without end.
-            let looks = (wait.limit != WaitLimit::Never || !polled) && !is_settled;
+            let looks = wait.limit != WaitLimit::Never || !polled;
             polled = true;
             if looks && self.poll_at(&mut core, &mut now) {
                 if idle_since.take().is_some() {
                     core.spin.on_work();
                 }
-                is_settled = core.is_settled();
                 if core.received - turn_began >= TURN {
                     core = self.core.hand_over(core);
                     turn_began = core.received;
@@ -105,7 +102,6 @@ impl<D: Driven> Driver<D> {
                 }
                 continue;
             }
-            is_settled = false;
             if let Some(reason) = wait.limit.over(started, now) {
                 caller.wakes_background = self.leave_unready(&mut core, reason);
                 return Err(reason);

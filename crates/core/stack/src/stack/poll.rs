@@ -169,11 +169,6 @@ impl Stack {
             || self.tx_waiting > 0 && !told_of_room
     }
 
-    /// Returns whether the last poll found the link empty and left no work: another one right behind it would be in vain.
-    pub fn is_settled(&self) -> bool {
-        matches!(self.last_burst, Burst::Drained | Burst::Over) && !self.wants_flush()
-    }
-
     /// Compares the readiness of every socket with what was reported of it, in debug builds: a difference means that a
     /// socket changed without a [`SocketMut`](crate::socket::sockets::SocketMut).
     ///

@@ -1,4 +1,4 @@
-//! Open connections that receive nothing: a stream shares the memory of a queue with them.
+//! Open connections that receive nothing any more: a stream shares the memory of a queue with them.
 
 use std::time::Duration;
 
@@ -13,11 +13,15 @@ const PART: u64 = 8 << 20;
 const SETTLED: Duration = Duration::from_millis(2500);
 
 /// Measures an honest stream alone, and then beside `count` connections that were opened 2.5 seconds ago and have
-/// received nothing. Their first windows add up to more than the memory.
+/// received a byte since. Their first windows add up to more than the memory.
 fn beside_idle_connections(honest: Honest, count: u16) {
     let mut siege = Siege::new(honest);
     let alone = siege.run(PART, |_, _| {});
     siege.open(count);
+    // One that never sends is promised less.
+    for attacker in siege.attackers.clone() {
+        siege.intruder.send_bytes(&attacker, 0, &[0]);
+    }
     siege.run_for(SETTLED, |_, _| {});
     let beside = siege.run(PART, |_, _| {});
     assert!(

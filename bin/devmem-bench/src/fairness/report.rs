@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{First, Row};
-use crate::chart::{Bar, Chart, Series};
+use crate::chart::Chart;
 use crate::lossy::{Rates, SenderCounters};
 use crate::receiver::TwoReceived;
 
@@ -85,21 +85,10 @@ impl FairnessReport {
     /// Returns the rates as a chart: two bars for each row.
     pub fn chart(&self) -> Chart {
         let bars = self.measured().flat_map(|row| {
-            let bar = |who: &str, series, rate: fn(&Sample) -> f64| {
-                let Rates { mean, min, max } = row.rates(rate);
-                let Row { congestion, impair } = &row.row;
-                Bar {
-                    name: format!("{who}, {congestion:?}, {impair}"),
-                    value: mean,
-                    min,
-                    max,
-                    series,
-                }
-            };
-            [
-                bar("kernel", Series::Other, |s| s.kernel_mbit_per_s),
-                bar("ours", Series::Ours, |s| s.our_mbit_per_s),
-            ]
+            let Row { congestion, impair } = &row.row;
+            let name = format!("{congestion:?}, {impair}");
+            let kernel = row.rates(|s| s.kernel_mbit_per_s);
+            Rates::bars(&name, kernel, row.rates(|s| s.our_mbit_per_s))
         });
         Chart {
             title: "rates of two senders that share a cable".to_owned(),
@@ -121,8 +110,7 @@ impl FairnessRow {
 
     /// Returns retransmitted packets, recoveries, probes and timeouts of all samples.
     fn counters(&self, of: fn(&Sample) -> SenderCounters) -> String {
-        let mut sum = SenderCounters::default();
-        self.samples.iter().for_each(|sample| sum.add(of(sample)));
+        let sum: SenderCounters = self.samples.iter().map(of).sum();
         sum.to_string()
     }
 }

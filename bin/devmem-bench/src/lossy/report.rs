@@ -69,20 +69,9 @@ impl LossyReport {
     /// Returns the rates as a chart: two bars for each cable.
     pub fn chart(&self) -> Chart {
         let bars = self.measured().flat_map(|row| {
-            let bar = |who: &str, series, bytes: fn(&Sample) -> u64| {
-                let Rates { mean, min, max } = self.rates(row, bytes);
-                Bar {
-                    name: format!("{who}, {}", row.impair),
-                    value: mean,
-                    min,
-                    max,
-                    series,
-                }
-            };
-            [
-                bar("kernel", Series::Other, |s| s.kernel_bytes),
-                bar("ours", Series::Ours, |s| s.our_bytes),
-            ]
+            let kernel = self.rates(row, |s| s.kernel_bytes);
+            let ours = self.rates(row, |s| s.our_bytes);
+            Rates::bars(&row.impair, kernel, ours)
         });
         Chart {
             title: format!(
@@ -140,8 +129,7 @@ impl fmt::Display for LossyReport {
         )?;
         for row in self.measured() {
             let sum = |of: fn(&Sample) -> SenderCounters| {
-                let mut sum = SenderCounters::default();
-                row.samples.iter().for_each(|sample| sum.add(of(sample)));
+                let sum: SenderCounters = row.samples.iter().map(of).sum();
                 sum.to_string()
             };
             let (kernel, ours) = (sum(|s| s.kernel), sum(|s| s.ours));
@@ -168,6 +156,21 @@ impl Rates {
             min: rates.clone().fold(f64::INFINITY, f64::min),
             max: rates.fold(0.0, f64::max),
         }
+    }
+
+    /// Returns the bars of both senders for the row `name`.
+    pub fn bars(name: &str, kernel: Self, ours: Self) -> [Bar; 2] {
+        let bar = |who: &str, series, Self { mean, min, max }| Bar {
+            name: format!("{who}, {name}"),
+            value: mean,
+            min,
+            max,
+            series,
+        };
+        [
+            bar("kernel", Series::Other, kernel),
+            bar("ours", Series::Ours, ours),
+        ]
     }
 }
 

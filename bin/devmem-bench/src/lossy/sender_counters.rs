@@ -1,5 +1,6 @@
 //! How a sender reacted to losses, which explains its throughput.
 
+use std::iter::Sum;
 use std::{fmt, fs};
 
 use anyhow::{Context, Result};
@@ -54,13 +55,17 @@ impl SenderCounters {
             timeouts: self.timeouts.saturating_sub(before.timeouts),
         }
     }
+}
 
-    /// Adds the counters of another run.
-    pub fn add(&mut self, other: Self) {
-        self.retransmitted += other.retransmitted;
-        self.recoveries += other.recoveries;
-        self.probes += other.probes;
-        self.timeouts += other.timeouts;
+/// Those of several runs.
+impl Sum for SenderCounters {
+    fn sum<I: Iterator<Item = Self>>(runs: I) -> Self {
+        runs.fold(Self::default(), |sum, run| Self {
+            retransmitted: sum.retransmitted + run.retransmitted,
+            recoveries: sum.recoveries + run.recoveries,
+            probes: sum.probes + run.probes,
+            timeouts: sum.timeouts + run.timeouts,
+        })
     }
 }
 

@@ -263,18 +263,14 @@ impl Endpoint {
         if let (Some(event), _) = core.next_event() {
             return Some(event);
         }
+        let started = Instant::now();
         let mut left = at_most;
-        let mut clock = None;
         loop {
-            let slice = match core.needs_turn() {
-                true => Duration::ZERO,
-                false => left.min(SLICE),
-            };
-            if !slice.is_zero() {
+            if !core.needs_turn() && !left.is_zero() {
                 let watches = core.take_watches();
                 drop(core);
                 // The turn finds out why it failed.
-                let _ = board.poller.wait(&watches, slice);
+                let _ = board.poller.wait(&watches, left.min(SLICE));
                 core = self.core();
                 core.reuse_watches(watches);
             }
@@ -284,10 +280,7 @@ impl Endpoint {
             }
             drop(core);
             board.step_lingering();
-            // Mostly there is an event after the first wait, which would have needed no clock.
-            let (began, had) =
-                *clock.get_or_insert_with(|| (Instant::now(), at_most.saturating_sub(slice)));
-            left = had.saturating_sub(began.elapsed());
+            left = at_most.saturating_sub(started.elapsed());
             if !worked && left.is_zero() {
                 return None;
             }

@@ -1,6 +1,6 @@
 //! Endpoints whose progress a thread makes, in real time, and programs that only wait.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use devmem_tcp::Netdev;
 use devmem_transfer::exchange::{Cause, Closing, Endpoint, Engine, Event, Fabric, Options};
@@ -86,6 +86,27 @@ fn a_thread_goes_on_when_tcp_has_room_again() {
         assert!(matches!(wait(&ours), Event::Sent { user: 2 }));
         buffer.with(|got| assert!(*got == bytes, "{backend:?}"));
     }
+}
+
+#[test]
+fn a_wait_for_an_event_that_does_not_come_takes_its_time_while_bytes_arrive() {
+    const AT_MOST: Duration = Duration::from_millis(10);
+    let (a, b) = fabrics(Backend::User("engine-partial"), [Engine::Calls; 2]);
+    let (ours, theirs) = connect(&a, &b);
+    let len = 32 << 20;
+    let (_, source) = host(&a, pattern(5, len));
+    let (_, target) = host(&b, vec![0; len]);
+    theirs.receive(&[part(&target, 0..len, 0)], 1).unwrap();
+    ours.send(&source, 0..len, 0, 2).unwrap();
+    // The sender makes no progress but this, so that the message never ends.
+    while theirs.stats().received_bytes == 0 {
+        ours.progress();
+        theirs.progress();
+    }
+    ours.progress();
+    let started = Instant::now();
+    assert!(theirs.wait_event(AT_MOST).is_none());
+    assert!(started.elapsed() >= AT_MOST);
 }
 
 #[test]

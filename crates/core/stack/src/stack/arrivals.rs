@@ -117,7 +117,14 @@ mod tests {
     #[test]
     fn a_stream_is_looked_at_to_its_end_unless_its_packets_come_alone() {
         let mut arrivals = Arrivals::default();
-        for (length, is_expected) in [(2, false), (2, false), (2, false), (1, false), (1, true)] {
+        for (length, is_expected) in [
+            (2, false),
+            (2, false),
+            (2, false),
+            (2, false),
+            (1, false),
+            (1, true),
+        ] {
             let all = (0..length).map(|_| arrivals.on_packet(LONG, 0));
             assert_eq!(all.last(), Some(is_expected), "{length}");
             arrivals.on_empty_link();

@@ -10,4 +10,5 @@ mod rto;
 mod sharing;
 mod simulation;
 mod throughput;
+mod timeline;
 mod window;

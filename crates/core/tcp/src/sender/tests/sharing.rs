@@ -1,7 +1,6 @@
 //! Two connections through one bottleneck: this stack's sender beside one with Linux's choices.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use core::time::Duration;
 
@@ -9,6 +8,7 @@ use netmem::Payload;
 use wire::{Ecn, Instant};
 
 use super::receiver::{Ack, EchoOf, Packet, Receiver};
+use super::timeline::Timeline;
 use crate::config::EcnMode;
 use crate::options::{Negotiated, TimestampClock};
 use crate::sender::{Established, IncomingAck, Sender, TimerOutcome};
@@ -117,32 +117,12 @@ enum Event {
     Begin,
 }
 
-/// Ordered by time, then by order of creation.
-struct Scheduled(Instant, u64, usize, Event);
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 struct World {
     path: Path,
     now: Instant,
     flows: [Flow; 2],
-    events: BinaryHeap<Reverse<Scheduled>>,
-    created: u64,
+    /// With the number of the flow.
+    events: Timeline<(usize, Event)>,
     link_free: Instant,
     /// When the packets inside arrive.
     inside: VecDeque<Instant>,
@@ -150,14 +130,12 @@ struct World {
 
 impl World {
     fn schedule(&mut self, at: Instant, flow: usize, event: Event) {
-        self.created += 1;
-        self.events
-            .push(Reverse(Scheduled(at, self.created, flow, event)));
+        self.events.schedule(at, (flow, event));
     }
 
     fn run_until(&mut self, end: Instant) {
         while self.now < end {
-            let event = self.events.peek().map(|Reverse(Scheduled(at, ..))| *at);
+            let event = self.events.next_at();
             let mut next = event.map(|at| (at, None));
             for (index, flow) in self.flows.iter().enumerate() {
                 let timer = flow.sender.next_timer();
@@ -177,7 +155,7 @@ impl World {
             self.now = self.now.max(at);
             match what {
                 None => {
-                    let Reverse(Scheduled(_, _, index, event)) = self.events.pop().expect("peeked");
+                    let (index, event) = self.events.pop().expect("it has a time");
                     self.handle(index, event);
                 }
                 Some((index, true)) => {
@@ -258,8 +236,7 @@ fn shares(path: Path, flows: [Flow; 2], first: usize, lead: Duration, seconds: u
         path,
         now: start,
         flows,
-        events: BinaryHeap::new(),
-        created: 0,
+        events: Timeline::new(),
         link_free: start,
         inside: VecDeque::new(),
     };

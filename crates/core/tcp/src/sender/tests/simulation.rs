@@ -1,8 +1,5 @@
 //! Whole transfers over an impaired link, in virtual time: every seed must deliver every byte in a limited number of steps.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use core::time::Duration;
 
 use netmem::Payload;
@@ -10,6 +7,7 @@ use wire::{Ecn, Instant, SackBlocks};
 
 use super::harness::agreed;
 use super::receiver::{Ack, EchoOf, Packet, Receiver};
+use super::timeline::Timeline;
 use crate::config::EcnMode;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
@@ -96,34 +94,13 @@ enum Event {
     Shrink,
 }
 
-/// Ordered by time, then by order of creation.
-struct Scheduled(Instant, u64, Event);
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 /// State of one simulated transfer.
 pub struct Simulation {
     seed: u64,
     transfer: Transfer,
     random: Random,
     now: Instant,
-    events: BinaryHeap<Reverse<Scheduled>>,
-    created: u64,
+    events: Timeline<Event>,
     sender: Sender<Bytes>,
     receiver: Receiver,
     clock: TimestampClock,
@@ -217,8 +194,7 @@ impl Simulation {
             transfer,
             random,
             now,
-            events: BinaryHeap::new(),
-            created: 0,
+            events: Timeline::new(),
             sender,
             clock,
             first: iss + 1,
@@ -236,20 +212,16 @@ impl Simulation {
         self
     }
 
-    fn schedule(&mut self, at: Instant, event: Event) {
-        self.created += 1;
-        self.events
-            .push(Reverse(Scheduled(at, self.created, event)));
-    }
-
     /// Runs to the end; panics with the seed if the transfer does not end.
     pub fn run(mut self) -> Outcome {
         let start = self.now;
         if self.transfer.shrink_mss.is_some() {
-            self.schedule(start + self.transfer.path.delay * 5, Event::Shrink);
+            self.events
+                .schedule(start + self.transfer.path.delay * 5, Event::Shrink);
         }
         if !self.transfer.read_every.is_zero() {
-            self.schedule(start + self.transfer.read_every, Event::Read);
+            self.events
+                .schedule(start + self.transfer.read_every, Event::Read);
         }
         let steps = 20_000 + self.transfer.bytes / 10;
         for _ in 0..steps {
@@ -383,14 +355,14 @@ impl Simulation {
         let copies = 1 + u64::from(self.random.chance(self.transfer.path.duplicate));
         for _ in 0..copies {
             let at = self.arrival(leaves, 0);
-            self.schedule(at, Event::Packet(packet.clone()));
+            self.events.schedule(at, Event::Packet(packet.clone()));
         }
     }
 
     fn send_ack(&mut self, ack: Ack) {
         if !self.random.chance(self.transfer.path.ack_loss) {
             let at = self.arrival(self.now, 1);
-            self.schedule(self.turns.next(at), Event::Ack(ack));
+            self.events.schedule(self.turns.next(at), Event::Ack(ack));
         }
     }
 
@@ -408,7 +380,7 @@ impl Simulation {
 
     /// Advances to the next event.
     fn step(&mut self) {
-        let event = self.events.peek().map(|Reverse(Scheduled(at, ..))| *at);
+        let event = self.events.next_at();
         let timer = self.sender.next_timer().map(|at| self.turns.next(at));
         let ack = self.receiver.ack_at();
         let next = [event, timer, ack].into_iter().flatten().min();
@@ -425,7 +397,7 @@ impl Simulation {
         );
         self.now = self.now.max(next);
         if event == Some(next) {
-            let Reverse(Scheduled(_, _, event)) = self.events.pop().expect("it was peeked at");
+            let event = self.events.pop().expect("it has a time");
             self.turns.set_on(matches!(event, Event::Ack(_)));
             self.handle(event);
         } else if timer == Some(next) {
@@ -468,7 +440,7 @@ impl Simulation {
                 let update = self.receiver.read(bytes);
                 update.into_iter().for_each(|ack| self.send_ack(ack));
                 let at = self.now + self.transfer.read_every;
-                self.schedule(at, Event::Read);
+                self.events.schedule(at, Event::Read);
             }
             Event::Shrink => {
                 let mss = self.transfer.shrink_mss.expect("only then");

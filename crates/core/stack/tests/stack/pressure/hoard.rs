@@ -14,6 +14,8 @@ const HOARDERS: u16 = 64;
 fn hoard(keep: Keep, is_dripping: impl Fn(u64) -> bool) {
     let mut siege = Siege::new(Honest {
         keep,
+        // Slow, as the attack takes seconds.
+        wire: "rate=200mbit,delay=500us",
         ..Honest::new()
     });
     siege.open(HOARDERS);

@@ -12,6 +12,9 @@ const PART: u64 = 8 << 20;
 /// Time after which the connections are idle.
 const SETTLED: Duration = Duration::from_millis(2500);
 
+/// A wire on which a stream needs more than the reserve of the memory.
+const WIRE: &str = "rate=200mbit,delay=5ms";
+
 /// Measures an honest stream alone, and then beside `count` connections that were opened 2.5 seconds ago and have
 /// received a byte since. Their first windows add up to more than the memory.
 fn beside_idle_connections(honest: Honest, count: u16) {
@@ -35,13 +38,18 @@ fn beside_idle_connections(honest: Honest, count: u16) {
 
 #[test]
 fn a_thousand_idle_connections_on_small_memory_do_not_slow_a_stream_down() {
-    beside_idle_connections(Honest::new(), 1000);
+    let honest = Honest {
+        wire: WIRE,
+        ..Honest::new()
+    };
+    beside_idle_connections(honest, 1000);
 }
 
 #[test]
 fn three_hundred_idle_connections_over_ipv6_do_not_slow_a_stream_down() {
     let honest = Honest {
         ip: Side::B.ipv6(),
+        wire: WIRE,
         ..Honest::new()
     };
     beside_idle_connections(honest, 300);

@@ -31,6 +31,8 @@ struct Honest {
     memory: usize,
     keep: Keep,
     linear: usize,
+    /// Rate and delay of the wire.
+    wire: &'static str,
 }
 
 impl Honest {
@@ -40,11 +42,12 @@ impl Honest {
             memory: 4 << 20,
             keep: Keep::Nothing,
             linear: 0,
+            wire: "rate=1gbit,delay=100us",
         }
     }
 }
 
-/// An honest stream from A to B over a wire of 1 Gbit/s, and an intruder on that wire.
+/// An honest stream from A to B over a wire, and an intruder on that wire.
 struct Siege {
     pair: Pair,
     intruder: Intruder,
@@ -65,9 +68,10 @@ impl Siege {
             memory,
             keep,
             linear,
+            wire,
         } = honest;
         let config = PairConfig {
-            impairment: Some("rate=1gbit,delay=100us".parse().unwrap()),
+            impairment: Some(wire.parse().unwrap()),
             linear_bytes: linear,
             host_mem_bytes: 4 << 20,
             ..PairConfig::default()

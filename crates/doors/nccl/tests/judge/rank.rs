@@ -42,9 +42,10 @@ pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
             WARNINGS.lock()
         );
         // NCCL asks all the time. Other tests need the processors while one waits for a limit of time.
-        match attempts < 1000 {
-            true => std::thread::yield_now(),
-            false => std::thread::sleep(Duration::from_micros(500)),
+        match attempts {
+            ..1000 => std::thread::yield_now(),
+            1000..3000 => std::thread::sleep(Duration::from_micros(500)),
+            _ => std::thread::sleep(Duration::from_millis(5)),
         }
     }
     unreachable!("u32::MAX attempts take longer than {PATIENCE:?}")

@@ -6,11 +6,11 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use devmem_tcp::{Impairment, Netdev};
-use devmem_transfer::exchange::{
+use devmem_exchange::{
     Access, Buffer, Carrier, Endpoint, Event, Fabric, Failure, Hello, INLINE_BYTES, Memory,
     Options, Part, Record, Region, TICKET_BYTES,
 };
+use devmem_tcp::{Impairment, Netdev};
 
 /// Length of a chunk.
 const CHUNK: u64 = 4096;

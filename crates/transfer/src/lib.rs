@@ -1,10 +1,9 @@
 //! Whole transfers on top of the `devmem-tcp` library: large data goes from a stock server straight into
-//! device memory or back to it, or between processes of one program.
+//! device memory or back to it.
 
 #![forbid(unsafe_code)]
 
 mod checksum;
-pub mod exchange;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod fuzz;

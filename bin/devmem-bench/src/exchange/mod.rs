@@ -22,8 +22,8 @@ pub use rank::{RankArgs, run as run_rank};
 
 /// Measure messages between two processes against a bare stream and against kernel sockets
 ///
-/// Rows named `ours` send messages of 4 MiB, or return messages of a few bytes, from and into host memory by the exchange of
-/// devmem-transfer; `device` sends from and receives into device memory; `stream` does the same as `ours` with one TCP connection of
+/// Rows named `ours` send messages of 4 MiB, or return messages of a few bytes, from and into host memory by
+/// devmem-exchange; `device` sends from and receives into device memory; `stream` does the same as `ours` with one TCP connection of
 /// the same stack on the same link. All rows use four buffers in turn. `tap` is a TAP for each process, between which the kernel
 /// forwards; `veth` is a packet socket for each process, on the two ends of a veth pair; `unix` is a UNIX socket for each process
 /// and a cable process between them; `shared` is a UNIX socket between the processes, which let each other read what they send from (`device/shared` uses memory files

@@ -1,11 +1,11 @@
-//! Messages by the exchange of devmem-transfer.
+//! Messages by devmem-exchange.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use devmem_tcp::{Dmabuf, Netdev};
-use transfer::exchange::{
+use exchange::{
     Access, Buffer, Closing, Endpoint, Event, Fabric, Memory, Options, Part, Pool, Region,
     TICKET_BYTES, Ticket,
 };

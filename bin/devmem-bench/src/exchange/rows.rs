@@ -27,7 +27,7 @@ impl Named for Row {
 /// What moves the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// The exchange of devmem-transfer, with host memory
+    /// devmem-exchange, with host memory
     Ours,
     /// The same with device memory
     Device,

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transfer::exchange::{
+use exchange::{
     Access, Buffer, Cause, Endpoint, Event, Fabric, MAX_PARTS, Memory, Part, PostError, Region,
     Sizes,
 };

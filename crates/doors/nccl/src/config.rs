@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use transfer::exchange::{DEFAULT_CHUNK, DEFAULT_STREAMS};
+use exchange::{DEFAULT_CHUNK, DEFAULT_STREAMS};
 
 use crate::failure::{Code, Failure};
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_tcp::{Dmabuf, Netdev};
-use transfer::exchange::{Fabric, Options, Placement, Pool};
+use exchange::{Fabric, Options, Placement, Pool};
 
 use crate::config::{self, Backend, Config, Unpack};
 use crate::failure::{Code, Failure};

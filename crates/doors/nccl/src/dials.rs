@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use transfer::exchange::{BadTicket, Dial, TICKET_BYTES, Ticket};
+use exchange::{BadTicket, Dial, TICKET_BYTES, Ticket};
 
 use crate::comm::{Comm, Direction};
 use crate::config;

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use transfer::exchange::{Cause, ConnectError, FabricError, PostError, RegisterError};
+use exchange::{Cause, ConnectError, FabricError, PostError, RegisterError};
 
 use crate::raw::log;
 

@@ -4,7 +4,7 @@
 //! are those of `ffi/`; unsafe code is there and in `raw/`, which has NCCL's structures and what touches its memory. All versions share
 //! one implementation: `contexts`, `devices` (opened NICs), `listeners` and `dials` (connections in the making), `comm` (connections and
 //! requests), `memory` (registered memory), `gpu` (memory of GPUs), `unpack` (lists for NCCL's kernels). The transfers are those of
-//! `devmem_transfer::exchange`.
+//! `devmem_exchange`.
 //!
 //! A pointer that NCCL gets from this library is a number, looked up in every call: a wrong or closed one is an error, not
 //! an access to freed memory. What NCCL is done with is closed without a further call: by the exchange, or by `watch`. No function waits for the network, and no panic crosses into C. A call that fails says so once in NCCL's

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use transfer::exchange::{Listener, TICKET_BYTES};
+use exchange::{Listener, TICKET_BYTES};
 
 use crate::comm::{Comm, Direction};
 use crate::devices::{self, Opened};

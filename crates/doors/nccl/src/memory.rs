@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use transfer::exchange::{Access, Memory, Region};
+use exchange::{Access, Memory, Region};
 
 use crate::comm::{Comm, Direction};
 use crate::failure::{Code, Failure};

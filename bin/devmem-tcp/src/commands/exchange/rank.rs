@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_tcp::Netdev;
+use exchange::{Dial, Fabric, Listener, Options, Pool, TICKET_BYTES, Ticket};
 use serde::{Deserialize, Serialize};
 use tool::memory::MemoryKind;
 use tool::output::{Failure, print_json};
-use transfer::exchange::{Dial, Fabric, Listener, Options, Pool, TICKET_BYTES, Ticket};
 
 use super::ring::{Neighbours, Place, Ring};
 use super::vectors::Vectors;

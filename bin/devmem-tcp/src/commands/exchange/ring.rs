@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
+use exchange::{Access, Endpoint, Event, Fabric, Part, Region, RegisterError};
 use pattern::floats::{self, FLOAT_BYTES};
-use transfer::exchange::{Access, Endpoint, Event, Fabric, Part, Region, RegisterError};
 
 use super::vectors::Vectors;
 use crate::report::Reduction;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use devmem_tcp::cuda::{self, Adder, Allocation, Floats};
 use devmem_tcp::{Dmabuf, memory::CopyError};
+use exchange::{Buffer, Memory};
 use pattern::floats::{FLOAT_BYTES, add};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;
-use transfer::exchange::{Buffer, Memory};
 
 use crate::report::Reduction;
 

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use transfer::exchange::TICKET_BYTES;
+use exchange::TICKET_BYTES;
 
 use super::{device, number, pointer, write};
 use crate::comm;

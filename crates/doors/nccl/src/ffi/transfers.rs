@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use transfer::exchange::Region;
+use exchange::Region;
 
 use super::{number, pointer, write};
 use crate::comm::{self, MAX_RECVS, Outcome, RequestName, Wanted};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use transfer::exchange::{HostMemory, MemoryGone};
+use exchange::{HostMemory, MemoryGone};
 
 /// Host memory of NCCL. After [`revoke`](Self::revoke) nothing touches it.
 pub(crate) struct HostRange {

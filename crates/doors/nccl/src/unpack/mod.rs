@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_tcp::cuda::{self, Device, SharedWords};
 use devmem_tcp::{Dmabuf, Frag, RxBatch};
-use transfer::exchange::{Landing, MemoryGone};
+use exchange::{Landing, MemoryGone};
 
 use self::layout::{DeviceHandle, SLOT_ENTRIES, SLOTS, WORDS, count_at, list_at};
 use self::list::{BadPieces, List, Move, Piece, Source};

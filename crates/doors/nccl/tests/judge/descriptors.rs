@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 
-use transfer::exchange::{Hello, Record};
+use exchange::{Hello, Record};
 
 use crate::cases::USAGE;
 use crate::gpu::Case;

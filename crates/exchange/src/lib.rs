@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use devmem_tcp::Netdev;
-//! use devmem_transfer::exchange::{Access, Buffer, Event, Fabric, Memory, Options, Part};
+//! use devmem_exchange::{Access, Buffer, Event, Fabric, Memory, Options, Part};
 //!
 //! let (a, b) = Netdev::pair("seed=1".parse()?)?;
 //! let (a, b) = (Fabric::open(a, Options::default())?, Fabric::open(b, Options::default())?);
@@ -154,6 +154,8 @@
 //!
 //! It does not reconnect, encrypt or authenticate: whoever sees a ticket can connect. Only the side that accepts receives into bound device memory; payload for the
 //! side that connects arrives in host memory and is copied. Messages are not ordered with puts.
+
+#![forbid(unsafe_code)]
 
 mod accept;
 mod arrivals;

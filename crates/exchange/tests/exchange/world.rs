@@ -1,9 +1,9 @@
 //! Two fabrics in one process, connected in different ways.
 
-use devmem_tcp::{Dmabuf, Netdev};
-use devmem_transfer::exchange::{
+use devmem_exchange::{
     Access, Buffer, Endpoint, Event, Fabric, Memory, Options, Part, Pool, Region,
 };
+use devmem_tcp::{Dmabuf, Netdev};
 use std::sync::Arc;
 
 /// Turns without any progress after which a test fails. In virtual time each turn without work advances the clock to the

@@ -5,12 +5,12 @@
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod bench;
 
+use devmem_exchange::{
+    Access, Endpoint, Engine, Event, Fabric, INLINE_BYTES, Memory, Options, Pool,
+};
 use devmem_linux::netif;
 use devmem_linux::test_util::{is_victim, kill_victim, wait_to_be_killed};
 use devmem_tcp::Netdev;
-use devmem_transfer::exchange::{
-    Access, Endpoint, Engine, Event, Fabric, INLINE_BYTES, Memory, Options, Pool,
-};
 
 use crate::world::{host, part, pattern};
 use bench::{Bench, PATIENCE, memory};

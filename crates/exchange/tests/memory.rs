@@ -4,7 +4,7 @@
 #[path = "exchange/world.rs"]
 mod world;
 
-use devmem_transfer::exchange::{Endpoint, Fabric, Options, Region};
+use devmem_exchange::{Endpoint, Fabric, Options, Region};
 
 use world::{connect, host, pair_with, part, run};
 

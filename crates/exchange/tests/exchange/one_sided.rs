@@ -1,6 +1,6 @@
 //! Puts, gets and notifications.
 
-use devmem_transfer::exchange::{Access, Buffer, Cause, Event, Failure, Memory, RegionKey};
+use devmem_exchange::{Access, Buffer, Cause, Event, Failure, Memory, RegionKey};
 
 use crate::world::{connect, device, host, pair, pattern, run};
 
@@ -67,9 +67,7 @@ fn a_get_fetches_from_host_and_device_memory() {
 }
 
 /// Runs one operation that the peer must refuse, and returns the causes of both sides.
-fn refused(
-    operation: impl Fn(&devmem_transfer::exchange::Endpoint, &devmem_transfer::exchange::Region),
-) {
+fn refused(operation: impl Fn(&devmem_exchange::Endpoint, &devmem_exchange::Region)) {
     let (a, b) = pair("seed=3");
     let (ours, theirs) = connect(&a, &b);
     let (_, region) = host(&a, vec![1; 100]);

@@ -2,10 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use devmem_exchange::{Access, Cause, Event, Landing, Memory, MemoryGone, Options, Pool, Region};
 use devmem_tcp::{Dmabuf, Frag, RxBatch};
-use devmem_transfer::exchange::{
-    Access, Cause, Event, Landing, Memory, MemoryGone, Options, Pool, Region,
-};
 
 use crate::world::{connect, device, host, options, pair_of, part, pattern, run};
 
@@ -88,7 +86,7 @@ fn with_pool(bytes: usize) -> (Dmabuf, Options) {
     (memory, options)
 }
 
-fn region(fabric: &devmem_transfer::exchange::Fabric, place: &Arc<Place>) -> Region {
+fn region(fabric: &devmem_exchange::Fabric, place: &Arc<Place>) -> Region {
     let memory = Memory::Landing(Arc::clone(place) as Arc<dyn Landing>);
     fabric.register(memory, Access::PRIVATE).unwrap()
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use devmem_tcp::Netdev;
-use devmem_transfer::exchange::{
+use devmem_exchange::{
     Access, Carrier, Cause, Closing, Event, Fabric, HostMemory, INLINE_BYTES, Memory, MemoryGone,
     Record, Ticket, Violation,
 };
+use devmem_tcp::Netdev;
 
 use crate::by_hand::ByHand;
 use crate::world::{

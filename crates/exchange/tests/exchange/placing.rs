@@ -1,7 +1,7 @@
 //! Chunks in mapped device memory are received at their place.
 
+use devmem_exchange::{Closing, Event, Fabric, Options, Placement, Pool};
 use devmem_tcp::Dmabuf;
-use devmem_transfer::exchange::{Closing, Event, Fabric, Options, Placement, Pool};
 
 use crate::world::{connect, device, options, pair_of, part, pattern, run};
 
@@ -75,7 +75,7 @@ fn nothing_is_placed_any_more_when_the_endpoint_is_closed() {
     }
     assert!(matches!(
         *ours.cause().unwrap(),
-        devmem_transfer::exchange::Cause::PeerClosed
+        devmem_exchange::Cause::PeerClosed
     ));
     assert!(
         ours.next_event()

@@ -10,10 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::Netdev;
-use devmem_transfer::exchange::{
+use devmem_exchange::{
     Closing, Endpoint, Engine, Fabric, Hello, Listener, Options, Record, TICKET_BYTES,
 };
+use devmem_tcp::Netdev;
 
 use world::{connect, host};
 

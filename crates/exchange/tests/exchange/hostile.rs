@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{Netdev, Stream};
-use devmem_transfer::exchange::{
+use devmem_exchange::{
     Access, Carrier, Cause, Endpoint, Engine, Event, Fabric, Memory, Options, PostError,
     PublishError, Record, RegionKey, Violation,
 };
+use devmem_tcp::{Netdev, Stream};
 
 use crate::by_hand::ByHand;
 use crate::world::{IDLE_TURNS, connect, host, options, pair, part, run};
@@ -292,7 +292,7 @@ fn a_key_is_valid_on_the_endpoint_that_published_it_and_what_permits_nothing_has
     run(&first, &first_peer, 1, 1);
     buffer.with(|bytes| assert_eq!(*bytes, [3; 8]));
 
-    let memory = devmem_transfer::exchange::Buffer::new(vec![0; 8]);
+    let memory = devmem_exchange::Buffer::new(vec![0; 8]);
     let private = b.register(Memory::Host(memory), Access::PRIVATE).unwrap();
     let refused = first_peer.publish(&private);
     assert!(matches!(refused, Err(PublishError::Private)), "{refused:?}");

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use devmem_exchange::{Cause, Closing, Endpoint, Engine, Event, Fabric, Options};
 use devmem_tcp::Netdev;
-use devmem_transfer::exchange::{Cause, Closing, Endpoint, Engine, Event, Fabric, Options};
 
 use crate::world::{connect, device, host, part, pattern};
 

@@ -4,19 +4,17 @@
 //! Each world must end with every byte right and none outside of its place, every operation ended once, no region in use,
 //! and every net_iov of the receive memory given back. A failure prints the seed and the world.
 //!
-//! - `DEVMEM_SEEDS=100000 cargo test -p devmem-transfer --test exchange seeds` tries that many, instead of those that fit into
+//! - `DEVMEM_SEEDS=100000 cargo test -p devmem-exchange --test exchange seeds` tries that many, instead of those that fit into
 //!   one second,
-//! - `DEVMEM_SEED=4711 cargo test -p devmem-transfer --test exchange seeds` tries one.
+//! - `DEVMEM_SEED=4711 cargo test -p devmem-exchange --test exchange seeds` tries one.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use devmem_exchange::{Buffer, Closing, Endpoint, Event, Fabric, Options, Pool, Region, RegionKey};
 use devmem_tcp::Dmabuf;
-use devmem_transfer::exchange::{
-    Buffer, Closing, Endpoint, Event, Fabric, Options, Pool, Region, RegionKey,
-};
 
 use crate::world::{IDLE_TURNS, connect, device, host, pair_of, part, pattern, run};
 

@@ -2,8 +2,8 @@
 
 use std::os::fd::AsFd;
 
+use devmem_exchange::{Access, Event, Memory, RegisterError};
 use devmem_linux::test_util::{GuestHas, skip_outside_guest};
-use devmem_transfer::exchange::{Access, Event, Memory, RegisterError};
 
 use crate::world::{connect, host, pair, part, pattern, run};
 

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use devmem_exchange::{Endpoint, Fabric, Hello, Listener, Record, TICKET_BYTES};
 use devmem_tcp::{Netdev, Stream};
-use devmem_transfer::exchange::{Endpoint, Fabric, Hello, Listener, Record, TICKET_BYTES};
 
 /// The connections of a peer.
 pub struct ByHand {

@@ -1,7 +1,7 @@
 //! Messages into memory that its device copies to, late.
 
+use devmem_exchange::{Access, Closing, Fabric, Memory, Options, Pool, Region};
 use devmem_tcp::Dmabuf;
-use devmem_transfer::exchange::{Access, Closing, Fabric, Memory, Options, Pool, Region};
 use netmem::{FakeDevice, FakePace, Lane};
 
 use crate::world::{connect, host, options, pair_of, part, pattern, run};

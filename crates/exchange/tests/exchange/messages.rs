@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use devmem_tcp::{Netdev, capture::Direction};
-use devmem_transfer::exchange::{
+use devmem_exchange::{
     Access, Event, Fabric, INLINE_BYTES, MAX_RECEIVES, Memory, Options, Pool, PostError,
     RECORD_BYTES,
 };
+use devmem_tcp::{Netdev, capture::Direction};
 use netmem::{FakeDevice, FakePace};
 
 use crate::world::{

@@ -30,9 +30,9 @@ pub use tcp::{BufferArgs, CongestionChoice, TcpArgs};
 
 /// Device memory TCP: receive TCP payload straight into device memory.
 ///
-/// The payload of TCP connections is copied once, into bound device memory; only headers go to host memory.
-/// This tool runs a user-space TCP/IP stack on a TAP interface, with stock TCP peers, or uses the kernel's stack on a
-/// NIC that supports device memory TCP.
+/// The payload of TCP connections goes into bound device memory, and only headers go to host memory. This tool runs a
+/// user-space TCP/IP stack on a TAP interface, which copies each byte once, or uses the kernel's stack on a NIC that
+/// supports device memory TCP, which copies none. The peers are ordinary TCP programs.
 #[derive(Debug, Parser)]
 #[command(name = "devmem-tcp", version, max_term_width = 100, after_help = TOP_NOTES)]
 pub struct Cli {

@@ -297,9 +297,9 @@ impl RecvHalf {
     /// Until a byte of a range was received, the NIC may write anything to it. To use a range for something else before
     /// all of it was received, end this first: by a call without ranges, or by dropping the stream.
     ///
-    /// So the ranges must not have bytes of the target that are still needed. These are, for any stream of the NIC: bytes that
-    /// have arrived in the ranges of an earlier call and were not received (where the new ranges have them at the
-    /// same place, they may stay); those in batches that were neither gathered nor released; ranges that another stream is filling.
+    /// So the ranges must not contain bytes of the target that are still in use by any stream of the NIC: bytes that arrived in the ranges of
+    /// an earlier call and were not received yet, unless the new ranges leave them at the same place; bytes in batches that were
+    /// neither gathered nor released; ranges that another stream is filling.
     ///
     /// # Errors
     /// The stream is not established, or has ended; the target is bound to another NIC; a range is not inside

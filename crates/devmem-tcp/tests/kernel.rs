@@ -382,10 +382,12 @@ fn strict_placement_without_a_binding_says_that_there_is_none() {
     assert_eq!((cause.interface.as_str(), cause.dmabuf), ("lo", None));
     let text = error.to_string();
     assert!(
-        text.starts_with("recv on lo: 6 bytes arrived in host memory, not in device memory\n  "),
+        text.starts_with(
+            "recv on lo: 6 bytes arrived in host memory, not in device memory: this program has bound no device memory to lo\n  "
+        ),
         "{text}"
     );
-    assert!(text.contains("bound no device memory to lo"), "{text}");
+    assert_eq!(cause.remedy, Remedy::BindBeforeConnecting);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! NIC drivers that are known to support device memory, or known not to (linux v7.2 drivers/net).
+//! NIC drivers that are known to support device memory, or known not to (linux v7.3 drivers/net).
 //!
 //! The table is for explanations only. Decisions come from probing the kernel.
 

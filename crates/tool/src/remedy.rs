@@ -25,6 +25,12 @@ pub fn words(remedy: Remedy) -> String {
         Remedy::AcceptHostMemory => {
             "the flow is not steered to a bound queue, or the NIC left payload with the headers: `devmem-tcp doctor` shows its settings"
         }
+        Remedy::DeliverFromHostMemory => {
+            "--strict refuses such bytes: leave it out to receive them"
+        }
+        Remedy::BindBeforeConnecting => {
+            "start the receiver, with its flow rule, before the peer connects"
+        }
         Remedy::RealTime => "use a link in real time",
         Remedy::PollerForEachShard | Remedy::PollerOfItsShard => "use one shard",
         // Its words are those of people.

@@ -20,7 +20,7 @@ pub enum ChecksumKind {
 ///
 /// The server needs no device memory: our stack connects from an address of a TAP interface, or with --if the kernel's stack
 /// from one of a NIC that supports device memory. It requests the file in pieces over several connections, and the payload goes straight into device memory; only protocol headers go to host memory.
-/// Each received piece is moved to its place by one device copy. Where no TAP interface may be opened, and no option names a link, the kernel's sockets are used, and
+/// Most bytes arrive at their place, and the rest is moved there by a device copy. Where no TAP interface may be opened, and no option names a link, the kernel's sockets are used, and
 /// the payload passes through host memory (--backend sockets). The tensors of a safetensors file, or of the shards that a
 /// safetensors.index.json names, are aligned in one memory, and --json lists them. The command ends with statistics when the file is whole. If
 /// a connection breaks, or the server is restarted, its pieces are requested again.

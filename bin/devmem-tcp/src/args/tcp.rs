@@ -11,7 +11,7 @@ pub struct BufferArgs {
     /// [default: 8M]
     #[arg(long, value_name = "SIZE")]
     pub send_buffer: Option<Size>,
-    /// Receive buffer: largest window that a connection of the user backend announces; the bound memory limits it, too [default: 6M]
+    /// Receive buffer: largest window that a connection of the user backend announces; the bound memory limits it, too [default: 32M]
     #[arg(long, value_name = "SIZE")]
     pub receive_buffer: Option<Size>,
     /// Space out sent packets over the round trip, instead of sending a window at once (user backend)

@@ -1,7 +1,7 @@
 //! Whether the background thread must be woken to see what a call has left.
 //!
-//! The thread announces its rest before it looks at the state, and a call changes the state before it looks whether a rest is
-//! announced: with a fence between the two steps of each, one of them sees the other.
+//! The thread announces that it rests, then checks for work. A call leaves its work, then checks whether the thread rests. With a fence
+//! between the two steps of each, at least one of them sees the other.
 
 // Those of std; the model has those of loom.
 use super::sync::{AtomicBool, Ordering, fence};

@@ -5,9 +5,9 @@
 //! shorter, so spinning is useful. If the peer shares our processor, it runs when the spinning thread yields; then a sleep would
 //! be as good, and would leave more time to other processes.
 //!
-//! Where more threads want to run than there are processors, a yield gives ours away for a whole turn of another thread, or of several: milliseconds,
-//! in which the answer lies there. A thread that sleeps is run as soon as its packet comes, because it has used less than its share. So after a
-//! yield that took so long waiters sleep at once, for a time by which the lost one is a small part of all.
+//! With more runnable threads than processors, a yield can cost milliseconds, although the answer has arrived meanwhile. A thread that sleeps is
+//! run as soon as its packet comes, because it has used less than its share. So after such a yield waiters sleep at once, until the time
+//! that it has cost is a small part of all.
 //!
 //! A wire between two processes is looked at without a system call, and the answer of a peer that spins comes within microseconds. There
 //! a thread looks again and again before its first yield, which would take as long as the message.

@@ -9,9 +9,9 @@
 //!   that is not promised to others. One busy connection gets half of the memory, two get a third each, and
 //!   there is always some left for a new one.
 //! - *equal parts*: when less than an eighth is left, no connection may be promised more than an equal part of three
-//!   quarters of the memory. Otherwise those that sent a burst each would keep what they did not use of their windows from
-//!   the one that sends now: 0.51 s of CPU time per GB at 10 Gbit/s with a thousand such connections, instead of 0.26. Such
-//!   a window ends where a packet of the sender does ([`whole_packets`]).
+//!   quarters of the memory. Otherwise connections that sent one burst would keep memory for the rest of their windows, which the one
+//!   that sends now needs: with a thousand of them, 0.51 s of CPU time per GB at 10 Gbit/s instead of 0.26. Such a window is
+//!   rounded down to whole packets of the sender ([`whole_packets`]).
 //! - *growth by use*: the promise to a new connection is small and grows with the bytes delivered in order,
 //!   always ahead of slow start.
 //! - *idle connections*: a connection that has received nothing for one to two seconds, and was promised

@@ -11,8 +11,8 @@
 //! A small request that the program has always answered is acknowledged with the answer, and so is one of several segments if the answer
 //! comes before the next poll (`interactive.rs`).
 //!
-//! So RFC 9293 3.8.6.3's "every second segment" holds whenever the link is not saturated, for the last packet of a request by the next poll, and
-//! its limit of 500 ms always.
+//! So RFC 9293 3.8.6.3 holds: while the link is not saturated, at least every second segment is acknowledged, and the last packet of a
+//! request by the next poll; no ACK waits for more than 500 ms.
 
 mod decision;
 mod interactive;

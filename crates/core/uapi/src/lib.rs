@@ -9,7 +9,7 @@
 //! These types appear in steps 8 and 9 of a received segment and in steps 1 and 8 of a send. There
 //! is no I/O here, no policy and no system call.
 //!
-//! Numbers are those of Linux v7.2, `include/uapi/`, for the architectures that use the generic
+//! Numbers are those of Linux v7.3, `include/uapi/`, for the architectures that use the generic
 //! ones.
 
 #![forbid(unsafe_code)]

@@ -13,8 +13,8 @@ pub struct Misplacement {
     pub dmabuf: Option<DmabufId>,
     /// The reason, in one line.
     pub reason: String,
-    /// The remedy.
-    pub hint: String,
+    /// What to do about it.
+    pub remedy: Remedy,
 }
 
 /// Returns the reason of a receive that met such bytes.
@@ -23,19 +23,19 @@ pub(super) fn reason(bytes: usize, cause: Option<&Misplacement>) -> String {
         return format!("{bytes} bytes arrived in host memory, not in device memory");
     };
     let Misplacement {
-        interface, dmabuf, ..
+        interface,
+        dmabuf,
+        reason,
+        ..
     } = cause;
     let memory = match dmabuf {
         Some(dmabuf) => format!("dma-buf {dmabuf}"),
         None => "device memory".to_owned(),
     };
-    format!("recv on {interface}: {bytes} bytes arrived in host memory, not in {memory}")
+    format!("recv on {interface}: {bytes} bytes arrived in host memory, not in {memory}: {reason}")
 }
 
-/// Returns the cause, and what to do about it.
+/// Returns what to do about it.
 pub(super) fn remedy(cause: Option<&Misplacement>) -> Remedy {
-    match cause {
-        None => Remedy::AcceptHostMemory,
-        Some(Misplacement { reason, hint, .. }) => format!("{reason}\n{hint}").into(),
-    }
+    cause.map_or(Remedy::AcceptHostMemory, |cause| cause.remedy.clone())
 }

@@ -42,6 +42,10 @@ pub enum Remedy {
     ReleaseOrBindMore,
     /// Accept bytes in host memory, too.
     AcceptHostMemory,
+    /// The same, where the NIC is set up as it should be.
+    DeliverFromHostMemory,
+    /// Bind device memory, and steer the flow to its queue, before the peer connects.
+    BindBeforeConnecting,
     /// Use a wire in real time.
     RealTime,
     /// Make a poller for each shard of the NIC.
@@ -53,7 +57,7 @@ pub enum Remedy {
 impl Remedy {
     /// All that an interface may have its own words for, for its tests.
     #[doc(hidden)]
-    pub const NAMED: [Self; 18] = [
+    pub const NAMED: [Self; 20] = [
         Self::WriteLink,
         Self::GiveAddress,
         Self::OtherWire,
@@ -69,6 +73,8 @@ impl Remedy {
         Self::ReleaseFrags,
         Self::ReleaseOrBindMore,
         Self::AcceptHostMemory,
+        Self::DeliverFromHostMemory,
+        Self::BindBeforeConnecting,
         Self::RealTime,
         Self::PollerForEachShard,
         Self::PollerOfItsShard,
@@ -139,6 +145,10 @@ impl fmt::Display for Remedy {
                 "the flow is not steered to a bound queue, or the NIC left payload with the headers; \
                  `set_placement(Placement::Mixed)` delivers them"
             }
+            Self::DeliverFromHostMemory => "`set_placement(Placement::Mixed)` delivers them",
+            Self::BindBeforeConnecting => {
+                "call `Netdev::bind_rx`, and apply a plan of `plan_receive` that steers the flow, before the peer connects"
+            }
             Self::RealTime => "use a wire in real time, as `Netdev::user(\"mem:NAME\", ...)`",
             Self::PollerForEachShard => "make a poller for each NIC that `Netdev::shards` returns",
             Self::PollerOfItsShard => {
@@ -171,9 +181,11 @@ mod tests {
             Remedy::ReleaseFrags => 12,
             Remedy::ReleaseOrBindMore => 13,
             Remedy::AcceptHostMemory => 14,
-            Remedy::RealTime => 15,
-            Remedy::PollerForEachShard => 16,
-            Remedy::PollerOfItsShard => 17,
+            Remedy::DeliverFromHostMemory => 15,
+            Remedy::BindBeforeConnecting => 16,
+            Remedy::RealTime => 17,
+            Remedy::PollerForEachShard => 18,
+            Remedy::PollerOfItsShard => 19,
         })
     }
 

@@ -5,7 +5,7 @@ use devmem_linux::socket::incoming_napi;
 use steer::RxQueueId;
 
 use super::socket::Socket;
-use crate::error::Misplacement;
+use crate::error::{Misplacement, Remedy};
 
 impl Socket {
     /// Finds the reason from the current settings. `split`: the bytes arrived through a bound queue, with the headers.
@@ -15,23 +15,22 @@ impl Socket {
             Some((dmabuf, queues)) => (Some(*dmabuf), queues.clone()),
             None => (None, Vec::new()),
         };
-        let mixed = "`set_placement(Placement::Mixed)` delivers them";
-        let (reason, hint) = if split {
+        let (reason, remedy) = if split {
             (
-                "the NIC put them into host memory with the headers".to_owned(),
-                format!("some headers are longer than the NIC can split off; {mixed}"),
+                "the NIC left them with the headers, which are longer than it can split off"
+                    .to_owned(),
+                Remedy::DeliverFromHostMemory,
             )
         } else if dmabuf.is_none() {
             (
                 format!("this program has bound no device memory to {interface}"),
-                "call `Netdev::bind_rx` before the first byte arrives".to_owned(),
+                Remedy::BindBeforeConnecting,
             )
         } else if let Some(drift) = self.nic.drift() {
-            let again = "set up again".to_owned();
-            let hint = drift
-                .command
-                .map_or(again, |command| format!("restore the setting: {command}"));
-            (drift.what, hint)
+            let remedy = drift.command.map_or("set up again".into(), |command| {
+                format!("restore the setting: {command}").into()
+            });
+            (drift.what, remedy)
         } else if let Some(queue) = self
             .queue_id()
             .filter(|queue| !queues.iter().any(|q| q.0 == *queue))
@@ -42,19 +41,20 @@ impl Socket {
                     "the flow arrives on queue {queue} and is not steered to queue {}",
                     bound.join(", ")
                 ),
-                format!("`plan_receive` steers it; `ethtool -n {interface}` lists the rules"),
+                format!("`ethtool -n {interface}` lists the rules that steer flows to queues")
+                    .into(),
             )
         } else {
             (
                 "the flow was not steered to a bound queue when they arrived".to_owned(),
-                format!("bind and steer before the peer connects; {mixed}"),
+                Remedy::BindBeforeConnecting,
             )
         };
         Misplacement {
             interface,
             dmabuf,
             reason,
-            hint,
+            remedy,
         }
     }
 

@@ -38,6 +38,10 @@ pub(crate) fn words(remedy: Remedy) -> String {
         Remedy::AcceptHostMemory => {
             "the flow is not steered to a bound queue, or the NIC left payload with the headers; set_strict(False) delivers them"
         }
+        Remedy::DeliverFromHostMemory => "set_strict(False) delivers them",
+        Remedy::BindBeforeConnecting => {
+            "call bind_rx, and apply a plan of plan_receive that steers the flow, before the peer connects"
+        }
         Remedy::RealTime => "use a wire in real time: Netdev.user(\"mem:NAME\", ...)",
         Remedy::PollerForEachShard => "wait for the streams of each NIC that Netdev.shards returns",
         Remedy::PollerOfItsShard => "wait for it with streams of its shard",

@@ -1,7 +1,7 @@
 //! What the background thread does with the driver, behind the threads of the application, and how these wake it.
 //!
-//! A wake-up costs the thread that writes it a system call, and the background thread a turn: it ends the sleep on the links that
-//! it has just begun. So it is woken only while it rests. If it is awake, it has yet to look at what the call has left.
+//! A wake-up costs the caller a system call, and makes the background thread poll once more. So it is woken only while it rests; while it is
+//! awake, it will see by itself what the call has left.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

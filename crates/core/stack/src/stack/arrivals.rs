@@ -4,10 +4,10 @@
 //! short message and its answer. Where a program does the same again and again, the answer is known: messages come one by one, and a short
 //! connection has the same arrivals as the one before it.
 //!
-//! An arrival is all packets between two looks that found the link empty, whichever polls have received them. It is expected to be as long as
-//! the one that followed two arrivals of the same lengths before. A poll that receives as many ends, and what the program sends next, or
-//! closes, begins another arrival: the packets that are found then are the answer. If more packets wait and the program does neither, the
-//! next poll counts them to the same arrival, and it is looked at to its end.
+//! An arrival is all packets between two checks that find the link empty, whichever polls receive them. Its length is predicted: that of the
+//! arrival which followed two others of the same lengths as the last two. A poll ends after so many packets without a check. When the
+//! program then sends or closes, a new arrival begins, with the answer; otherwise the next poll goes on with the same arrival until the link
+//! is empty.
 
 /// Arrivals of so many packets, or more, are not told apart: behind each of their packets another one is looked for.
 const MANY: u8 = 4;

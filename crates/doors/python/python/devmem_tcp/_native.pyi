@@ -21,10 +21,12 @@ Shape: TypeAlias = int | Sequence[int]
 __version__: str
 
 class SupportsDlpack(Protocol):
+    """A tensor of any library that can lend its memory by DLPack."""
     def __dlpack__(self) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class SupportsCudaArray(Protocol):
+    """An array on a GPU that tells where it is by `__cuda_array_interface__`."""
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
@@ -344,8 +346,10 @@ class Stream(_Closing):
         """Ends the sending direction: a FIN follows the queued bytes. Receiving is still possible."""
     def settimeout(self, seconds: float | None) -> None:
         """Sets how long a call waits, in seconds: None waits for ever, 0 never. In virtual time, virtual seconds."""
-    def gettimeout(self) -> float | None: ...
-    def setblocking(self, blocking: bool) -> None: ...
+    def gettimeout(self) -> float | None:
+        """Returns how long calls wait, in seconds; None: for ever."""
+    def setblocking(self, blocking: bool) -> None:
+        """Sets whether calls wait: `settimeout(None)` or `settimeout(0.0)`."""
     def set_strict(self, strict: bool) -> None:
         """Refuses bytes in host memory: receiving them is a MisplacedError with its cause, and they stay queued."""
     def set_nodelay(self, nodelay: bool) -> None:
@@ -372,7 +376,8 @@ class Stream(_Closing):
     def is_virtual(self) -> bool:
         """Whether the stream is in the virtual time of a `Netdev.pair`, where a task cannot wait for it."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether it is closed."""
     def close(self) -> None:
         """Closes the stream: a FIN follows the queued bytes. Tensors over received bytes stay valid."""
     def __iter__(self) -> _Batches: ...
@@ -497,7 +502,8 @@ class _Signal:
     """A file descriptor with an edge when a call that would have blocked can be repeated."""
     def arm(self) -> None:
         """Arms it for one edge: before each attempt."""
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        """The file descriptor, readable after the edge."""
 
 @final
 class _Connecting:
@@ -507,7 +513,8 @@ class _Connecting:
     def signal(self) -> _Signal:
         """What tells when there may be an outcome."""
     @property
-    def is_virtual(self) -> bool: ...
+    def is_virtual(self) -> bool:
+        """Whether it is in the virtual time of a `Netdev.pair`, where a task cannot wait for it."""
     def close(self) -> None:
         """Gives up."""
 

@@ -6,7 +6,9 @@
 )]
 
 mod cause;
+mod done;
 mod idle;
+mod in_flight;
 mod pace;
 mod piece;
 pub(crate) mod ranges;
@@ -17,7 +19,9 @@ mod slots;
 
 pub use cause::Cause;
 pub(crate) use cause::{displays_remedy, write_error};
+pub(crate) use done::Done;
 pub(crate) use idle::{Connected, Idle, turn_all};
+pub(crate) use in_flight::InFlight;
 pub(crate) use pace::{LEAST_BYTES, Pace};
 pub(crate) use piece::{Piece, Pieces};
 pub use remedy::{Remedy, Setting};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::partial::done::Done;
+use crate::parallel::Done;
 
 /// Counts the bytes of things that are loaded, and tells which are complete.
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 //! A file that is being loaded: its bytes are in `NAME.part` beside it until all have come, and `NAME.part.state` says which have. An earlier file of the
 //! name stays as it is until then, and a load that was ended goes on where it stopped.
 
-pub(in crate::load) mod done;
 mod part;
 mod state;
 
@@ -11,10 +10,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use self::done::Done;
 use self::part::Part;
 pub use self::state::FileVersion;
-use crate::parallel::{Remedy, displays_remedy};
+use crate::parallel::{Done, Remedy, displays_remedy};
 
 /// Time between two records of what has come: what a killed program loads again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,6 +1,5 @@
 //! Connections that wait for their next request, and the addresses of hosts that were looked up: what the requests of all files of a load share.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,8 +23,16 @@ pub(crate) struct Pool {
 struct Shared {
     /// The one that was used last is at the end: servers end those first that wait longest.
     idle: Vec<(Hop, Netdev, Transport)>,
-    /// By host and port.
-    addresses: BTreeMap<(String, u16), Vec<SocketAddr>>,
+    /// Those of hosts, of which there are few: each one's name, and the port.
+    addresses: Vec<(String, u16, Vec<SocketAddr>)>,
+}
+
+impl Shared {
+    fn addresses_of(&self, hop: &Hop) -> Option<Vec<SocketAddr>> {
+        let mut known = self.addresses.iter();
+        let known = known.find(|(host, port, _)| *host == hop.host && *port == hop.port);
+        known.map(|(.., addresses)| addresses.clone())
+    }
 }
 
 impl Pool {
@@ -66,14 +73,16 @@ impl Pool {
         hop: &Hop,
         go_on: &mut GoOn<'_>,
     ) -> Result<Vec<SocketAddr>, LoadError> {
-        let end = (hop.host.clone(), hop.port);
-        let known = self.shared().addresses.get(&end).cloned();
-        if let Some(known) = known {
+        if let Some(known) = self.shared().addresses_of(hop) {
             return Ok(known);
         }
         let found = dial::resolve(nic, &hop.host, hop.port, go_on)?;
-        let addresses = &mut self.shared().addresses;
-        addresses.insert(end, found.clone());
+        let mut shared = self.shared();
+        // Another thread may have looked it up meanwhile.
+        if shared.addresses_of(hop).is_none() {
+            let (host, found) = (hop.host.clone(), found.clone());
+            shared.addresses.push((host, hop.port, found));
+        }
         Ok(found)
     }
 }

@@ -497,8 +497,12 @@ fn check_has(
     wanted: &BTreeSet<String>,
     file: &str,
 ) -> Result<(), CheckpointError> {
-    let names: BTreeSet<_> = tensors.iter().map(|tensor| &tensor.name).collect();
-    match wanted.iter().find(|name| !names.contains(name)) {
+    let mut names: Vec<_> = tensors.iter().map(|tensor| &tensor.name).collect();
+    names.sort_unstable();
+    match wanted
+        .iter()
+        .find(|name| names.binary_search(name).is_err())
+    {
         Some(missing) => Err(CheckpointError::Missing {
             name: header::shortened(missing),
             file: file.to_owned(),

@@ -1,6 +1,5 @@
 //! The pieces of a load: each is requested whole; if its connection breaks, what has not come of it is requested again.
 
-use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -27,8 +26,8 @@ impl Piece {
 pub(crate) struct Pieces {
     /// Ranges that no piece has been cut from yet, in the order of the source.
     ranges: VecDeque<Range<u64>>,
-    /// Pieces of broken connections, by their start.
-    returned: BTreeMap<u64, Piece>,
+    /// Pieces of broken connections, in the order of the source.
+    returned: VecDeque<Piece>,
     piece_bytes: u64,
     /// Length of one piece that is longer, and is still to be cut off a range that has room for it.
     long_piece: Option<u64>,
@@ -44,7 +43,7 @@ impl Pieces {
         let total = ranges.iter().map(|range| range.end - range.start).sum();
         Self {
             ranges: ranges.into(),
-            returned: BTreeMap::new(),
+            returned: VecDeque::new(),
             piece_bytes: piece_bytes.max(1),
             long_piece: None,
             total,
@@ -67,7 +66,7 @@ impl Pieces {
 
     /// Returns the next piece without taking it: one that was given back before a new one.
     pub(crate) fn peek(&self) -> Option<Piece> {
-        if let Some(piece) = self.returned.values().next() {
+        if let Some(piece) = self.returned.front() {
             return Some(*piece);
         }
         let range = self.ranges.front()?;
@@ -82,7 +81,7 @@ impl Pieces {
 
     /// Takes the next piece.
     pub(crate) fn next(&mut self) -> Option<Piece> {
-        if let Some((_, piece)) = self.returned.pop_first() {
+        if let Some(piece) = self.returned.pop_front() {
             return Some(piece);
         }
         let piece = self.peek()?;
@@ -105,7 +104,8 @@ impl Pieces {
 
     /// Takes back a piece that was requested and not answered, to be requested then.
     pub(crate) fn put_back(&mut self, piece: Piece) {
-        self.returned.insert(piece.start, piece);
+        let index = self.returned.partition_point(|it| it.start < piece.start);
+        self.returned.insert(index, piece);
     }
 
     /// Counts the beginning of a piece, whose rest is given back.

@@ -1,6 +1,6 @@
 //! One connection of a store: sends headers from host memory and payload from bound memory, and receives replies.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::session::{Fault, Outgoing, Session, Write};
 use super::supply::Supplied;
 use crate::checksum::Crc32c;
 use crate::load::LoadError;
-use crate::parallel::{Cause, Connected, Pace, is_not_ready, retry};
+use crate::parallel::{Cause, Connected, InFlight, Pace, is_not_ready, retry};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;
@@ -42,7 +42,7 @@ pub(crate) struct Connection {
     /// What is being sent.
     sending: Sending,
     /// Requests without a reply, by their name.
-    flights: BTreeMap<u64, Flight>,
+    flights: InFlight<Flight>,
     /// Sends of acknowledged pieces that may be incomplete, and their chunks.
     leaving: VecDeque<(SendId, usize)>,
     /// Its payload and replies so far, since a reply is awaited.
@@ -111,7 +111,7 @@ impl Connection {
             batch: RxBatch::with_capacity(BATCH_FRAGS),
             received: Received::default(),
             sending: Sending::default(),
-            flights: BTreeMap::new(),
+            flights: InFlight::default(),
             leaving: VecDeque::new(),
             pace: Pace::new(Instant::now()),
         }
@@ -131,7 +131,7 @@ impl Connection {
             last: None,
             unsent: write.payload_bytes(),
         };
-        self.flights.insert(id, flight);
+        self.flights.add(id, flight);
     }
 
     /// Sends what there is room for, and receives what has come. Returns whether anything was sent or received.
@@ -230,7 +230,7 @@ impl Connection {
     }
 
     fn places_of(&self, id: u64, range: Range<u64>) -> VecDeque<Range<usize>> {
-        let flight = self.flights.get(&id);
+        let flight = self.flights.get(id);
         flight.map_or_else(VecDeque::new, |flight| part_of(&flight.places, range))
     }
 
@@ -257,7 +257,7 @@ impl Connection {
         };
         advance(places, sent.bytes());
         self.pace.add(sent.bytes() as u64, Instant::now());
-        if let Some(flight) = self.flights.get_mut(id) {
+        if let Some(flight) = self.flights.get_mut(*id) {
             flight.last = Some(sent);
             flight.unsent = flight.unsent.saturating_sub(sent.bytes() as u64);
         }
@@ -292,7 +292,7 @@ impl Connection {
         let Some((id, write)) = self.session.completed() else {
             return Ok(None);
         };
-        let flight = self.flights.remove(&id).filter(|it| it.unsent == 0);
+        let flight = self.flights.remove(id).filter(|it| it.unsent == 0);
         let Some(flight) = flight else {
             return Err(self
                 .session
@@ -318,9 +318,9 @@ impl Connection {
     }
 
     /// Resets a broken connection. Returns the chunks that are free once no send is in flight.
-    pub(crate) fn reset(self) -> (SendCounts, Vec<usize>) {
+    pub(crate) fn reset(mut self) -> (SendCounts, Vec<usize>) {
         let counts = self.completions.counts().unwrap_or_default();
-        let waiting = self.flights.into_values().filter_map(|flight| flight.chunk);
+        let waiting = self.flights.take().filter_map(|flight| flight.chunk);
         let leaving = self.leaving.into_iter().map(|(_, chunk)| chunk);
         (counts, leaving.chain(waiting).collect())
     }

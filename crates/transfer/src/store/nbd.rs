@@ -1,6 +1,6 @@
 //! NBD on one connection that writes: requests in flight, and replies in any order. No I/O.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
@@ -9,6 +9,7 @@ use crate::load::nbd::reply::{self, Content, Header, Parsed};
 use crate::load::nbd::{
     CMD_FLUSH, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FLAG_FUA, REQUEST_BYTES, Request, SHUTDOWN,
 };
+use crate::parallel::InFlight;
 
 /// The session of one connection.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct NbdSession {
     /// Most requests in flight. A flush may be one more.
     window: usize,
     /// Requests without a reply, by their cookie.
-    asked: BTreeMap<u64, Write>,
+    asked: InFlight<Write>,
     next_cookie: u64,
     /// Bytes of an incomplete reply.
     text: Vec<u8>,
@@ -39,7 +40,7 @@ impl NbdSession {
             is_structured,
             acknowledge,
             window,
-            asked: BTreeMap::new(),
+            asked: InFlight::default(),
             next_cookie: 1,
             text: Vec::new(),
             completed: VecDeque::new(),
@@ -72,7 +73,7 @@ impl NbdSession {
             is_last,
             content,
         } = header;
-        let Some(write) = self.asked.get(&cookie).copied() else {
+        let Some(write) = self.asked.get(cookie).copied() else {
             return Err(self.invalid("a reply without a request"));
         };
         match content {
@@ -88,7 +89,7 @@ impl NbdSession {
                 return Err(self.invalid("the reply to a write has payload"));
             }
         }
-        self.asked.remove(&cookie);
+        self.asked.remove(cookie);
         self.completed.push_back((cookie, write));
         Ok(())
     }
@@ -122,7 +123,7 @@ impl Session for NbdSession {
                 range: 0..payload,
             });
         }
-        self.asked.insert(cookie, write);
+        self.asked.add(cookie, write);
         cookie
     }
 
@@ -173,7 +174,7 @@ impl Session for NbdSession {
     }
 
     fn take_outstanding(&mut self) -> Vec<Write> {
-        std::mem::take(&mut self.asked).into_values().collect()
+        self.asked.take().collect()
     }
 
     fn goodbye(&self) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 mod outbox;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use nvme::Status;
 use nvme::command::{DEALLOCATED_BYTES, DataPlace, Sqe, deallocated};
@@ -15,6 +15,7 @@ use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
 use crate::load::LoadError;
 use crate::load::nvme::{IoQueue, Limits, Membership, blocks_of};
+use crate::parallel::InFlight;
 use outbox::{Outbox, OutgoingPdu};
 
 /// The session of one queue.
@@ -29,7 +30,7 @@ pub(crate) struct NvmeSession {
     /// Most commands in flight. A flush may be one more.
     window: usize,
     /// Commands in flight, by their names.
-    asked: BTreeMap<u16, Asked>,
+    asked: InFlight<Asked>,
     next_id: u16,
     /// Bytes of an incomplete PDU.
     text: Vec<u8>,
@@ -74,7 +75,7 @@ impl NvmeSession {
             most_data: shape.most_data,
             acknowledge,
             window: shape.depth.saturating_sub(1).max(1),
-            asked: BTreeMap::new(),
+            asked: InFlight::default(),
             next_id: 0,
             text: Vec::new(),
             outbox: Outbox::new(shape.digests.data),
@@ -85,7 +86,7 @@ impl NvmeSession {
     }
 
     fn new_id(&mut self) -> u16 {
-        while self.asked.contains_key(&self.next_id) {
+        while self.asked.has(self.next_id.into()) {
             self.next_id = self.next_id.wrapping_add(1);
         }
         let id = self.next_id;
@@ -168,7 +169,7 @@ impl NvmeSession {
             offset,
             len,
         } = *transfer;
-        let Some(asked) = self.asked.get_mut(&command_id) else {
+        let Some(asked) = self.asked.get_mut(command_id.into()) else {
             return Err(self.wrong(
                 FatalStatus::Sequence,
                 "a request for data without a command",
@@ -235,7 +236,7 @@ impl NvmeSession {
 
     fn on_response(&mut self, cqe: &Cqe, header: &[u8]) -> Result<(), Fault> {
         let id = cqe.command_id.get();
-        let Some(asked) = self.asked.get(&id).copied() else {
+        let Some(asked) = self.asked.get(id.into()).copied() else {
             return Err(self.wrong(
                 FatalStatus::Sequence,
                 "a response without a command",
@@ -253,7 +254,7 @@ impl NvmeSession {
                 header,
             ));
         }
-        self.asked.remove(&id);
+        self.asked.remove(id.into());
         self.completed.push_back((id.into(), asked.write));
         Ok(())
     }
@@ -313,7 +314,7 @@ impl Session for NvmeSession {
             Operation::Trim => self.deallocate(id, write),
             Operation::Flush => self.without_data(Sqe::flush(nsid).named(id)),
         };
-        self.asked.insert(id, Asked { write, requested });
+        self.asked.add(id.into(), Asked { write, requested });
         id.into()
     }
 
@@ -371,8 +372,7 @@ impl Session for NvmeSession {
         if !self.asked.is_empty() {
             self.membership.end_association();
         }
-        let asked = std::mem::take(&mut self.asked);
-        asked.into_values().map(|asked| asked.write).collect()
+        self.asked.take().map(|asked| asked.write).collect()
     }
 
     fn check(&self) -> Result<(), Fault> {

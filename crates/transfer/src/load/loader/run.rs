@@ -1,6 +1,5 @@
 //! A running load: connections that fetch pieces until all are whole.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -41,7 +40,7 @@ pub(super) struct Run<'a> {
     landing: Landing<'a>,
     slots: Slots<Connection>,
     /// Connections that are being made, by their slots.
-    connecting: BTreeMap<usize, Box<Connecting<'a>>>,
+    connecting: Vec<(usize, Box<Connecting<'a>>)>,
     /// The last moves of files without progress between them.
     moves: Moves,
     active: Active,
@@ -71,7 +70,7 @@ impl<'a> Run<'a> {
             window,
             landing,
             slots: Slots::new(connections, loader.settings.attempts()),
-            connecting: BTreeMap::new(),
+            connecting: Vec::new(),
             moves: Moves::default(),
             active: match idle.serves_alone() {
                 true => Active::some(connections, now),
@@ -151,7 +150,7 @@ impl<'a> Run<'a> {
                 break;
             };
             from = index + 1;
-            if !self.connecting.contains_key(&index) {
+            if !self.connecting.iter().any(|(slot, _)| *slot == index) {
                 self.prepare(index, progress)?;
             }
         }
@@ -212,7 +211,7 @@ impl<'a> Run<'a> {
         match self.source.begin(nic, rules, next.start, &mut go_on) {
             Ok(Begun::Open(transport, session)) => self.connected(index, Ok((transport, session))),
             Ok(Begun::Connecting(connecting)) => {
-                self.connecting.insert(index, connecting);
+                self.connecting.push((index, connecting));
                 self.finish_connecting()
             }
             Err(error) => self.connected(index, Err(error)),
@@ -223,7 +222,7 @@ impl<'a> Run<'a> {
     fn finish_connecting(&mut self) -> Result<(), LoadError> {
         let mut connecting = std::mem::take(&mut self.connecting);
         let mut outcomes = Vec::new();
-        connecting.retain(|index, connecting| {
+        connecting.retain_mut(|(index, connecting)| {
             let outcome = connecting.poll();
             let is_over = outcome.is_some();
             outcomes.extend(outcome.map(|outcome| (*index, outcome)));

@@ -1,12 +1,12 @@
 //! NBD on one connection: reads in flight, and replies in any order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::reply::{self, Content, Header, Parsed};
 use super::{CMD_READ, Request, SHUTDOWN};
 use crate::load::error::LoadError;
 use crate::load::session::{Fault, Next, Session};
-use crate::parallel::Piece;
+use crate::parallel::{Done, InFlight, Piece};
 
 /// Most separate ranges of one read that wait for those between them. Servers send chunks in order.
 const MAX_RANGES: usize = 1024;
@@ -18,7 +18,7 @@ pub(crate) struct NbdSession {
     is_structured: bool,
     outgoing: Vec<u8>,
     /// Requested pieces, by their cookie.
-    asked: BTreeMap<u64, Asked>,
+    asked: InFlight<Asked>,
     /// Most of them.
     window: usize,
     next_cookie: u64,
@@ -32,8 +32,7 @@ pub(crate) struct NbdSession {
 #[derive(Debug)]
 struct Asked {
     piece: Piece,
-    /// Received ranges: their starts, and their ends.
-    received: BTreeMap<u64, u64>,
+    received: Done,
 }
 
 /// Payload that follows, from the connection or as zeros.
@@ -52,34 +51,20 @@ impl Asked {
         let Some(end) = at.checked_add(len).filter(|end| *end <= self.piece.end) else {
             return false;
         };
-        let before = self
-            .received
-            .range(..=at)
-            .next_back()
-            .map(|(s, e)| (*s, *e));
-        let after = self.received.range(at..).next().map(|(s, e)| (*s, *e));
-        let overlaps = before.is_some_and(|(_, e)| e > at) || after.is_some_and(|(s, _)| s < end);
-        if at < self.piece.start || len == 0 || overlaps || self.received.len() >= MAX_RANGES {
+        let is_inside = at >= self.piece.start && len > 0;
+        if !is_inside || self.received.iter().len() >= MAX_RANGES {
             return false;
         }
-        // Neighbours become one range.
-        let start = match before {
-            Some((start, e)) if e == at => start,
-            _ => at,
-        };
-        let end = match after {
-            Some((s, e)) if s == end => {
-                self.received.remove(&s);
-                e
-            }
-            _ => end,
-        };
-        self.received.insert(start, end);
-        true
+        let is_new = !self.received.has_some_of(&(at..end));
+        if is_new {
+            self.received.add(at..end);
+        }
+        is_new
     }
 
     fn is_whole(&self) -> bool {
-        self.received.get(&self.piece.start) == Some(&self.piece.end)
+        let Piece { start, end } = self.piece;
+        self.received.iter().eq([start..end])
     }
 }
 
@@ -89,7 +74,7 @@ impl NbdSession {
             host: host.to_owned(),
             is_structured,
             outgoing: Vec::new(),
-            asked: BTreeMap::new(),
+            asked: InFlight::default(),
             window,
             next_cookie: 1,
             text: Vec::new(),
@@ -112,7 +97,7 @@ impl NbdSession {
             content,
         } = header;
         let is_simple = matches!(content, Content::All);
-        let Some(asked) = self.asked.get_mut(&cookie) else {
+        let Some(asked) = self.asked.get_mut(cookie) else {
             return Err(self.invalid("a reply without a request"));
         };
         let piece = asked.piece;
@@ -149,10 +134,10 @@ impl NbdSession {
         if !is_last {
             return Ok(());
         }
-        if !self.asked.get(&cookie).is_some_and(Asked::is_whole) {
+        if !self.asked.get(cookie).is_some_and(Asked::is_whole) {
             return Err(self.invalid("a reply ends before its last byte"));
         }
-        let asked = self.asked.remove(&cookie);
+        let asked = self.asked.remove(cookie);
         self.completed.extend(asked.map(|asked| asked.piece));
         Ok(())
     }
@@ -176,8 +161,8 @@ impl Session for NbdSession {
             len,
         };
         request.write(&mut self.outgoing);
-        let received = BTreeMap::new();
-        self.asked.insert(cookie, Asked { piece, received });
+        let received = Done::default();
+        self.asked.add(cookie, Asked { piece, received });
     }
 
     fn outgoing(&mut self) -> &mut Vec<u8> {
@@ -240,8 +225,7 @@ impl Session for NbdSession {
     }
 
     fn take_outstanding(&mut self) -> Vec<Piece> {
-        let asked = std::mem::take(&mut self.asked);
-        asked.into_values().map(|asked| asked.piece).collect()
+        self.asked.take().map(|asked| asked.piece).collect()
     }
 
     fn say_goodbye(&mut self) {
@@ -256,7 +240,7 @@ mod tests {
     fn asked(start: u64, end: u64) -> Asked {
         Asked {
             piece: Piece { start, end },
-            received: BTreeMap::new(),
+            received: Done::default(),
         }
     }
 
@@ -268,7 +252,7 @@ mod tests {
             assert!(read.receive(at, len), "{at}");
         }
         assert!(read.is_whole());
-        assert_eq!(read.received.len(), 1);
+        assert_eq!(read.received.iter().len(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One I/O queue that reads: commands in flight, and their data in any order of the commands. No I/O.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use nvme::Status;
 use nvme::command::{Blocks, Sqe};
@@ -14,7 +14,7 @@ use super::limits::Limits;
 use crate::checksum::Crc32c;
 use crate::load::error::LoadError;
 use crate::load::session::{Fault, Foretold, Next, Session};
-use crate::parallel::Piece;
+use crate::parallel::{InFlight, Piece};
 
 /// Length of a response, and of a header of data, without digests.
 const HEADER_BYTES: usize = 24;
@@ -29,7 +29,7 @@ pub(crate) struct NvmeSession {
     window: usize,
     outgoing: Vec<u8>,
     /// Commands in flight, by their names.
-    asked: BTreeMap<u16, Asked>,
+    asked: InFlight<Asked>,
     /// Those whose first data have not come, in the order in which they were issued.
     unanswered: VecDeque<(u16, Piece)>,
     /// Commands whose data have come, or their last header, and whose response has not.
@@ -99,7 +99,7 @@ impl NvmeSession {
             digests,
             window,
             outgoing: Vec::new(),
-            asked: BTreeMap::new(),
+            asked: InFlight::default(),
             unanswered: VecDeque::new(),
             unconfirmed: 0,
             in_parts: None,
@@ -142,7 +142,7 @@ impl NvmeSession {
     }
 
     fn on_data(&mut self, data: &DataHeader, header: &[u8]) -> Result<(), Fault> {
-        let Some(asked) = self.asked.get_mut(&data.command_id) else {
+        let Some(asked) = self.asked.get_mut(data.command_id.into()) else {
             return Err(self.invalid(out_of_sequence("data without a command"), header));
         };
         let (piece, received) = (asked.piece, asked.received);
@@ -189,7 +189,7 @@ impl NvmeSession {
 
     fn on_response(&mut self, cqe: &Cqe, header: &[u8]) -> Result<(), Fault> {
         let id = cqe.command_id.get();
-        let Some(Asked { piece, received }) = self.asked.get(&id).copied() else {
+        let Some(Asked { piece, received }) = self.asked.get(id.into()).copied() else {
             return Err(self.invalid(out_of_sequence("a response without a command"), header));
         };
         let status = cqe.status();
@@ -233,7 +233,7 @@ impl NvmeSession {
     fn complete(&mut self, id: u16) {
         self.forget_unanswered(id);
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
-        let asked = self.asked.remove(&id);
+        let asked = self.asked.remove(id.into());
         self.completed.extend(asked.map(|asked| asked.piece));
     }
 
@@ -311,7 +311,7 @@ impl Session for NvmeSession {
     }
 
     fn request(&mut self, piece: Piece) {
-        while self.asked.contains_key(&self.next_id) {
+        while self.asked.has(self.next_id.into()) {
             self.next_id = self.next_id.wrapping_add(1);
         }
         let id = self.next_id;
@@ -324,7 +324,7 @@ impl Session for NvmeSession {
             data_bytes: 0,
         };
         capsule.write(self.digests, &mut self.outgoing);
-        self.asked.insert(id, Asked { piece, received: 0 });
+        self.asked.add(id.into(), Asked { piece, received: 0 });
         self.unanswered.push_back((id, piece));
     }
 
@@ -355,7 +355,7 @@ impl Session for NvmeSession {
             Coming::Digest(data) => (unread(DIGEST_BYTES) + header, Some(data)),
         };
         let mut foretold = Vec::with_capacity(most);
-        let in_parts = self.in_parts.and_then(|id| self.asked.get(&id));
+        let in_parts = self.in_parts.and_then(|id| self.asked.get(id.into()));
         let in_parts = in_parts.filter(|asked| asked.received < asked.piece.len());
         let mut gap = match in_parts {
             Some(Asked { piece, received }) => {
@@ -426,8 +426,7 @@ impl Session for NvmeSession {
             self.membership.end_association();
         }
         self.unanswered.clear();
-        let asked = std::mem::take(&mut self.asked);
-        asked.into_values().map(|asked| asked.piece).collect()
+        self.asked.take().map(|asked| asked.piece).collect()
     }
 
     fn last_word(&mut self) -> Option<Vec<u8>> {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use super::done::Done;
+use crate::parallel::Done;
 
 /// The first line.
 const TITLE: &str = "devmem-tcp part 1";

@@ -1,6 +1,5 @@
 //! Files that are opened beside each other: each costs a round trip or two, and a checkpoint may have hundreds.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -168,15 +167,15 @@ fn take_each(
     go_on: &mut GoOn<'_>,
     take: &mut Take<'_>,
 ) -> Result<(), CheckpointError> {
-    let mut early = BTreeMap::new();
+    let mut early = Vec::new();
     for index in 0..count {
         let opened = loop {
-            if let Some(opened) = early.remove(&index) {
-                break opened;
+            if let Some(at) = early.iter().position(|(number, _)| *number == index) {
+                break early.swap_remove(at).1;
             }
             ask(go_on)?;
             match told.recv_timeout(SLICE) {
-                Ok((number, opened)) => drop(early.insert(number, opened)),
+                Ok(opened) => early.push(opened),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     let ended = std::io::Error::other("a thread that opens files has ended");

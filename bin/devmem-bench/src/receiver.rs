@@ -53,6 +53,9 @@ pub struct ReceiverArgs {
     /// Receive on two connections at the same time for `millis`, once both have lasted for this time.
     #[arg(long, requires = "millis")]
     warm_up_millis: Option<u64>,
+    /// Congestion control of the connections: one with its own answer to marks also echoes them in its own way.
+    #[arg(long)]
+    congestion: Option<String>,
 }
 
 /// Its report, one line of JSON.
@@ -69,6 +72,10 @@ pub fn run(args: &ReceiverArgs) -> Result<()> {
     cpu::pin_current_thread(args.cpu).with_context(|| format!("pin to processor {}", args.cpu))?;
     let listener =
         TcpListener::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT)).context("listen")?;
+    if let Some(name) = &args.congestion {
+        cpu::set_congestion_control(&listener, name)
+            .with_context(|| format!("congestion control {name}"))?;
+    }
     if let Some(busy) = args.busy {
         let connections = Connections { busy, idle: 0 };
         connections.raise_fd_limit()?;
@@ -195,7 +202,12 @@ pub enum Receiving {
     /// Count the bytes of all these connections until they end.
     Many(Connections),
     /// Check every byte of two connections at the same time, and count those of `time` once both have lasted for `warm_up`.
-    Two { warm_up: Duration, time: Duration },
+    Two {
+        warm_up: Duration,
+        time: Duration,
+        /// Congestion control of both.
+        congestion: &'static str,
+    },
 }
 
 /// Handle of the receiver process.
@@ -224,7 +236,12 @@ impl ReceiverProcess {
             Receiving::Verified(limit) => {
                 command.args(["--verify", "--millis", &limit.as_millis().to_string()]);
             }
-            Receiving::Two { warm_up, time } => {
+            Receiving::Two {
+                warm_up,
+                time,
+                congestion,
+            } => {
+                command.args(["--congestion", congestion]);
                 command.args(["--warm-up-millis", &warm_up.as_millis().to_string()]);
                 command.args(["--millis", &time.as_millis().to_string()]);
             }

@@ -62,6 +62,9 @@ pub struct SenderArgs {
     /// Gbit/s to offer on all busy connections together; by default as much as they accept.
     #[arg(long)]
     offered: Option<u32>,
+    /// Address to send the pattern from; by default the kernel chooses it.
+    #[arg(long, requires = "pattern")]
+    from: Option<Ipv4Addr>,
 }
 
 /// Options of a kernel sender.
@@ -79,6 +82,8 @@ pub struct Sending {
     pub connections: Option<Connections>,
     /// Gbit/s that are offered on several connections together; `None`: as much as they accept.
     pub offered: Option<u32>,
+    /// Address to send the pattern from; `None`: the kernel chooses it.
+    pub from: Option<Ipv4Addr>,
 }
 
 /// The data of a kernel sender and the way to send it.
@@ -128,7 +133,7 @@ pub fn run(args: &SenderArgs) -> Result<()> {
 
 /// Sends on one connection for a time; returns the number of bytes.
 fn send_one(source: &[u8], args: &SenderArgs) -> Result<u64> {
-    let mut stream = connect(&args.congestion)?;
+    let mut stream = connect(&args.congestion, None)?;
     let bytes = if args.zerocopy {
         send_zerocopy(&stream, source, args)?
     } else {
@@ -142,7 +147,7 @@ fn send_one(source: &[u8], args: &SenderArgs) -> Result<u64> {
 
 /// Sends the pattern until the receiver closes the connection.
 fn send_pattern(args: &SenderArgs) -> Result<()> {
-    let stream = connect(&args.congestion)?;
+    let stream = connect(&args.congestion, args.from)?;
     let port = stream.local_addr().context("read the local port")?.port();
     let share = Share {
         bytes: u64::MAX,
@@ -195,7 +200,7 @@ fn send_zerocopy(stream: &TcpStream, source: &[u8], args: &SenderArgs) -> Result
 }
 
 /// Connects, with the congestion control set before, so that no state of the default one is left.
-fn connect(congestion: &str) -> Result<TcpStream> {
+fn connect(congestion: &str, from: Option<Ipv4Addr>) -> Result<TcpStream> {
     let socket = rustix::net::socket_with(
         AddressFamily::INET,
         SocketType::STREAM,
@@ -204,6 +209,10 @@ fn connect(congestion: &str) -> Result<TcpStream> {
     )?;
     cpu::set_congestion_control(&socket, congestion)
         .with_context(|| format!("congestion control {congestion}"))?;
+    if let Some(from) = from {
+        rustix::net::bind(&socket, &SocketAddrV4::new(from, 0))
+            .with_context(|| format!("bind to {from}"))?;
+    }
     let to = SocketAddrV4::new(RECEIVER, PORT);
     rustix::net::connect(&socket, &to).with_context(|| format!("connect to {to}"))?;
     Ok(TcpStream::from(socket))
@@ -235,6 +244,7 @@ impl SenderProcess {
             mode,
             connections,
             offered,
+            from,
         } = sending;
         let mut command = Helper::this_program();
         command.args(["__sender", "--congestion", congestion]);
@@ -254,6 +264,9 @@ impl SenderProcess {
         }
         if let Some(Connections { busy, idle }) = connections {
             command.args(["--busy", &busy.to_string(), "--idle", &idle.to_string()]);
+        }
+        if let Some(from) = from {
+            command.args(["--from", &from.to_string()]);
         }
         if let Some(gbits) = offered {
             command.args(["--offered", &gbits.to_string()]);

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::pair::Whose;
 use super::{First, Row};
-use crate::chart::Chart;
+use crate::chart::{Bar, Chart, Series};
 use crate::lossy::{Rates, SenderCounters};
 use crate::receiver::TwoReceived;
 
@@ -17,13 +18,14 @@ pub struct FairnessReport {
     rows: Vec<FairnessRow>,
 }
 
-/// One congestion control on one cable.
+/// Two senders with one congestion control on one cable. In a pair of one kind, `kernel_` stands for the first sender and `our_` for
+/// the second.
 #[derive(Debug, Serialize)]
 struct FairnessRow {
     #[serde(flatten)]
     row: Row,
     samples: Vec<Sample>,
-    /// Our bytes divided by the kernel's, over all samples.
+    /// The second's bytes divided by the first's, over all samples.
     ratio: f64,
 }
 
@@ -33,9 +35,9 @@ pub struct Sample {
     first: First,
     kernel_mbit_per_s: f64,
     our_mbit_per_s: f64,
-    /// Ours divided by the kernel's.
+    /// The second's divided by the first's.
     ratio: f64,
-    /// Counters of the senders, from their beginning on.
+    /// Counters of the kernel's senders and of ours, from their beginning on.
     kernel: SenderCounters,
     ours: SenderCounters,
 }
@@ -84,12 +86,7 @@ impl FairnessReport {
 
     /// Returns the rates as a chart: two bars for each row.
     pub fn chart(&self) -> Chart {
-        let bars = self.measured().flat_map(|row| {
-            let Row { congestion, impair } = &row.row;
-            let name = format!("{congestion:?}, {impair}");
-            let kernel = row.rates(|s| s.kernel_mbit_per_s);
-            Rates::bars(&name, kernel, row.rates(|s| s.our_mbit_per_s))
-        });
+        let bars = self.measured().flat_map(FairnessRow::bars);
         Chart {
             title: "rates of two senders that share a cable".to_owned(),
             unit: "Mbit/s",
@@ -104,6 +101,32 @@ impl FairnessReport {
 }
 
 impl FairnessRow {
+    fn bars(&self) -> [Bar; 2] {
+        let rates = [
+            self.rates(|s| s.kernel_mbit_per_s),
+            self.rates(|s| s.our_mbit_per_s),
+        ];
+        let [first, second] = self.row.pair.whose();
+        let bar = |whose: Whose, rates: Rates| {
+            let series = match whose {
+                Whose::Kernel => Series::Other,
+                Whose::Ours => Series::Ours,
+            };
+            rates.bar(format!("{}, {}", whose.name(), self.name()), series)
+        };
+        [bar(first, rates[0]), bar(second, rates[1])]
+    }
+
+    fn name(&self) -> String {
+        let Row {
+            congestion,
+            pair,
+            impair,
+        } = &self.row;
+        let [first, second] = pair.whose().map(Whose::name);
+        format!("{congestion:?}, {first} and {second}, {impair}")
+    }
+
     fn rates(&self, rate: fn(&Sample) -> f64) -> Rates {
         Rates::of(self.samples.iter().map(rate))
     }
@@ -126,18 +149,17 @@ impl fmt::Display for FairnessReport {
         writeln!(
             f,
             "{:<24} {:<24} {:<18} congestion control, cable",
-            "kernel Mbit/s [min-max]", "ours Mbit/s [min-max]", "ratio [min-max]"
+            "first Mbit/s [min-max]", "second Mbit/s [min-max]", "second/first"
         )?;
         for row in self.measured() {
             let ratios = row.rates(|s| s.ratio);
             writeln!(
                 f,
-                "{:<24} {:<24} {:<18} {:?}, {}",
+                "{:<24} {:<24} {:<18} {}",
                 row.rates(|s| s.kernel_mbit_per_s).to_string(),
                 row.rates(|s| s.our_mbit_per_s).to_string(),
                 format!("{:.2} [{:.2}-{:.2}]", row.ratio, ratios.min, ratios.max),
-                row.row.congestion,
-                row.row.impair
+                row.name(),
             )?;
         }
         writeln!(
@@ -146,9 +168,8 @@ impl fmt::Display for FairnessReport {
             "kernel", "ours"
         )?;
         for row in self.measured() {
-            let Row { congestion, impair } = &row.row;
             let (kernel, ours) = (row.counters(|s| s.kernel), row.counters(|s| s.ours));
-            writeln!(f, "{kernel:<24} {ours:<24} {congestion:?}, {impair}")?;
+            writeln!(f, "{kernel:<24} {ours:<24} {}", row.name())?;
         }
         Ok(())
     }
@@ -157,12 +178,14 @@ impl fmt::Display for FairnessReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fairness::pair::Pair;
     use crate::lossy::Congestion;
 
     #[test]
     fn a_ratio_is_of_all_repetitions_and_its_range_of_single_ones() {
         let row = Row {
             congestion: Congestion::Reno,
+            pair: Pair::Mixed,
             impair: "rate=1gbit".to_owned(),
         };
         let mut report = FairnessReport::new(Duration::from_secs(1), &[row]);

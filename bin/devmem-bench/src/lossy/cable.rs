@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The path is the same for both senders: the cable is a process on the sender's processor, and the receiver runs on the
-//! other one. Without the pinning, the scheduler moves the cable to the receiver's processor when the sender's is never
+//! other one, with both senders if there are two. Without the pinning, the scheduler moves the cable to the receiver's processor when the sender's is never
 //! idle, and then each packet costs two context switches between cable and receiver.
 
 use std::io::{BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ use clap::Args;
 use devmem_linux::cpu;
 use devmem_linux::helper::Helper;
 use devmem_tcp::{Netdev, NetdevBuilder};
-use gvnic_server::plan::WirePlan;
+use gvnic_server::plan::{Lateness, WirePlan};
 use tempfile::TempDir;
 use tool::output::Failure;
 
@@ -44,15 +44,26 @@ pub struct CableArgs {
     /// Processor to run on
     #[arg(long)]
     cpu: usize,
+    /// Keep frames apart in spite of the machine: run before everything else on the processor, when a frame is due and not up to 50
+    /// microseconds later, and let no time pass on the cable while something else runs
+    #[arg(long)]
+    in_time: bool,
     #[command(flatten)]
     wire: gvnic_server::args::WireArgs,
 }
 
 /// The cable process: joins two hosts until it is killed.
 pub fn run(args: CableArgs) -> Result<(), Failure> {
-    let CableArgs { cpu, wire } = args;
+    let CableArgs { cpu, in_time, wire } = args;
     cpu::pin_current_thread(cpu).with_context(|| format!("pin to processor {cpu}"))?;
-    gvnic_server::cable::run(&WirePlan::new(wire)?)
+    let mut plan = WirePlan::new(wire)?;
+    if in_time {
+        plan.lateness = Lateness::KeepsApart;
+        cpu::set_exact_timers().context("set the slack of timers")?;
+        // Without the privilege the cable is late more often.
+        let _ = cpu::rank_first();
+    }
+    gvnic_server::cable::run(&plan)
 }
 
 /// A cable between this host and the receiver's: a helper process that works like `devmem-tcp wire`.
@@ -83,6 +94,10 @@ impl Cable {
         let mut command = Helper::this_program();
         command.args(["__cable", "--cpu", &processor.to_string()]);
         command.args(["--impair", impairment, "--mtu", &mtu.to_string()]);
+        if let NearEnd::Both(_) = near {
+            // A cable that has to wait for a processor passes all on at once that has come meanwhile, the kernel's packets first.
+            command.arg("--in-time");
+        }
         command.args(["--a", &end, "--b"]);
         command.arg(format!("tap:dmfar,{RECEIVER}/{PREFIX}"));
         command.args(["--b-netns", &format!("pid:{}", receiver.id())]);

@@ -117,6 +117,7 @@ impl Congestion {
             mode: Mode::Pattern,
             connections: None,
             offered: None,
+            from: None,
         }
     }
 }

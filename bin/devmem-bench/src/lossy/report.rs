@@ -160,17 +160,22 @@ impl Rates {
 
     /// Returns the bars of both senders for the row `name`.
     pub fn bars(name: &str, kernel: Self, ours: Self) -> [Bar; 2] {
-        let bar = |who: &str, series, Self { mean, min, max }| Bar {
-            name: format!("{who}, {name}"),
+        [
+            kernel.bar(format!("kernel, {name}"), Series::Other),
+            ours.bar(format!("ours, {name}"), Series::Ours),
+        ]
+    }
+
+    /// Returns these rates as a bar.
+    pub fn bar(self, name: String, series: Series) -> Bar {
+        let Self { mean, min, max } = self;
+        Bar {
+            name,
             value: mean,
             min,
             max,
             series,
-        };
-        [
-            bar("kernel", Series::Other, kernel),
-            bar("ours", Series::Ours, ours),
-        ]
+        }
     }
 }
 

@@ -322,6 +322,7 @@ impl RxCase {
             mode: Mode::Copy,
             connections: self.connections,
             offered: self.offered,
+            from: None,
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) fn run(args: &SenderArgs, connections: Connections, source: &[u8]) ->
     connections.raise_fd_limit()?;
     let open = |count| -> Result<Vec<_>> {
         (0..count)
-            .map(|_| connect(&args.congestion))
+            .map(|_| connect(&args.congestion, None))
             .collect::<Result<_>>()
     };
     let idle = open(connections.idle)?;

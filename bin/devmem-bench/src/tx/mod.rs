@@ -134,6 +134,7 @@ fn send_by_kernel(bench: &Bench, case: &TxCase, cpu: usize) -> Result<SenderRepo
         },
         connections: case.connections,
         offered: None,
+        from: None,
     };
     let mut sender = SenderProcess::start(sending, bench.time, cpu, Home::OfItsOwn)?;
     let longest = (case.packets == Packets::Big).then_some(BIG_PACKET_LEN);

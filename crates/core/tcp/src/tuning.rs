@@ -84,6 +84,10 @@ pub struct Tuning {
     /// Tail loss probes are also sent in loss recovery (as QUIC does, RFC 9002 6.2; RFC 8985 waits for the retransmission
     /// timer).
     pub probes_in_recovery: bool,
+    /// What waits for further ACKs, to leave in a longer super-segment, leaves after a millisecond even if none comes. Linux looks at
+    /// the time with the next ACK, or the next write. The next ACK of a path that several senders share comes behind those of the
+    /// others: without this, the part of the window that waits is the others' part of a queue.
+    pub defers_in_time: bool,
 }
 
 /// State of a sending connection that the length of its super-segments may depend on.
@@ -121,6 +125,7 @@ impl Tuning {
         reports_crossed_syns: false,
         reorders_in_jiffies: false,
         probes_in_recovery: true,
+        defers_in_time: true,
     };
 
     /// Those of Linux: the same packets, at the same times.
@@ -138,6 +143,7 @@ impl Tuning {
         reports_crossed_syns: true,
         reorders_in_jiffies: true,
         probes_in_recovery: false,
+        defers_in_time: false,
     };
 
     /// Returns the most packets of one super-segment, at least 1.

@@ -50,6 +50,7 @@ const WIRE_EXAMPLES: &str = "\
 Impairments, separated by commas; every one may be left out:
   loss=1%  ce=1% (marked as by a router, or lost if not ECN-capable)  reorder=1%  gap=4  dup=1%
   corrupt=1%  delay=20ms  jitter=2ms  ordered  mtu=1200  rate=1gbit  limit=1000 (frames)  seed=7
+  ce_threshold=1ms (ECN-capable packets that wait longer for the rate are marked)
 
 Examples:
   devmem-tcp wire --a tap:x --a-netns left --a-addr 10.0.0.1/24 \\

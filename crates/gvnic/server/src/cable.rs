@@ -1,5 +1,6 @@
 //! `devmem-tcp wire`: connects two hosts with an impaired cable.
 
+mod clock;
 mod join;
 mod lane;
 mod report;
@@ -25,7 +26,11 @@ const MAX_WAIT: Duration = Duration::from_millis(100);
 pub fn run(plan: &WirePlan) -> Result<(), Failure> {
     let stop = StopFlag::install().context("install signal handlers")?;
     let [a, b] = &plan.ends;
-    let mut cable = Cable::new([open(a, plan.mtu)?, open(b, plan.mtu)?], plan.impairment);
+    let mut cable = Cable::new(
+        [open(a, plan.mtu)?, open(b, plan.mtu)?],
+        plan.impairment,
+        plan.lateness,
+    );
     note(format_args!(
         "{} and {} are connected: {}",
         a.port, b.port, plan.impairment

@@ -3,5 +3,5 @@
 mod cable;
 mod nic;
 
-pub use cable::{WireEnd, WirePlan};
+pub use cable::{Lateness, WireEnd, WirePlan};
 pub use nic::{GvnicPlan, WirePort};

@@ -153,6 +153,9 @@ impl Conditioner {
             self.spare.push(copy);
             return;
         }
+        if self.waits_too_long(now) && mark_ce(&mut copy) == Marking::Marked {
+            self.stats.marked += 1;
+        }
         if self.roll(self.impairment.corrupt) && self.flip_a_bit(&mut copy) {
             self.stats.corrupted += 1;
         }
@@ -168,6 +171,12 @@ impl Conditioner {
             self.send(copy, now);
             self.overtake(now);
         }
+    }
+
+    /// Returns whether a frame waits for the line for longer than one may without a mark.
+    fn waits_too_long(&self, now: Instant) -> bool {
+        let most = self.impairment.ce_threshold;
+        most.is_some_and(|most| self.line_free.saturating_since(now) > most)
     }
 
     /// Marks a frame; returns false if it must be dropped instead.
@@ -406,6 +415,27 @@ mod tests {
         assert!(conditioner.pop(Instant::ZERO, &mut out));
         let stats = conditioner.stats();
         assert_eq!((stats.marked, stats.lost, stats.delivered), (3, 1, 4));
+    }
+
+    #[test]
+    fn ecn_capable_packets_that_wait_too_long_are_marked_and_others_pass() {
+        // 18 bytes take 1 ms: the third waits for 2 ms, and the fourth for 3.
+        for (tos, expected) in [(2, [2, 2, 2, 3]), (0, [0; 4])] {
+            let mut conditioner = impaired("rate=144kbit,ce_threshold=2ms");
+            let mut ipv6 = frame(6 << 28 | tos << 20);
+            ipv6[12..14].copy_from_slice(&[0x86, 0xdd]);
+            for _ in expected {
+                conditioner.push(&ipv6, Instant::ZERO);
+            }
+            let mut out = Vec::new();
+            let marks = expected.map(|_| {
+                assert!(conditioner.pop(Instant::from_millis(4), &mut out));
+                number(&out) >> 20 & 3
+            });
+            assert_eq!(marks, expected);
+            let marked = expected.iter().filter(|&&ecn| ecn == 3).count();
+            assert_eq!(conditioner.stats().marked, marked as u64);
+        }
     }
 
     #[test]

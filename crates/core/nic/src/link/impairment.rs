@@ -49,7 +49,8 @@ impl fmt::Display for Probability {
 /// Impairments of the frames in one direction of a link.
 ///
 /// The text form is a comma-separated list; every part is optional:
-/// `loss=1%,ce=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,mtu=1200,seed=7`;
+/// `loss=1%,ce=1%,reorder=1%,gap=3,dup=1%,corrupt=1%,delay=20ms,jitter=2ms,ordered,rate=1gbit,limit=1000,
+/// ce_threshold=1ms,mtu=1200,seed=7`;
 /// `none` is a link without impairments. [`Display`](fmt::Display) writes the format that [`FromStr`] parses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Impairment {
@@ -76,6 +77,9 @@ pub struct Impairment {
     pub rate: Option<u64>,
     /// Maximum number of frames in flight or waiting for the rate; further ones are dropped.
     pub limit: u32,
+    /// Time that a frame may wait for the rate without a mark; one that waits longer is marked if it is ECN-capable, as by a switch for
+    /// DCTCP (RFC 8257 3.1, linux `ce_threshold` of fq_codel). `None`: no marks.
+    pub ce_threshold: Option<Duration>,
     /// Larger IP packets are lost without an ICMP error, as behind a router with filtered ICMP; `None`: no limit.
     pub mtu: Option<u16>,
     /// Seed of the random numbers: the same seed and frames give the same result.
@@ -106,6 +110,7 @@ impl Impairment {
         ordered: false,
         rate: None,
         limit: DEFAULT_LIMIT,
+        ce_threshold: None,
         mtu: None,
         seed: 1,
     };
@@ -133,7 +138,7 @@ impl Default for Impairment {
 pub enum ImpairmentError {
     /// The key is unknown.
     #[error(
-        "unknown impairment '{0}': expected loss, ce, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit, mtu or seed"
+        "unknown impairment '{0}': expected loss, ce, reorder, gap, dup, corrupt, delay, jitter, ordered, rate, limit, ce_threshold, mtu or seed"
     )]
     UnknownKey(String),
     /// The key needs a value.
@@ -214,6 +219,7 @@ impl Impairment {
             "ordered" if value.is_none() => self.ordered = true,
             "rate" => self.rate = Some(parse_rate(needed()?)?),
             "limit" => self.limit = parse_number(key, needed()?)?,
+            "ce_threshold" => self.ce_threshold = Some(parse_time(key, needed()?)?),
             "mtu" => self.mtu = Some(parse_number(key, needed()?)?),
             "seed" => self.seed = parse_number(key, needed()?)?,
             _ => return Err(ImpairmentError::UnknownKey(key.to_owned())),
@@ -236,6 +242,7 @@ impl fmt::Display for Impairment {
             ordered,
             rate,
             limit,
+            ce_threshold,
             mtu,
             seed,
         } = *self;
@@ -260,6 +267,7 @@ impl fmt::Display for Impairment {
             ordered.then(|| "ordered".to_owned()),
             rate.map(|rate| format!("rate={}", with_unit(rate, &RATE_UNITS))),
             (limit != DEFAULT_LIMIT).then(|| format!("limit={limit}")),
+            ce_threshold.map(|most| format!("ce_threshold={}", time(most))),
             mtu.map(|mtu| format!("mtu={mtu}")),
             (seed != Self::NONE.seed).then(|| format!("seed={seed}")),
         ]);
@@ -353,7 +361,7 @@ mod tests {
     #[test]
     fn parsing_the_written_text_returns_the_same_impairment() {
         let all = "loss=1%,ce=2%,reorder=0.5%,dup=0.0001%,corrupt=100%,gap=2,delay=20ms,jitter=1500us,ordered,\
-                   rate=2500mbit,limit=7,mtu=1200,seed=9";
+                   rate=2500mbit,limit=7,ce_threshold=570us,mtu=1200,seed=9";
         for text in [
             "none",
             all,

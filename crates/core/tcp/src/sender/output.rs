@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::rack::TailProbe;
 use crate::tuning::FlowState;
 
-/// Time since the last sending after which nothing is put off (linux `tcp_tso_should_defer`).
+/// Time since the last sending from which on nothing is put off (linux `tcp_tso_should_defer`).
 const DEFER_WITHIN: Duration = Duration::from_millis(1);
 
 /// How much the windows let out.
@@ -103,7 +103,8 @@ impl<P: Payload> Sender<P> {
         }
         let waits = waits || self.flight.board.lost() > 0;
         let release = self.rate.pacer.await_release(waits, cx.now);
-        self.timers.set_paced_until(release);
+        let release = release.or_else(|| self.end_of_deferral(cx));
+        self.timers.set_held_until(release);
     }
 
     fn has_unsent(&self) -> bool {
@@ -289,7 +290,7 @@ impl<P: Payload> Sender<P> {
         let divisor = u64::from(cx.shared().tso_win_divisor);
         if divisor == 0
             || len >= window / divisor
-            || now.saturating_since(self.timers.last_sent()) > DEFER_WITHIN
+            || now.saturating_since(self.timers.last_sent()) >= DEFER_WITHIN
         {
             return false;
         }
@@ -299,6 +300,27 @@ impl<P: Payload> Sender<P> {
         };
         // Only if the ACK is close.
         now.saturating_since(head) >= srtt / 2
+    }
+
+    /// Returns when data that the windows let out, and that waits for the next ACK, leaves without it; `None` where the next ACK comes
+    /// sooner.
+    fn end_of_deferral(&self, cx: &Context<'_>) -> Option<Instant> {
+        let is_far = self
+            .flight
+            .rtt
+            .srtt()
+            .is_some_and(|srtt| srtt > DEFER_WITHIN);
+        if !is_far || !cx.shared().tuning.defers_in_time {
+            return None;
+        }
+        let room = self
+            .rate
+            .congestion
+            .cwnd()
+            .saturating_sub(self.flight.pipe());
+        let most = room.min(self.space.usable()).min(self.unsent());
+        let end = self.timers.last_sent() + DEFER_WITHIN;
+        (most >= u64::from(self.mss()) && end > cx.now).then_some(end)
     }
 
     /// Sends something for the peer to acknowledge when an ACK is overdue (RFC 8985 7.3): new data if there is some.

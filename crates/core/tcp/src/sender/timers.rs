@@ -36,7 +36,7 @@ enum SendTimer {
 pub(super) enum Expiry {
     /// None ran out.
     NotYet,
-    /// Pacing lets data out, or [`SendTimers::due`] tells what is to be sent.
+    /// Pacing or the end of a wait lets data out, or [`SendTimers::due`] tells what is to be sent.
     Send,
     /// The peer has not acknowledged what is in flight.
     RetransmissionTimeout,
@@ -123,8 +123,8 @@ pub(super) struct SendTimers {
     heard_at: Instant,
     /// When data left last, or a pause was noticed.
     last_sent: Instant,
-    /// Pacing holds data back until then.
-    paced_until: MaybeAt,
+    /// Pacing, or the wait for a longer super-segment, holds data back until then.
+    held_until: MaybeAt,
     /// When RACK wants to look again.
     reorder_at: MaybeAt,
     /// Since when something waits for the peer without progress.
@@ -161,7 +161,7 @@ impl SendTimers {
     /// Returns when a timer runs out, or pacing lets data out.
     pub(super) fn next(&self) -> Option<Instant> {
         let at = self.armed.map(|armed| armed.at);
-        at.into_iter().chain(self.paced_until.get()).min()
+        at.into_iter().chain(self.held_until.get()).min()
     }
 
     /// Returns what a timer left to be sent.
@@ -179,8 +179,8 @@ impl SendTimers {
         self.due.get_or_insert(DueSend::Flush);
     }
 
-    pub(super) fn set_paced_until(&mut self, release: Option<Instant>) {
-        self.paced_until = release.into();
+    pub(super) fn set_held_until(&mut self, release: Option<Instant>) {
+        self.held_until = release.into();
     }
 
     pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
@@ -264,10 +264,10 @@ impl SendTimers {
     }
 
     fn on_release(&mut self, now: Instant) -> Expiry {
-        if self.paced_until.0 > now {
+        if self.held_until.0 > now {
             return Expiry::NotYet;
         }
-        self.paced_until = None.into();
+        self.held_until = None.into();
         Expiry::Send
     }
 

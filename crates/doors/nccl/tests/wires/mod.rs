@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gvnic_server::plan::{WireEnd, WirePlan, WirePort};
+use gvnic_server::plan::{Lateness, WireEnd, WirePlan, WirePort};
 
 /// Environment variables of a cable: the folder with its ends, and what it does to packets.
 const CABLE: &str = "NCCL_TEST_CABLE";
@@ -110,6 +110,7 @@ pub fn play_cable() {
         impairment: impairment.parse().expect("impairments"),
         limit: Some(LIMIT),
         json: false,
+        lateness: Lateness::CatchesUp,
     };
     let ended = gvnic_server::cable::run(&plan);
     panic!("the cable ended before the test: {ended:?}");

@@ -1,6 +1,6 @@
 //! The cable between two ends: one loop, with a lane for each direction.
 
-use std::time::{Duration, Instant as Clock};
+use std::time::Duration;
 
 use anyhow::Context;
 use devmem_linux::netns::NetNs;
@@ -9,10 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use wire::Instant;
 
+use super::clock::CableClock;
 use super::lane::{BUFFER_BYTES, CableLane};
 use super::report::LaneReport;
 use crate::nic::OpenPort;
-use crate::plan::{WireEnd, WirePort};
+use crate::plan::{Lateness, WireEnd, WirePort};
 use tool::output::Failure;
 
 /// Both directions of a cable.
@@ -21,7 +22,7 @@ pub struct Cable {
     ends: [OpenPort; 2],
     /// From the first end to the second, and back.
     lanes: [CableLane; 2],
-    start: Clock,
+    clock: CableClock,
     incoming: Box<[u8]>,
 }
 
@@ -50,7 +51,7 @@ pub fn open(end: &WireEnd, mtu: u16) -> Result<OpenPort, Failure> {
 
 impl Cable {
     /// Returns a cable between two ends.
-    pub fn new(ends: [OpenPort; 2], impairment: Impairment) -> Self {
+    pub fn new(ends: [OpenPort; 2], impairment: Impairment, lateness: Lateness) -> Self {
         // Each direction has a different seed.
         let other = Impairment {
             seed: !impairment.seed,
@@ -59,14 +60,14 @@ impl Cable {
         Self {
             ends,
             lanes: [CableLane::new(impairment), CableLane::new(other)],
-            start: Clock::now(),
+            clock: CableClock::new(lateness),
             incoming: vec![0; BUFFER_BYTES].into_boxed_slice(),
         }
     }
 
     /// Returns the time since the ends were connected.
     pub fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+        self.clock.elapsed()
     }
 
     /// Returns the counters of each direction.
@@ -80,12 +81,14 @@ impl Cable {
     ///
     /// An end failed permanently.
     pub fn step(&mut self, limit: Duration) -> Result<(), Failure> {
-        let room = self.sleep(limit)?;
-        let now = self.now();
+        let due = self.next_due();
+        let room = self.sleep(limit, due)?;
+        self.clock.work_on(due);
+        let now = self.clock.now();
         let Self {
             ends,
             lanes,
-            start,
+            clock,
             incoming,
         } = self;
         for end in &mut *ends {
@@ -100,7 +103,7 @@ impl Cable {
             }
             lane.take_in(from, to, incoming, now)?;
             if !lane.awaits_room() {
-                lane.let_out(to, since(*start));
+                lane.let_out(to, clock.now());
             }
             Ok(())
         };
@@ -108,11 +111,11 @@ impl Cable {
         forward(back, b, a, to_a)
     }
 
-    /// Sleeps until a frame arrives or is due; returns for each direction whether the receiving end may have room again.
-    fn sleep(&self, limit: Duration) -> Result<[bool; 2], Failure> {
-        let limit = self
-            .next_due()
-            .map_or(limit, |due| due.saturating_since(self.now()).min(limit));
+    /// Sleeps until a frame arrives or is `due`; returns for each direction whether the receiving end may have room again.
+    fn sleep(&self, limit: Duration, due: Option<Instant>) -> Result<[bool; 2], Failure> {
+        let limit = due.map_or(limit, |due| {
+            due.saturating_since(self.clock.now()).min(limit)
+        });
         let limit = Timespec::try_from(limit).context("a time to sleep")?;
         let (mut fds, peers) = self.fds();
         match poll(&mut fds, Some(&limit)) {
@@ -153,16 +156,6 @@ impl Cable {
         let ends = self.ends.iter().filter_map(OpenPort::next_due);
         frames.chain(ends).min()
     }
-
-    fn now(&self) -> Instant {
-        since(self.start)
-    }
-}
-
-/// Returns the time since `start`.
-fn since(start: Clock) -> Instant {
-    // 2^64 ns are 584 years.
-    Instant::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

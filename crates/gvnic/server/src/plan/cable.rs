@@ -25,6 +25,19 @@ pub struct WirePlan {
     pub limit: Option<Duration>,
     /// Print JSON.
     pub json: bool,
+    /// What happens to frames that are due while the cable does not run.
+    pub lateness: Lateness,
+}
+
+/// What happens to frames that are due while the cable does not run, because others have the processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lateness {
+    /// They leave at once afterwards, all together.
+    #[default]
+    CatchesUp,
+    /// They leave afterwards, as far apart as they were: no time passes on the cable meanwhile. A burst would have no room in a short
+    /// queue.
+    KeepsApart,
 }
 
 /// One end of a wire.
@@ -72,6 +85,7 @@ impl WirePlan {
             impairment: parse_impairment(&impair)?,
             limit: seconds.map(Duration::from_secs),
             json: output.json,
+            lateness: Lateness::default(),
         })
     }
 }

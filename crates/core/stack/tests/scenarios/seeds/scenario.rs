@@ -207,6 +207,7 @@ fn impairment(dice: &mut Dice) -> Impairment {
         ordered: dice.once_in(2),
         rate: dice.pick(&[None, None, None, Some(1_000_000), Some(100_000_000)]),
         limit: dice.pick(&[8, 40, 1000, 1000]),
+        ce_threshold: None,
         mtu: dice.once_in(6).then_some(1280),
         seed: 1,
     }

@@ -255,11 +255,17 @@ fn shares(path: Path, flows: [Flow; 2], first: usize, lead: Duration, seconds: u
     [after[0] - before[0], after[1] - before[1]]
 }
 
-/// Returns our share divided by Linux' over a few beginnings, in which either is the first.
-fn ratio(path: Path, kind: CongestionKind, seconds: u64) -> f64 {
+/// The choices of Linux, with the program that it always has: a write to a full send buffer, as often as there is room, sends what waits.
+const LINUX: Tuning = Tuning {
+    defers_in_time: true,
+    ..Tuning::LINUX
+};
+
+/// Returns the share of a sender divided by that of one with Linux' choices, over a few beginnings, in which either is the first.
+fn ratio(tuning: Tuning, path: Path, kind: CongestionKind, seconds: u64) -> f64 {
     let mut sums = [0, 0];
     for (first, lead) in [(0, 413), (1, 413), (0, 777), (1, 777)] {
-        let flows = [(Tuning::OWN, 7), (Tuning::LINUX, 1007)].map(|(tuning, iss)| {
+        let flows = [(tuning, 7), (LINUX, 1007)].map(|(tuning, iss)| {
             let config = TestConfig::default().with(|c| {
                 c.settings.congestion = kind;
                 c.link.super_payload.longest = 65_160;
@@ -282,8 +288,35 @@ fn a_path_that_holds_few_packets_is_shared_with_a_sender_of_linux() {
         limit: 50,
     };
     for kind in [CongestionKind::Cubic, CongestionKind::NewReno] {
-        // Super-segments as long as the link allows get 2.43 and 1.71 here: a burst loses many packets, but only once.
-        let ratio = ratio(path, kind, 20);
+        // Super-segments as long as the link allows get 0.79 and 0.72 here.
+        let ratio = ratio(Tuning::OWN, path, kind, 20);
         assert!((0.8..1.25).contains(&ratio), "{kind:?}: {ratio}");
+    }
+}
+
+/// 165 packets are on their way, and 55 have room in the queue.
+const SHORT_QUEUE: Path = Path {
+    delay: Duration::from_millis(2),
+    rate: 1_000_000_000,
+    limit: 220,
+};
+
+#[test]
+fn a_short_queue_is_shared_with_a_sender_of_linux() {
+    for kind in [CongestionKind::Cubic, CongestionKind::NewReno] {
+        let ratio = ratio(Tuning::OWN, SHORT_QUEUE, kind, 5);
+        assert!((0.8..1.25).contains(&ratio), "{kind:?}: {ratio}");
+    }
+}
+
+#[test]
+fn a_sender_that_waits_for_acks_however_late_leaves_its_part_of_a_queue_to_others() {
+    let waits = Tuning {
+        defers_in_time: false,
+        ..Tuning::OWN
+    };
+    for kind in [CongestionKind::Cubic, CongestionKind::NewReno] {
+        let ratio = ratio(waits, SHORT_QUEUE, kind, 5);
+        assert!(ratio < 0.8, "{kind:?}: {ratio}");
     }
 }

@@ -113,6 +113,23 @@ fn the_longest_super_segment_waits_for_no_ack_though_more_would_fit() {
 }
 
 #[test]
+fn what_waits_for_a_longer_super_segment_leaves_after_a_millisecond_without_an_ack() {
+    let mut bench = Bench::with(|setup| setup.config.link.super_payload.longest = 65_160);
+    bench.write(200_000);
+    assert_eq!(bench.drain(), [sent(0, 10_000, "")]);
+    assert_eq!(bench.ack_after(100, 1000), [sent(10_000, 12_000, "")]);
+    // Room for two packets of twelve: the next ACK may let out more.
+    assert_eq!(bench.ack_after(0, 2000), []);
+    assert_eq!(bench.fire_and_drain(), (1, vec![sent(12_000, 14_000, "")]));
+    // Without room nothing wakes the sender before a probe is due.
+    let probe_at = bench.sender.next_timer().unwrap();
+    assert!(
+        probe_at > bench.now + Duration::from_millis(10),
+        "{probe_at:?}"
+    );
+}
+
+#[test]
 fn the_window_bounds_the_data_in_flight() {
     let mut bench = Bench::with(|setup| setup.window = 5000);
     bench.write(20_000);

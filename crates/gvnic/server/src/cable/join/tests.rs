@@ -74,7 +74,11 @@ impl Hosts {
             let port = WirePort::Listen(folder.path().join(name));
             open(&WireEnd { port, netns: None }, MTU).unwrap()
         };
-        let cable = Cable::new([end("a"), end("b")], impairment.parse().unwrap());
+        let cable = Cable::new(
+            [end("a"), end("b")],
+            impairment.parse().unwrap(),
+            Lateness::CatchesUp,
+        );
         let host = |name| UnixPort::connect(&folder.path().join(name), hello());
         let (a, b) = (host("a"), host("b"));
         let mut hosts = Self {

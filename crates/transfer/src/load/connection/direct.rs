@@ -10,7 +10,7 @@ use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use self::plan::Plan;
 use super::host_bytes::{TEXT_BYTES, give};
-use super::{Counts, Received, Wire, to_usize};
+use super::wire::{Counts, Received, Wire, to_usize};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};

@@ -65,7 +65,7 @@ impl Received {
 /// What a wire counts beside its stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// How often other payload came than was foretold.
+    /// How often other payload came than was predicted.
     pub(crate) mispredicted: u64,
     /// Payload bytes that were decrypted in host memory, and copied to their place.
     pub(crate) decrypted: u64,

@@ -155,6 +155,37 @@ impl Dmabuf {
         }
     }
 
+    /// Allocates memory that only a [`DmaPort`](crate::DmaPort) and a test that acts as the device access; any other
+    /// access panics.
+    ///
+    /// # Errors
+    ///
+    /// As [`anonymous`](Self::anonymous).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn opaque(size: usize) -> Result<Self, DmabufError> {
+        Memory::anonymous(size, MemoryAccess::Opaque).map(Self::new)
+    }
+
+    /// Writes like the device of the memory.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the memory.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn device_write(&self, offset: usize, bytes: &[u8]) {
+        self.memory.dma().copy_in(offset, bytes);
+    }
+
+    /// Reads like the device of the memory.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the memory.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn device_read(&self, offset: usize, out: &mut [u8]) {
+        self.memory.dma().copy_out(offset, out);
+    }
+
     pub(crate) fn of(memory: Arc<Memory>) -> Self {
         Dmabuf { memory }
     }

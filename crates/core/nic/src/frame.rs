@@ -147,7 +147,7 @@ impl<'a> RxFrame<'a> {
             Split::At(_) => true,
             // The queue's memory is host memory, too: no copy to the other host memory is needed.
             Split::Whole(UnsplitReason::Disabled | UnsplitReason::BelowThreshold) => {
-                target.memory.readable && headers.tcp().is_some()
+                target.memory.is_readable && headers.tcp().is_some()
             }
             Split::Whole(UnsplitReason::NotTcp | UnsplitReason::Fragment) => false,
         };
@@ -244,7 +244,7 @@ impl<'a> RxFrame<'a> {
 
     /// Brings `range` of the frame, which is elsewhere, to memory that the queue receives into; `None` if there is not enough.
     fn bring(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
-        let is_readable = self.rx.queue(queue)?.memory.readable;
+        let is_readable = self.rx.queue(queue)?.memory.is_readable;
         match &self.body {
             Body::Posted(posted) if posted.queue != queue => {
                 let len = range.len() as u64;

@@ -29,7 +29,7 @@ use ::wire::{
     ChecksumState, EtherType, EthernetHeader, Gso, GsoKind, Instant, MAX_HEADER_LEN, Offload,
     TxChecksum,
 };
-use netmem::{BufSpan, DmaPort, FragList, HostProvider, Payload};
+use netmem::{BufSpan, DmaPort, FragList, MemoryProvider, Payload};
 
 use crate::drops::DropReason;
 use crate::packet::RxPacket;
@@ -183,7 +183,7 @@ pub trait Link: Send {
 
     /// Returns memory for payload to be sent that the other end of the link reads where it is, if the program has asked to share it:
     /// frames from it need no copy. It is another one after the other end has changed, so ask before each use.
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         None
     }
 
@@ -249,7 +249,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).impairment_stats()
     }
 
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         (**self).send_memory()
     }
 

@@ -114,7 +114,7 @@ impl RxSide {
     /// Returns how many payload bytes of each packet stay in host memory: 0 if the memory of `queue` is readable.
     pub(crate) fn linear_bytes(&self, queue: RxQueueId) -> usize {
         match self.queue(queue) {
-            Some(queue) if !queue.memory.readable => self.linear_bytes,
+            Some(queue) if !queue.memory.is_readable => self.linear_bytes,
             _ => 0,
         }
     }
@@ -137,7 +137,7 @@ impl RxSide {
     /// Returns the payload bytes of one queue whose linear bytes fit into the free host memory, for packets of at least
     /// [`MIN_GOOD_PAYLOAD`] bytes.
     fn linear_limit(&mut self, linear_bytes: usize) -> usize {
-        let users = self.queues.iter().filter(|queue| !queue.memory.readable);
+        let users = self.queues.iter().filter(|queue| !queue.memory.is_readable);
         let host_bytes = self.host.space().bytes / users.count().max(1);
         host_bytes / linear_bytes.next_multiple_of(ALIGN) * MIN_GOOD_PAYLOAD
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mapped::DmaRight;
-use netmem::{CopyEngine, FragList, HostProvider, NiovSize, PagePool, PoolConfig};
+use netmem::{CopyEngine, FragList, MemoryProvider, NiovSize, PagePool};
 
 use crate::fill::{Fill, MAX_PAYLOAD};
 use crate::restart_error::RestartError;
@@ -32,8 +32,8 @@ impl Ring {
         let niov = niov_size.bytes();
         let least = MIN_PAYLOADS * (MAX_PAYLOAD.div_ceil(niov) + 1) * niov;
         let bytes = RING_BYTES.max(least).next_multiple_of(niov);
-        let provider = HostProvider::pinned(bytes, niov_size, engine)?;
-        let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+        let provider = MemoryProvider::pinned(bytes, niov_size, engine)?;
+        let pool = PagePool::new(Arc::new(provider));
         let port = pool.dma_port(DmaRight::of_a_nic());
         Ok(Self {
             engine: Arc::clone(engine),

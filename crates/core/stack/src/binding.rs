@@ -14,9 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use devmem_uapi::{DmabufId, Errno, IfIndex};
-use netmem::{
-    Dmabuf, DmabufProvider, FragSource, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim,
-};
+use netmem::{Dmabuf, FragSource, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim};
 use nic::{Nic, ProviderChoice, RestartError, TcpDataSplit};
 use steer::RxQueueId;
 use thiserror::Error;
@@ -97,7 +95,7 @@ pub enum BindRxError {
         /// The queue.
         queue: RxQueueId,
         /// The binding that has it.
-        by: QueueOwner,
+        by: DmabufId,
     },
     /// The memory is bound already, or some of it is still in use from an earlier binding. Linux accepts this, and each
     /// binding hands out the net_iovs of the other.
@@ -122,19 +120,6 @@ pub enum BindRxError {
     /// Every id is in use.
     #[error("every dma-buf id is in use")]
     NoId,
-}
-
-/// The binding that a queue belongs to; `None` for a memory provider without a dma-buf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueOwner(pub Option<DmabufId>);
-
-impl fmt::Display for QueueOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(id) => write!(f, "{id}"),
-            None => f.write_str("of a provider without an id"),
-        }
-    }
 }
 
 impl BindRxError {
@@ -181,7 +166,7 @@ pub(crate) struct RxBinding {
     pub(crate) niov_size: NiovSize,
     /// Keeps the memory mapped while it is bound; frags in use keep it mapped for longer.
     pub(crate) dmabuf: Dmabuf,
-    pub(crate) provider: Arc<dyn MemoryProvider>,
+    pub(crate) provider: Arc<MemoryProvider>,
     /// Prevents other bindings of the same memory.
     pub(crate) claim: Arc<BoundMemory>,
 }
@@ -291,7 +276,7 @@ impl<'n> Restarted<'n> {
     fn restart(
         &mut self,
         queue: RxQueueId,
-        provider: &Arc<dyn MemoryProvider>,
+        provider: &Arc<MemoryProvider>,
     ) -> Result<(), BindRxError> {
         // It is taken if the request names it twice: all queues were validated before the first was restarted.
         check_free(queue, self.nic)?;
@@ -371,12 +356,9 @@ fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
 
 /// Checks that a queue has no memory provider.
 fn check_free(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
-    match nic.queue_info(queue) {
-        Some(info) if info.dmabuf.is_some() || !info.readable => Err(BindRxError::QueueTaken {
-            queue,
-            by: QueueOwner(info.dmabuf),
-        }),
-        _ => Ok(()),
+    match nic.queue_info(queue).and_then(|info| info.dmabuf) {
+        Some(by) => Err(BindRxError::QueueTaken { queue, by }),
+        None => Ok(()),
     }
 }
 
@@ -387,7 +369,7 @@ pub struct BoundMemory {
 }
 
 /// The providers of the parts of a memory. The lock is held to add or to count; no other lock is taken meanwhile.
-type Providers = Arc<Mutex<Vec<Weak<dyn MemoryProvider>>>>;
+type Providers = Arc<Mutex<Vec<Weak<MemoryProvider>>>>;
 
 impl BoundMemory {
     /// Claims the memory of `request`; `holder` names its queues in a later refusal.
@@ -396,7 +378,7 @@ impl BoundMemory {
         let providers = Providers::default();
         let counted = Arc::clone(&providers);
         claim.lent_by(move || {
-            let in_use = |provider: Arc<dyn MemoryProvider>| {
+            let in_use = |provider: Arc<MemoryProvider>| {
                 let all = provider.area().count();
                 all.saturating_sub(provider.free_niovs()) as usize
             };
@@ -410,7 +392,7 @@ impl BoundMemory {
         }))
     }
 
-    fn add(&self, provider: &Arc<dyn MemoryProvider>) {
+    fn add(&self, provider: &Arc<MemoryProvider>) {
         let mut providers = self
             .providers
             .lock()
@@ -447,8 +429,8 @@ impl Bindings {
         request.validate(network.ifindex, nic)?;
         let id = self.next_id().ok_or(BindRxError::NoId)?;
         let RxPart { range, memory } = part;
-        let provider = DmabufProvider::with_range(&request.dmabuf, range, id, request.niov_size)?;
-        let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+        let provider = MemoryProvider::of_range(&request.dmabuf, range, id, request.niov_size)?;
+        let provider: Arc<MemoryProvider> = Arc::new(provider);
         request
             .queues
             .iter()
@@ -561,7 +543,8 @@ mod tests {
 
     fn binding() -> RxBinding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
-        let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
+        let provider =
+            Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), niov_size).unwrap());
         let request = BindRx {
             ifindex: IfIndex(1),
             dmabuf: dmabuf.clone(),

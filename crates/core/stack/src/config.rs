@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use devmem_uapi::IfIndex;
-use netmem::{DmabufError, PoolError};
+use netmem::DmabufError;
 use thiserror::Error;
 
 use crate::claims::{AddressCheck, AddressConflicts};
@@ -123,9 +123,6 @@ pub enum StackError {
         /// Cause.
         source: DmabufError,
     },
-    /// The page pool for sending could not be created.
-    #[error(transparent)]
-    SendPool(#[from] PoolError),
     /// The NIC's MTU is too small for IP.
     #[error("an MTU of {mtu} bytes is less than the {least} that hosts must take")]
     Mtu {
@@ -142,7 +139,6 @@ impl StackError {
         match self {
             Self::Address(error) => Some(error.remedy().into()),
             Self::SendMemory { source, .. } => source.remedy(),
-            Self::SendPool(_) => None,
             Self::Mtu { .. } => Some("use a link with a larger one".into()),
         }
     }

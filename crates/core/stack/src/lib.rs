@@ -49,8 +49,7 @@ mod window;
 
 pub use bind_addr::BindAddr;
 pub use binding::{
-    BindRx, BindRxError, BindTx, BindTxError, BindingInfo, BoundMemory, QueueOwner, RxPart,
-    UnbindRxError,
+    BindRx, BindRxError, BindTx, BindTxError, BindingInfo, BoundMemory, RxPart, UnbindRxError,
 };
 pub use claims::{
     AddressCheck, AddressConflict, AddressConflicts, ConflictOutcome, DEFEND_INTERVAL, PROBE_WAIT,

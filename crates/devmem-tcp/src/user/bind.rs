@@ -25,11 +25,11 @@ struct ShardRx {
     _settings: Vec<Arc<ShardSettings>>,
     shard: Shard,
     id: DmabufId,
-    provider: Arc<dyn MemoryProvider>,
+    provider: Arc<MemoryProvider>,
 }
 
 /// The net_iovs of a binding, counted by the memory provider of each shard.
-pub(crate) struct NetIovs(Vec<Arc<dyn MemoryProvider>>);
+pub(crate) struct NetIovs(Vec<Arc<MemoryProvider>>);
 
 impl NetIovs {
     pub(crate) fn count(&self) -> NetIovCount {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use ::wire::Instant;
-use netmem::{FragList, HostProvider};
+use netmem::{FragList, MemoryProvider};
 use steer::RxQueueId;
 
 use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame};
@@ -104,7 +104,7 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         Ok(sent)
     }
 
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         self.inner.send_memory()
     }
 

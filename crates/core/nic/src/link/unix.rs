@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
-use netmem::HostProvider;
+use netmem::MemoryProvider;
 use peer_socket::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -306,7 +306,7 @@ impl Link for UnixLink {
         }
     }
 
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         match &self.inner {
             Inner::Frames(_) => None,
             Inner::Shared { wire, .. } => wire.send_memory(),

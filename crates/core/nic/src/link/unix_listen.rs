@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
-use netmem::HostProvider;
+use netmem::MemoryProvider;
 use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
@@ -192,7 +192,7 @@ impl Link for UnixListenLink {
         }
     }
 
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         self.peer.as_ref()?.send_memory()
     }
 

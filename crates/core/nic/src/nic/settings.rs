@@ -157,7 +157,7 @@ impl Nic {
             .queues
             .iter()
             .rev()
-            .find(|queue| queue.memory.provider.dmabuf_id().is_some())
+            .find(|queue| queue.memory.fill.pool.dmabuf_id().is_some())
             .map(|queue| queue.id)
     }
 }

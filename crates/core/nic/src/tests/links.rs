@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use netmem::{HostProvider, NiovSize, PagePool, Payload, PoolConfig};
+use netmem::{MemoryProvider, NiovSize, PagePool, Payload};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use wire::Instant;
 
@@ -367,8 +367,8 @@ impl Rig {
 }
 
 fn host_pool() -> (PagePool, netmem::DmaPort) {
-    let provider = Arc::new(HostProvider::new(1 << 20, NiovSize::DEFAULT).unwrap());
-    let pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let provider = Arc::new(MemoryProvider::host(1 << 20, NiovSize::DEFAULT).unwrap());
+    let pool = PagePool::new(provider);
     let port = pool.dma_port(mapped::DmaRight::of_a_nic());
     (pool, port)
 }
@@ -543,8 +543,7 @@ fn a_tap_scatters_super_packets_straight_into_device_memory() {
         };
         let mut nic = Nic::new(Box::new(tap), config).unwrap();
         let device = opaque(1 << 20, 1, 65_536);
-        let choice =
-            ProviderChoice::Provider(Arc::clone(&device) as Arc<dyn netmem::MemoryProvider>);
+        let choice = ProviderChoice::Provider(Arc::clone(&device));
         nic.restart_queue(Q0, choice).unwrap();
         assert!(nic.poll_rx(NOW).is_none());
         for seed in 0..30 {
@@ -561,7 +560,11 @@ fn a_tap_scatters_super_packets_straight_into_device_memory() {
             );
             let frag = packet.payload.frags().unwrap().first().unwrap();
             let mut got = vec![0; frag.len()];
-            device.device_read(frag.dmabuf_offset() as usize, &mut got);
+            device
+                .observer()
+                .upgrade()
+                .unwrap()
+                .device_read(frag.dmabuf_offset() as usize, &mut got);
             assert_eq!(got, segment.payload);
             nic.recycle(packet.payload.into_frags());
         }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use netmem::{Dmabuf, DmabufId, DmabufProvider, MemoryProvider, NetIovArea, NiovSize, PoolError};
+use netmem::{Dmabuf, DmabufId, MemoryProvider, NiovSize, PagePool};
 use steer::RxQueueId;
 
 use super::harness::*;
 use crate::*;
 
-fn choice(provider: &Arc<impl MemoryProvider + 'static>) -> ProviderChoice {
-    ProviderChoice::Provider(Arc::clone(provider) as Arc<dyn MemoryProvider>)
+fn choice(provider: &Arc<MemoryProvider>) -> ProviderChoice {
+    ProviderChoice::Provider(Arc::clone(provider))
 }
 
 #[test]
@@ -17,7 +17,8 @@ fn memory_is_freed_when_its_last_frag_is_dropped() {
     let mut bench = Bench::with_device(NicConfig::default());
     let dmabuf = Dmabuf::anonymous(1 << 20).unwrap();
     let observer = dmabuf.observer();
-    let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(9), NiovSize::DEFAULT).unwrap());
+    let provider =
+        Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(9), NiovSize::DEFAULT).unwrap());
     bench.nic.restart_queue(Q1, choice(&provider)).unwrap();
     let segment = tcp(&pattern(3, 1000));
     bench.link.scatter(segment.frame(), PARTIAL);
@@ -61,73 +62,14 @@ fn a_restart_does_not_affect_other_queues() {
     bench.finish();
 }
 
-/// A provider without memory, which accepts a pool or refuses it.
-struct Useless {
-    area: Arc<NetIovArea>,
-    admits: bool,
-}
-
-impl Useless {
-    fn new(admits: bool) -> Arc<Self> {
-        let dmabuf = Dmabuf::anonymous(65_536).unwrap();
-        let area = NetIovArea::new(&dmabuf, 0, 65_536, NiovSize::DEFAULT).unwrap();
-        Arc::new(Self { area, admits })
-    }
-}
-
-impl MemoryProvider for Useless {
-    fn init(&self) -> Result<(), PoolError> {
-        match self.admits {
-            true => Ok(()),
-            false => Err(PoolError::Refused { reason: "closed" }),
-        }
-    }
-
-    fn alloc_bulk(&self, _: &mut [u32]) -> usize {
-        0
-    }
-
-    fn alloc_run(&self, _: &mut [u32]) -> bool {
-        false
-    }
-
-    fn release_bulk(&self, _: &[u32]) {
-        unreachable!("nothing was handed out");
-    }
-
-    fn destroy(&self) {}
-
-    fn free_niovs(&self) -> u32 {
-        0
-    }
-
-    fn area(&self) -> &Arc<NetIovArea> {
-        &self.area
-    }
-
-    fn dmabuf_id(&self) -> Option<DmabufId> {
-        Some(DmabufId(77))
-    }
-
-    fn is_readable(&self) -> bool {
-        false
-    }
-}
-
 #[test]
 fn a_failed_restart_leaves_the_queue_with_the_memory_it_had() {
     let mut bench = Bench::with_device(NicConfig::default());
     let held = bench.pass(&tcp(&pattern(0, 100)));
     let info = bench.nic.queue_info(Q1).unwrap();
-    let error = bench
-        .nic
-        .restart_queue(Q1, choice(&Useless::new(false)))
-        .unwrap_err();
-    assert!(matches!(error, RestartError::Pool(_)), "{error}");
-    let error = bench
-        .nic
-        .restart_queue(Q1, choice(&Useless::new(true)))
-        .unwrap_err();
+    let used_up = opaque(65_536, 77, 65_536);
+    let taken = PagePool::new(Arc::clone(&used_up)).alloc().unwrap();
+    let error = bench.nic.restart_queue(Q1, choice(&used_up)).unwrap_err();
     assert!(matches!(error, RestartError::Empty), "{error}");
     let error = bench
         .nic
@@ -137,7 +79,7 @@ fn a_failed_restart_leaves_the_queue_with_the_memory_it_had() {
     assert_eq!(bench.nic.queue_info(Q1).unwrap(), info);
     let packet = bench.pass(&tcp(&pattern(1, 65_160)));
     assert!(all_in(packet.payload.frags().unwrap(), 1));
-    drop((held, packet));
+    drop((held, packet, taken));
     bench.finish();
 }
 
@@ -288,7 +230,7 @@ fn added_channels_have_host_memory_and_are_in_the_table() {
         nic.recycle(packet.payload.into_frags());
     }
     assert_eq!(seen, [true; 4]);
-    assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().readable));
+    assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().dmabuf.is_none()));
     // Fewer again, without the predicted queue.
     nic.set_channels(1).unwrap();
     handle.scatter(tcp(b"x").frame(), PARTIAL);

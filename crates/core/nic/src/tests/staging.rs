@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use netmem::{
-    Dmabuf, DmabufId, DmabufProvider, FAKE_LOST, FakeDevice, FakePace, FragList, FragSource,
-    MemoryProvider, NiovSize, Payload,
+    Dmabuf, DmabufId, FAKE_LOST, FakeDevice, FakePace, FragList, FragSource, MemoryProvider,
+    NiovSize, Payload,
 };
 use wire::TcpFlags;
 
@@ -22,7 +22,7 @@ struct Staged {
     bench: Bench,
     device: FakeDevice,
     memory: Dmabuf,
-    provider: Arc<DmabufProvider>,
+    provider: Arc<MemoryProvider>,
 }
 
 impl Staged {
@@ -35,8 +35,8 @@ impl Staged {
         let device = FakeDevice::new(pace);
         let memory = device.alloc(32 << 20).unwrap();
         let niov_size = NiovSize::new(niov_size).unwrap();
-        let provider = Arc::new(DmabufProvider::new(&memory, REMOTE, niov_size).unwrap());
-        let choice = ProviderChoice::Provider(Arc::clone(&provider) as Arc<dyn MemoryProvider>);
+        let provider = Arc::new(MemoryProvider::of_dmabuf(&memory, REMOTE, niov_size).unwrap());
+        let choice = ProviderChoice::Provider(Arc::clone(&provider));
         bench.nic.restart_queue(Q1, choice).unwrap();
         Self {
             bench,

@@ -66,14 +66,6 @@ pub enum RecvError {
         /// Bytes for one message.
         need: usize,
     },
-    /// The next bytes lie in memory of a provider that is no dma-buf binding.
-    #[error(
-        "the next {bytes} bytes lie in device memory that no dma-buf binding owns: only its provider can take them"
-    )]
-    NotOurMemory {
-        /// How many bytes at least.
-        bytes: usize,
-    },
     /// The socket holds too many tokens.
     #[error("{MAX_TOKENS} frags are outstanding at this socket")]
     TooManyTokens,
@@ -94,7 +86,6 @@ impl RecvError {
             Self::Connection(error) => connection_errno(*error),
             Self::Unreadable { .. } | Self::NoBuffer { .. } => Errno::EFAULT,
             Self::NoControlSpace { .. } => ETOOSMALL,
-            Self::NotOurMemory { .. } => Errno::ENODEV,
             Self::TooManyTokens => Errno::ENOMEM,
         }
     }
@@ -110,10 +101,7 @@ impl RecvError {
             Self::NoBuffer { .. } => Some("give a buffer"),
             Self::NoControlSpace { .. } => Some("give a larger one"),
             Self::TooManyTokens => Some("return some with SO_DEVMEM_DONTNEED"),
-            Self::BadSocket(_)
-            | Self::Connection(_)
-            | Self::NotOurMemory { .. }
-            | Self::ErrorQueueEmpty => None,
+            Self::BadSocket(_) | Self::Connection(_) | Self::ErrorQueueEmpty => None,
         }
     }
 }

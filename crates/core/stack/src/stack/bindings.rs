@@ -80,7 +80,7 @@ impl Stack {
     }
 
     /// Returns the memory provider of a binding, which counts its net_iovs, also after the binding has ended.
-    pub fn provider(&self, id: DmabufId) -> Option<Arc<dyn MemoryProvider>> {
+    pub fn provider(&self, id: DmabufId) -> Option<Arc<MemoryProvider>> {
         let binding = self.memory.bindings.by_id.get(&id);
         binding.map(|binding| Arc::clone(&binding.provider))
     }

@@ -190,17 +190,14 @@ enum FragKind {
     Linear,
     /// Device memory of a binding.
     Device(DmabufId),
-    /// Device memory of another memory provider.
-    Foreign,
 }
 
 impl FragKind {
     fn of(frag: &Frag) -> Self {
-        match (frag.is_readable(), frag.is_linear(), frag.dmabuf_id()) {
-            (true, false, _) => Self::Readable,
-            (true, true, _) => Self::Linear,
-            (false, _, Some(id)) => Self::Device(id),
-            (false, _, None) => Self::Foreign,
+        match (frag.dmabuf_id(), frag.is_linear()) {
+            (None, false) => Self::Readable,
+            (None, true) => Self::Linear,
+            (Some(id), _) => Self::Device(id),
         }
     }
 
@@ -288,7 +285,6 @@ impl Delivery<'_, '_> {
                 self.deliver_device(queue, id, run)
             }
             FragKind::Device(id) => self.deliver_device(queue, id, len),
-            FragKind::Foreign => Err(End::Refused(RecvError::NotOurMemory { bytes: len })),
         }?;
         self.unreadable = Some(kind.is_unreadable());
         Ok(())

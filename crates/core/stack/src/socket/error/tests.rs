@@ -45,11 +45,6 @@ fn each_refusal_of_a_receive_has_the_kernels_errno_and_a_remedy() {
             "message of 40 bytes",
         ),
         (
-            RecvError::NotOurMemory { bytes: 7 },
-            Errno::ENODEV,
-            "provider",
-        ),
-        (
             RecvError::TooManyTokens,
             Errno::ENOMEM,
             "SO_DEVMEM_DONTNEED",

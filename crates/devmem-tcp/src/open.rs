@@ -490,7 +490,7 @@ fn open_pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
         } else {
             let seed = impairment.seed.wrapping_add(u64::from(number));
             Box::new(Impaired::new(
-                link,
+                Box::new(link),
                 Impairment { seed, ..impairment },
                 Impairment::NONE,
             ))

@@ -199,12 +199,12 @@ impl<D: Door> Pair<D> {
                     seed: config.seed,
                     ..impairment
                 };
-                Box::new(Impaired::both(link_a, impairment))
+                Box::new(Impaired::both(Box::new(link_a), impairment))
             }
         };
         let third: [ThirdStation; 2] = Default::default();
         let link_a = third[0].on(link_a, FrameOrder::ThirdStationFirst);
-        let link_b = third[1].on(link_b, order);
+        let link_b = third[1].on(Box::new(link_b), order);
         let a = D::open(make_stack(Side::A, Box::new(link_a), config));
         let b = D::open(make_stack(Side::B, Box::new(link_b), config));
         Self {
@@ -528,7 +528,7 @@ fn assert_host_memory_home(side: Side, stack: &mut Stack) {
         0,
         "{side:?}: payload was sent, acknowledged and kept"
     );
-    for queue in (0..stack.nic().channels().rx).map(RxQueueId) {
+    for queue in (0..stack.nic().rx_queue_count()).map(RxQueueId) {
         let info = stack.nic().queue_info(queue).expect("it exists");
         if info.dmabuf.is_some() {
             // Checked exactly when it is unbound, by whether it is freed then.

@@ -1,11 +1,8 @@
-//! Settings as in ethtool: rings, channels, features, RSS, flow rules. Some changes are refused while device memory is
+//! Settings as in ethtool: rings, features, RSS, flow rules. Some changes are refused while device memory is
 //! bound to a queue.
 
-use steer::{
-    HdsConfig, HeaderSplit, IndirectionTable, IndirectionTableError, RuleError, RxQueueId,
-};
-
-use crate::restart_error::RestartError;
+use steer::{IndirectionTable, RxQueueId, is_split};
+use wire::RxHeaders;
 
 /// Maximum number of RX queues of a NIC.
 pub const MAX_RX_QUEUES: u16 = 64;
@@ -48,15 +45,10 @@ pub struct Rings {
 }
 
 impl Rings {
-    pub(crate) fn hds(&self) -> HdsConfig {
-        let split = match self.tcp_data_split {
-            TcpDataSplit::Auto | TcpDataSplit::Enabled => HeaderSplit::Enabled,
-            TcpDataSplit::Disabled => HeaderSplit::Disabled,
-        };
-        HdsConfig {
-            split,
-            thresh: self.hds_thresh,
-        }
+    /// Returns whether the payload of a packet is split from its headers.
+    #[inline]
+    pub(crate) fn splits(&self, headers: &RxHeaders) -> bool {
+        self.tcp_data_split != TcpDataSplit::Disabled && is_split(headers, self.hds_thresh)
     }
 }
 
@@ -111,15 +103,6 @@ impl Default for Features {
     }
 }
 
-/// ethtool's channels (`ethtool -l`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Channels {
-    /// Number of RX queues.
-    pub rx: u16,
-    /// Maximum number of RX queues.
-    pub max_rx: u16,
-}
-
 /// Error of [`Nic::set_rings`](crate::Nic::set_rings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetRingsError {
@@ -132,29 +115,4 @@ pub enum SetRingsError {
     /// The length of the transmit queue is out of range.
     #[error("a transmit queue of {0} packets: take 1 to {MAX_TX_PACKETS}")]
     TxPackets(u32),
-}
-
-/// Error of [`Nic::set_channels`](crate::Nic::set_channels).
-#[derive(Debug, thiserror::Error)]
-pub enum SetChannelsError {
-    /// The number of queues is out of range.
-    #[error("{0} rx queues: take 1 to {MAX_RX_QUEUES}")]
-    Count(u16),
-    /// Device memory is bound to a queue that would be removed.
-    #[error("{rx} rx queues are too few while device memory is bound to rx queue {queue}")]
-    Bound {
-        /// The requested number of queues.
-        rx: u16,
-        /// The bound queue with the highest number.
-        queue: RxQueueId,
-    },
-    /// The RSS table, which was set by a caller, names a queue that would be removed.
-    #[error("too few rx queues for the RSS table: {0}")]
-    Rss(#[from] IndirectionTableError),
-    /// A flow rule names a queue that would be removed.
-    #[error("too few rx queues for the flow rules: {0}")]
-    Rule(#[from] RuleError),
-    /// There is no memory for another queue.
-    #[error("no memory for another rx queue: {0}")]
-    Memory(#[from] RestartError),
 }

@@ -10,12 +10,11 @@ use std::ops::Range;
 
 use netmem::{Frag, FragList, Payload};
 use steer::RxQueueId;
-use steer::header_split::{self, HdsConfig, Split, UnsplitReason};
 use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
-use crate::features::{ChecksumVerdict, VerifyChecksums};
+use crate::features::{ChecksumVerdict, Rings, VerifyChecksums};
 use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
 use crate::rx::RxSide;
@@ -139,19 +138,14 @@ impl<'a> RxFrame<'a> {
         &mut self,
         headers: &RxHeaders,
         queue: RxQueueId,
-        hds: &HdsConfig,
+        rings: &Rings,
     ) -> Result<FragList, DropReason> {
         let mut payload = headers.header_len..headers.header_len + headers.payload_len;
         let target = self.rx.queue(queue).ok_or(DropReason::RxNoQueue)?;
-        let is_split = match header_split::decide(headers, hds) {
-            Split::At(_) => true,
-            // The queue's memory is host memory, too: no copy to the other host memory is needed.
-            Split::Whole(UnsplitReason::Disabled | UnsplitReason::BelowThreshold) => {
-                target.memory.is_readable && headers.tcp().is_some()
-            }
-            Split::Whole(UnsplitReason::NotTcp | UnsplitReason::Fragment) => false,
-        };
-        if !is_split {
+        // What the settings leave whole needs no copy if the queue's memory is host memory, too.
+        let goes_to_queue =
+            rings.splits(headers) || target.memory.is_readable && headers.tcp().is_some();
+        if !goes_to_queue {
             let frags = self.copy_to_host(payload)?;
             self.rx.queues[queue.index()].stats.whole += 1;
             return Ok(frags);

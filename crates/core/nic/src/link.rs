@@ -156,18 +156,9 @@ pub trait Link: Send {
         None
     }
 
-    /// Returns false if the link is down. A link may come up again, and some links notice it only at the next receive or
-    /// send.
-    fn is_up(&self) -> bool {
-        true
-    }
-
-    /// Returns the state of the link.
+    /// Returns the state of the link. Some links notice a change only at the next receive or send.
     fn state(&self) -> LinkState {
-        match self.is_up() {
-            true => LinkState::Up,
-            false => LinkState::Down,
-        }
+        LinkState::Up
     }
 
     /// Returns how many frames the link lost before they could be received, since the last call. A link that has to ask the
@@ -194,72 +185,6 @@ pub trait Link: Send {
 
     /// Called with each packet that the NIC accepted from this link, before the next receive. For links that observe.
     fn accepted(&mut self, _packet: &RxPacket) {}
-}
-
-impl<L: Link + ?Sized> Link for Box<L> {
-    fn caps(&self) -> LinkCaps {
-        (**self).caps()
-    }
-
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
-        (**self).receive(posted, now)
-    }
-
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        (**self).send(frame, now)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).poll_fd()
-    }
-
-    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).room_fd()
-    }
-
-    fn tells_of_room(&self) -> bool {
-        (**self).tells_of_room()
-    }
-
-    fn prepare_sleep(&mut self) -> bool {
-        (**self).prepare_sleep()
-    }
-
-    fn end_sleep(&mut self) {
-        (**self).end_sleep();
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        (**self).next_due()
-    }
-
-    fn is_up(&self) -> bool {
-        (**self).is_up()
-    }
-
-    fn state(&self) -> LinkState {
-        (**self).state()
-    }
-
-    fn take_lost(&mut self, now: Instant) -> u64 {
-        (**self).take_lost(now)
-    }
-
-    fn impairment_stats(&self) -> Option<ImpairedStats> {
-        (**self).impairment_stats()
-    }
-
-    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        (**self).send_memory()
-    }
-
-    fn is_near(&self) -> bool {
-        (**self).is_near()
-    }
-
-    fn accepted(&mut self, packet: &RxPacket) {
-        (**self).accepted(packet);
-    }
 }
 
 /// State of a link.

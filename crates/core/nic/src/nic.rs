@@ -30,7 +30,6 @@ use crate::packet::{FailedTx, Origin, Placed, RxPacket, TxPacket};
 use crate::restart_error::RestartError;
 use crate::rx::RxSide;
 use crate::rx_queue::{RxQueue, RxQueueInfo};
-use crate::staging::StagingStats;
 use crate::stats::{RxQueueStats, TxStats};
 use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
 use crate::tx_stage::TxStage;
@@ -53,8 +52,6 @@ pub struct Nic {
     rings: Rings,
     features: Features,
     steering: Steering,
-    /// The RSS table was set by a caller and no longer follows the number of queues.
-    rss_configured: bool,
     rx: RxSide,
     tx: TxQueue,
     looped: LoopQueue,
@@ -63,7 +60,6 @@ pub struct Nic {
     failed_tx: VecDeque<FailedTx>,
     /// The other shards, if there are any.
     pub(crate) crossing: Option<Box<Crossing>>,
-    rx_full: u64,
     /// Time of the last poll.
     last_poll: Instant,
     drops: Drops,
@@ -108,14 +104,12 @@ impl Nic {
                 rules: Rules::default(),
                 ntuple: config.features.ntuple,
             },
-            rss_configured: false,
             rx: RxSide::new(&config, caps)?,
             tx: TxQueue::new(rings.tx_packets),
             looped: LoopQueue::default(),
             tx_stage: TxStage::new(),
             failed_tx: VecDeque::new(),
             crossing: None,
-            rx_full: 0,
             last_poll: Instant::ZERO,
             drops: Drops::default(),
             config,
@@ -175,7 +169,6 @@ impl Nic {
     /// While the host memory of a queue is full of payload that a device is copying, nothing is read: the link keeps it.
     fn next_arrival(&mut self, now: Instant) -> Option<Arrival> {
         if !self.rx.is_open() {
-            self.rx_full += 1;
             return None;
         }
         let is_crossing_turn = self.crossing.as_mut().is_some_and(|it| it.take_turn());
@@ -225,7 +218,7 @@ impl Nic {
         let queue = self
             .steering
             .select_queue(&headers, frame.rx.queues.len())?;
-        let payload = match frame.place(&headers, queue, &self.rings.hds()) {
+        let payload = match frame.place(&headers, queue, &self.rings) {
             Ok(frags) => Placed::Whole(frags),
             Err(reason @ (DropReason::RxNoBuffers | DropReason::RxNoHostBuffers))
                 if headers.tcp().is_some() =>
@@ -350,17 +343,6 @@ impl Nic {
         self.failed_tx.pop_front()
     }
 
-    /// Returns the counters of payload that devices copy.
-    pub fn staging_stats(&self) -> StagingStats {
-        StagingStats {
-            rx_batches: self.rx.landing.batches,
-            rx_bytes: self.rx.landing.bytes,
-            rx_full: self.rx_full,
-            tx_batches: self.tx_stage.conveyor.batches,
-            tx_bytes: self.tx_stage.conveyor.bytes,
-        }
-    }
-
     fn offloads(&self) -> Offloads {
         let checksum = self.caps.tx_checksum && self.features.link_tx_checksum;
         Offloads {
@@ -389,11 +371,6 @@ impl Nic {
             .map(|queue| &mut queue.memory.fill);
         let fill = fills.find(|fill| fill.pool.id() == pool);
         fill.unwrap_or(&mut self.rx.host).pool.recycle(netmem);
-    }
-
-    /// Copies bytes that are to be sent into host memory of this NIC; `None` if there is not enough.
-    pub fn host_payload(&mut self, bytes: &[u8]) -> Option<FragList> {
-        self.rx.host.copy_of(bytes)
     }
 
     /// Returns the free memory of `queue`; all 0 for a queue that does not exist.
@@ -480,7 +457,7 @@ impl Nic {
 
     /// Returns false if the link is down.
     pub fn is_up(&self) -> bool {
-        self.link.is_up()
+        self.link.state() == LinkState::Up
     }
 
     /// Returns the state of the link. It is [`LinkState::Gone`] only after the packets that have arrived: until
@@ -500,7 +477,8 @@ impl Nic {
             .is_some_and(|it| it.may_have_frames())
     }
 
-    pub(crate) fn rx_queue_count(&self) -> u16 {
+    /// Returns the number of queues.
+    pub fn rx_queue_count(&self) -> u16 {
         // At most MAX_RX_QUEUES.
         self.rx.queues.len() as u16
     }

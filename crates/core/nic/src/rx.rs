@@ -12,7 +12,7 @@ use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::ChecksumVerdict;
 use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, RxSpace, Spans};
-use crate::link::{HeaderBuf, Link, LinkCaps, LinkReceived, Posted};
+use crate::link::{HeaderBuf, Link, LinkCaps, LinkReceived, LinkState, Posted};
 use crate::packet::{Origin, RxPacket};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::restart_error::RestartError;
@@ -93,13 +93,6 @@ impl RxSide {
             caps,
             link_failed: false,
         })
-    }
-
-    /// Changes the number of queues; `added` are those behind the present ones.
-    pub(crate) fn set_queues(&mut self, count: u16, added: Vec<RxQueue>) {
-        self.queues.truncate(usize::from(count));
-        self.queues.extend(added);
-        self.predicted.queue = self.predicted.queue.min(RxQueueId(count - 1));
     }
 
     pub(crate) fn queue(&self, id: RxQueueId) -> Option<&RxQueue> {
@@ -241,7 +234,7 @@ impl RxSide {
             Ok(LinkReceived::Frame { meta }) => (self.whole.len(), meta, Body::Whole),
             Err(_) => {
                 // Counted once per failure: no frame is lost while the link stays down.
-                self.link_failed = !link.is_up();
+                self.link_failed = link.state() != LinkState::Up;
                 if !(failed_before && self.link_failed) {
                     drops.count(DropReason::RxLinkError);
                 }

@@ -47,21 +47,6 @@ impl Ring {
     }
 }
 
-/// Counters of the payload that was copied by devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StagingStats {
-    /// Batches of copies to devices.
-    pub rx_batches: u64,
-    /// Payload bytes of those copies.
-    pub rx_bytes: u64,
-    /// Number of times that no frame was read because the host memory was full of payload that devices were copying.
-    pub rx_full: u64,
-    /// Batches of copies from devices.
-    pub tx_batches: u64,
-    /// Payload bytes of those copies.
-    pub tx_bytes: u64,
-}
-
 /// Returns the offset of the first byte in its net_iov.
 pub(crate) fn start_of(payload: &FragList) -> usize {
     payload.first().map_or(0, |frag| frag.offset() as usize)

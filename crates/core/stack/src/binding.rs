@@ -325,7 +325,7 @@ impl BindRx {
                 ours,
             });
         }
-        let count = nic.channels().rx;
+        let count = nic.rx_queue_count();
         match queues.iter().find(|queue| queue.0 >= count) {
             Some(&queue) => Err(BindRxError::NoSuchQueue {
                 queue,

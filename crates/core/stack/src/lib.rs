@@ -81,7 +81,7 @@ pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::id::SocketId;
 pub use socket::readiness::Readiness;
 pub use socket::recv_msg::{RecvMsg, RecvOutcome, Stopped};
-pub use socket::sockopt::{OptionName, SocketOption};
+pub use socket::sockopt::SocketOption;
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
 pub use stack::{

@@ -142,7 +142,7 @@ impl Stack {
         let all = routes.all_addresses().chain(leased.iter().map(|it| it.ip));
         check_mtu(nic.mtu(), all)?;
         let mut stack = Self {
-            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, crossing)?,
+            memory: StackMemory::new(nic.rx_queue_count().into(), send_memory_bytes, crossing)?,
             network: Network::new(
                 nic.mac(),
                 ifindex,

@@ -127,11 +127,6 @@ impl Rules {
         self.entries.clear();
     }
 
-    /// Returns the rule at `location`.
-    pub fn get(&self, location: RuleLocation) -> Option<&NtupleRule> {
-        self.find(location).ok().map(|at| &self.entries[at].rule)
-    }
-
     /// Iterates over the rules, lowest location first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (RuleLocation, &NtupleRule)> {
         self.entries
@@ -152,23 +147,6 @@ impl Rules {
     /// Returns the number of locations.
     pub const fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// Checks that every rule names one of the first `queues` queues; for use before the number of queues is reduced.
-    ///
-    /// # Errors
-    /// [`RuleError::NoSuchQueue`] for the first that does not.
-    pub fn check(&self, queues: u16) -> Result<(), RuleError> {
-        for (location, rule) in self.iter() {
-            if let Some(queue) = rule.queue().filter(|queue| queue.0 >= queues) {
-                return Err(RuleError::NoSuchQueue {
-                    location,
-                    queue,
-                    queues,
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Returns the matching rule with the lowest location.

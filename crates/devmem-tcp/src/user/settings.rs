@@ -134,7 +134,7 @@ impl Applied {
 }
 
 fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, Error> {
-    let channels = nic.channels().rx;
+    let channels = nic.rx_queue_count();
     if wanted == 0 || wanted >= channels {
         return Err(Error::no_such_queues(wanted, channels));
     }

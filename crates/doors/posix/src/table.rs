@@ -254,7 +254,7 @@ impl Table {
         memory: &Dmabuf,
         niov_size: NiovSize,
     ) -> Result<DmabufId, BindRxError> {
-        let queues = 0..self.stack.nic().channels().rx;
+        let queues = 0..self.stack.nic().rx_queue_count();
         let queues: Vec<RxQueueId> = queues.map(RxQueueId).collect();
         self.bind_rx_queues(memory, niov_size, &queues)
     }

@@ -194,10 +194,6 @@ impl Link for PacketLink {
         self.look_at
     }
 
-    fn is_up(&self) -> bool {
-        self.state == LinkState::Up
-    }
-
     fn state(&self) -> LinkState {
         self.state
     }

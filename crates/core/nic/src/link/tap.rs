@@ -15,8 +15,8 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
-    VnetHeaderLen,
+    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
+    TxFrame, VnetFd, VnetHeaderLen,
 };
 use flow::queue_of;
 
@@ -290,8 +290,11 @@ impl Link for TapLink {
         }
     }
 
-    fn is_up(&self) -> bool {
-        self.up
+    fn state(&self) -> LinkState {
+        match self.up {
+            true => LinkState::Up,
+            false => LinkState::Down,
+        }
     }
 }
 

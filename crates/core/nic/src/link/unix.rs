@@ -317,10 +317,6 @@ impl Link for UnixLink {
         true
     }
 
-    fn is_up(&self) -> bool {
-        self.sends
-    }
-
     /// Returns [`LinkState::Gone`] when the peer has left, and all that it had sent is received: its end of the socket cannot be opened again.
     fn state(&self) -> LinkState {
         match (self.sends, self.receives) {
@@ -364,7 +360,7 @@ mod tests {
             HELLO.send_to(&peer).unwrap();
             joining.join().unwrap()
         });
-        assert!(link.unwrap().is_up());
+        assert_eq!(link.unwrap().state(), LinkState::Up);
     }
 
     #[test]

@@ -212,7 +212,11 @@ impl Link for UnixListenLink {
         }
     }
 
-    fn is_up(&self) -> bool {
-        self.peer.as_ref().is_some_and(Link::is_up)
+    /// The link stays after its peer: the next one may connect.
+    fn state(&self) -> LinkState {
+        match self.peer.as_ref().map(Link::state) {
+            Some(LinkState::Up) => LinkState::Up,
+            _ => LinkState::Down,
+        }
     }
 }

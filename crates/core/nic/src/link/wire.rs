@@ -107,6 +107,10 @@ impl WireLink {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_up(&self) -> bool {
+        self.shared.plugged.load(Ordering::Acquire) && !self.shared.ended.load(Ordering::Acquire)
+    }
+
     fn accept(&self, frame: &TxFrame<'_>) -> io::Result<VnetMeta> {
         let len = frame.frame_len();
         let longest = usize::from(self.options.mtu) + EthernetHeader::TAGGED_LEN;
@@ -184,10 +188,6 @@ impl Link for WireLink {
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.wakeups[self.side].as_ref().map(AsFd::as_fd)
-    }
-
-    fn is_up(&self) -> bool {
-        self.shared.plugged.load(Ordering::Acquire) && !self.shared.ended.load(Ordering::Acquire)
     }
 
     /// Returns [`LinkState::Gone`] when the other end was dropped, and all that it had sent is received: no other end can join.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use netmem::{Dmabuf, DmabufId, FragList, MemoryProvider, NiovSize};
+use netmem::{Dmabuf, DmabufId, FragList, MemoryProvider, NiovSize, PagePool};
 use steer::{FlowType, NtupleRule, PortMatch, RuleAction, RxQueueId};
 use wire::{
     ChecksumState, EtherType, EthernetHeader, Instant, IpRepr, MacAddr, TcpFlags, TcpHeader,
@@ -184,10 +184,6 @@ impl Link for ScriptedLink {
         Ok(LinkSent::Done)
     }
 
-    fn is_up(&self) -> bool {
-        self.state() == LinkState::Up
-    }
-
     fn state(&self) -> LinkState {
         let script = self.script.lock().unwrap();
         match (script.gone, script.up) {
@@ -326,6 +322,21 @@ pub(super) struct Bench {
     pub(super) nic: Nic,
     pub(super) link: Handle,
     pub(super) devices: Vec<Arc<MemoryProvider>>,
+}
+
+/// Host memory that holds `bytes`.
+pub(super) fn host_payload(bytes: &[u8]) -> FragList {
+    let provider = MemoryProvider::host(1 << 20, NiovSize::MIN).unwrap();
+    FragList::from_host_bytes(&mut PagePool::new(Arc::new(provider)), bytes).unwrap()
+}
+
+pub(super) fn packet(segment: &Tcp, gso_size: u16) -> TxPacket {
+    TxPacket {
+        head: HeadBuf::from_slice(&segment.head()).unwrap(),
+        payload: host_payload(&segment.payload),
+        checksum: Some(segment.tx_checksum()),
+        gso_size,
+    }
 }
 
 pub(super) fn opaque(bytes: usize, id: u32, niov_size: usize) -> Arc<MemoryProvider> {

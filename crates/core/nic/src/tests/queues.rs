@@ -158,63 +158,14 @@ fn steering_uses_rules_then_the_table_then_queue_0() {
 }
 
 #[test]
-fn channels_below_a_bound_queue_a_rule_or_a_set_table_are_refused() {
-    let mut bench = Bench::with_device(NicConfig::default());
-    assert_eq!(
-        bench.nic.channels(),
-        Channels {
-            rx: 2,
-            max_rx: MAX_RX_QUEUES
-        }
-    );
-    let error = bench.nic.set_channels(1).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "1 rx queues are too few while device memory is bound to rx queue 1"
-    );
-    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
-    assert!(matches!(
-        bench.nic.set_channels(1),
-        Err(SetChannelsError::Rule(_))
-    ));
-    for location in [0, 1] {
-        bench
-            .nic
-            .remove_rule(steer::RuleLocation(location))
-            .unwrap();
-    }
-    let table = steer::IndirectionTable::new(&[Q0, Q1], 2).unwrap();
-    bench
-        .nic
-        .set_rss(steer::Rss::new(steer::ToeplitzKey::MICROSOFT, table))
-        .unwrap();
-    assert!(matches!(
-        bench.nic.set_channels(1),
-        Err(SetChannelsError::Rss(_))
-    ));
-    bench.nic.reset_rss_table();
-    bench.nic.set_channels(1).unwrap();
-    assert_eq!(bench.nic.channels().rx, 1);
-    assert!(bench.nic.queue_info(Q1).is_none());
-    for count in [0, MAX_RX_QUEUES + 1] {
-        assert!(matches!(
-            bench.nic.set_channels(count),
-            Err(SetChannelsError::Count(_))
-        ));
-    }
-    bench.pass(&tcp(b"still there"));
-    bench.finish();
-}
-
-#[test]
-fn added_channels_have_host_memory_and_are_in_the_table() {
+fn new_queues_have_host_memory_and_are_in_the_table() {
     let (link, handle) = ScriptedLink::new(OFFLOADED);
     let config = NicConfig {
         mac: OUR_MAC,
+        rx_queues: 4,
         ..NicConfig::default()
     };
     let mut nic = Nic::new(Box::new(link), config).unwrap();
-    nic.set_channels(4).unwrap();
     let mut seen = [false; 4];
     for port in 1..200 {
         handle.scatter(
@@ -231,10 +182,6 @@ fn added_channels_have_host_memory_and_are_in_the_table() {
     }
     assert_eq!(seen, [true; 4]);
     assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().dmabuf.is_none()));
-    // Fewer again, without the predicted queue.
-    nic.set_channels(1).unwrap();
-    handle.scatter(tcp(b"x").frame(), PARTIAL);
-    assert_eq!(nic.poll_rx(NOW).unwrap().queue, Q0);
 }
 
 #[test]

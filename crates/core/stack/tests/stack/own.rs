@@ -6,7 +6,7 @@ use std::time::Duration;
 use devmem_uapi::{DevmemCmsg, Errno, IfIndex, MsgFlags};
 use netmem::{Dmabuf, NiovSize};
 use netsim::{Door as _, PairConfig, Side};
-use stack::{BindTx, BindTxError, OptionName, Readiness, SendMsg, SocketOption, Stopped};
+use stack::{BindTx, BindTxError, Readiness, SendMsg, SocketOption, Stopped};
 
 use crate::scenarios::Pair;
 use crate::scenarios::common::{Bound, PORT};
@@ -119,7 +119,7 @@ fn a_stale_id_is_ebadf_for_every_call() {
             .set_option(id, SocketOption::NoDelay(true))
             .unwrap_err()
             .errno(),
-        stack.option(id, OptionName::NoDelay).unwrap_err().errno(),
+        stack.has_nodelay(id).unwrap_err().errno(),
         stack.readiness(id).unwrap_err().errno(),
         stack.info(id).unwrap_err().errno(),
         stack.local_addr(id).unwrap_err().errno(),

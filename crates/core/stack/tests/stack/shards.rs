@@ -67,10 +67,6 @@ impl Link for AnyShard {
         self.link().next_due()
     }
 
-    fn is_up(&self) -> bool {
-        self.link().is_up()
-    }
-
     fn state(&self) -> LinkState {
         self.link().state()
     }
@@ -207,7 +203,7 @@ impl World {
             "" => Box::new(a),
             text => {
                 let impairment = format!("{text},seed={}", seed + 1).parse().unwrap();
-                Box::new(Impaired::both(a, impairment))
+                Box::new(Impaired::both(Box::new(a), impairment))
             }
         };
         let mut world = Self {

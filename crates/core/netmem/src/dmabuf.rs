@@ -60,7 +60,7 @@ impl Dmabuf {
     ///
     /// [`DmabufError`] when the size is not a positive multiple of 4096 or memory is short.
     pub fn written_once(size: usize) -> Result<Self, DmabufError> {
-        Memory::written_once(size, MemoryAccess::Device).map(Self::new)
+        Memory::written_once(size).map(Self::new)
     }
 
     /// Allocates memory with a file descriptor and a sealed size, and touches every page: hugetlb pages, otherwise pages

@@ -92,6 +92,7 @@ mod return_ring;
 mod rx_claim;
 mod sharing;
 mod staging;
+mod submitted;
 mod sync;
 
 pub use buf_span::BufSpan;

@@ -207,7 +207,6 @@ impl Link for Script {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::BIG_PACKET_LEN,
             tx_checksum: true,
-            queues: 1,
             lends: false,
         }
     }

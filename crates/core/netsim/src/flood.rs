@@ -33,7 +33,6 @@ impl Link for Flood {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: false,
-            queues: 1,
             lends: false,
         }
     }

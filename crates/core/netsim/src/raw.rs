@@ -44,7 +44,6 @@ impl Link for HandLink {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: false,
-            queues: 1,
             lends: false,
         }
     }

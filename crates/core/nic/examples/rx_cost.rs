@@ -39,7 +39,6 @@ impl Link for HeadersOnly {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
-            queues: 1,
             lends: false,
         }
     }

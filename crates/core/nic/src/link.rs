@@ -81,8 +81,6 @@ pub struct LinkCaps {
     pub max_rx_packet: usize,
     /// The link computes the checksums of frames that are sent.
     pub tx_checksum: bool,
-    /// Number of queues of the link (fds of a TAP); not of the NIC.
-    pub queues: u16,
     /// Frames may come with their payload in the sender's memory ([`LinkReceived::Lent`]). No memory is posted for them: the
     /// others come as [`LinkReceived::Frame`].
     pub lends: bool,

@@ -25,7 +25,7 @@ use crate::features::{Features, Rings, default_table};
 use crate::fill::RxSpace;
 use crate::frame::RxFrame;
 use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
-use crate::loopback::{self, LoopQueue, Turn};
+use crate::loopback::{self, LoopQueue};
 use crate::packet::{FailedTx, Origin, Placed, RxPacket, TxPacket};
 use crate::restart_error::RestartError;
 use crate::rx::RxSide;
@@ -176,8 +176,7 @@ impl Nic {
         if crossed.is_some() {
             return crossed;
         }
-        let is_loop_turn = self.looped.take_turn() == Turn::Loop;
-        let looped = is_loop_turn.then(|| self.looped()).flatten();
+        let looped = self.looped.take_turn().then(|| self.looped()).flatten();
         looped
             .or_else(|| self.rx.receive(&mut *self.link, &mut self.drops, now))
             .or_else(|| self.looped())

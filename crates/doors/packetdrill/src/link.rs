@@ -92,7 +92,6 @@ impl Link for ScriptLink {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
-            queues: 1,
             lends: false,
         }
     }

@@ -209,7 +209,6 @@ impl Link for TapLink {
             max_rx_packet,
             ..
         } = self.options;
-        let queues = u16::try_from(self.fds.len()).unwrap_or(u16::MAX);
         // The kernel would complete checksums of sent frames in any case (TUNSETOFFLOAD is for received frames). Without
         // offloads the link does not use this, so that it behaves like a plain cable in both directions.
         LinkCaps {
@@ -220,7 +219,6 @@ impl Link for TapLink {
             max_super_packet,
             max_rx_packet,
             tx_checksum: offloads,
-            queues,
             lends: false,
         }
     }

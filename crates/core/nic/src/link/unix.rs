@@ -189,7 +189,6 @@ fn shared_caps(ours: WireHello) -> LinkCaps {
         max_super_packet: SHARED_PACKET_LEN,
         max_rx_packet: SHARED_PACKET_LEN,
         tx_checksum: true,
-        queues: 1,
         lends: true,
     }
 }

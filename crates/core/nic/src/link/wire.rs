@@ -149,7 +149,6 @@ impl Link for WireLink {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: offload,
-            queues: 1,
             lends: false,
         }
     }

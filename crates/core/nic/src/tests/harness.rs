@@ -84,7 +84,6 @@ pub(super) const PLAIN: LinkCaps = LinkCaps {
     max_super_packet: MAX_PACKET_LEN,
     max_rx_packet: MAX_PACKET_LEN,
     tx_checksum: false,
-    queues: 1,
     lends: false,
 };
 pub(super) const OFFLOADED: LinkCaps = LinkCaps {

@@ -306,7 +306,7 @@ impl World {
                 let remote = SocketAddr::new(address(Side::A, a & 1 != 0), port);
                 let options = stack.tcp_config().settings;
                 self.sockets
-                    .extend(stack.connect_from(Some(local), remote, &options, now));
+                    .extend(stack.connect_from(Some(local), remote, &options, None, now));
             }
             (2 | 3, Some(id)) => {
                 let (mut host, mut control) = (vec![0; usize::from(a) * 32], [0; 256]);

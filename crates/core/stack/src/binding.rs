@@ -147,7 +147,7 @@ impl BindRxError {
     pub const fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::NoQueues => Some("name the queues the flows are steered to"),
-            Self::NoSuchQueue { .. } => Some("name one below that, or set more channels"),
+            Self::NoSuchQueue { .. } => Some("name one below that"),
             Self::SplitOff { .. } => Some("set tcp-data-split on, hds-thresh 0"),
             Self::Threshold { .. } => Some("set hds-thresh 0"),
             Self::QueueTaken { .. } => Some("unbind that, or name another queue"),
@@ -525,14 +525,6 @@ impl UnbindRxError {
         match self {
             Self::Unknown(unknown) => unknown.errno(),
             Self::Restart { .. } => Errno::ENOMEM,
-        }
-    }
-
-    /// Returns what to do about it.
-    pub const fn remedy(&self) -> Option<&'static str> {
-        match self {
-            Self::Unknown(_) => None,
-            Self::Restart { .. } => Some("free some and unbind again"),
         }
     }
 }

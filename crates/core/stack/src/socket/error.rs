@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::errqueue::MAX_ZEROCOPY_SENDS;
 use super::id::SocketId;
-use super::token_table::{BadTokens, MAX_TOKENS};
+use super::token_table::MAX_TOKENS;
 use crate::route::RouteError;
 
 /// Errno for a control buffer that is too small. Linux returns it to programs although the uAPI headers do not define
@@ -454,12 +454,6 @@ impl DontneedError {
             Self::OddLength { .. } => Some("give a multiple of 8"),
             Self::BadSocket(_) => None,
         }
-    }
-}
-
-impl From<BadTokens> for DontneedError {
-    fn from(BadTokens::TooMany { given }: BadTokens) -> Self {
-        Self::TooManyRanges { given }
     }
 }
 

@@ -7,8 +7,8 @@
 use devmem_uapi::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
 use netmem::{Frag, FragList, Netmem};
 use smallvec::SmallVec;
-use thiserror::Error;
 
+use super::error::DontneedError;
 use super::free_map::FreeMap;
 
 /// Maximum number of tokens of one socket. Peeking issues tokens without taking data, so a limit is needed. The
@@ -18,17 +18,6 @@ pub const MAX_TOKENS: usize = 1 << 24;
 /// The table has [`MAX_TOKENS`] tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TableFull;
-
-/// Why [`TokenTable::release`] released nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub(crate) enum BadTokens {
-    /// The call has too many ranges.
-    #[error("{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS}")]
-    TooMany {
-        /// Number of ranges.
-        given: usize,
-    },
-}
 
 /// Slots that an empty table keeps: few, so that an idle connection needs little memory, and enough for one that lends a
 /// frag from time to time without an allocation.
@@ -116,9 +105,9 @@ impl<H> TokenTable<H> {
         &mut self,
         ranges: &[DmabufToken],
         mut home: impl FnMut(H),
-    ) -> Result<u32, BadTokens> {
+    ) -> Result<u32, DontneedError> {
         if ranges.len() > MAX_DONTNEED_TOKENS {
-            return Err(BadTokens::TooMany {
+            return Err(DontneedError::TooManyRanges {
                 given: ranges.len(),
             });
         }
@@ -232,7 +221,7 @@ mod tests {
         let mut table = lent(1);
         let ranges = [range(1, 1); MAX_DONTNEED_TOKENS + 1];
         let refused = table.release(&ranges, |_| panic!("nothing is freed"));
-        assert_eq!(refused, Err(BadTokens::TooMany { given: 129 }));
+        assert_eq!(refused, Err(DontneedError::TooManyRanges { given: 129 }));
         assert_eq!(release(&mut table, &ranges[1..]), (1, vec![1]));
     }
 

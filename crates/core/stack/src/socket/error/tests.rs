@@ -188,7 +188,7 @@ fn each_refusal_of_another_call_has_the_kernels_errno() {
     for (errno, expected) in [
         (DontneedError::from(bad).errno(), Errno::EBADF),
         (
-            DontneedError::from(BadTokens::TooMany { given: 129 }).errno(),
+            DontneedError::TooManyRanges { given: 129 }.errno(),
             Errno::EINVAL,
         ),
         (DontneedError::OddLength { len: 7 }.errno(), Errno::EINVAL),

@@ -370,7 +370,6 @@ fn bind(peer: &mut RawPeer) -> DmabufId {
         .set_rings(rings)
         .expect("a NIC with header split");
     let request = BindRx {
-        ifindex: devmem_uapi::IfIndex(1),
         dmabuf: MEMORIES.with(Clone::clone),
         niov_size: NiovSize::MIN,
         queues: vec![RxQueueId(0)],

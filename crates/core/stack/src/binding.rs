@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use devmem_uapi::{DmabufId, Errno, IfIndex};
+use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, FragSource, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim};
 use nic::{Nic, ProviderChoice, RestartError, TcpDataSplit};
 use steer::RxQueueId;
@@ -21,18 +21,16 @@ use thiserror::Error;
 
 use crate::network::Network;
 use crate::placement::GivenPlaces;
+use crate::route::Routes;
 use crate::socket::error::{SendError, UnknownBinding};
 use crate::window::Windows;
-pub use tx::{BindTx, BindTxError};
-pub(crate) use tx::{EgressRoutes, TxBinding};
+pub use tx::BindTxError;
 
 /// A request to attach a dma-buf to receive queues.
 ///
 /// The kernel refuses a queue entry without an id, or of another type; this type has no such entries.
 #[derive(Debug, Clone)]
 pub struct BindRx {
-    /// The interface.
-    pub ifindex: IfIndex,
     /// The memory.
     pub dmabuf: Dmabuf,
     /// Size of each net_iov (linux 7.3: `rx-page-size`).
@@ -48,14 +46,6 @@ pub enum BindRxError {
     /// No queue was given.
     #[error("bind-rx needs at least one rx queue")]
     NoQueues,
-    /// The interface is not that of this stack.
-    #[error("there is no interface {ifindex}: this stack's is {ours}")]
-    UnknownInterface {
-        /// The requested interface.
-        ifindex: IfIndex,
-        /// The interface of this stack.
-        ours: IfIndex,
-    },
     /// The interface has fewer queues.
     #[error("rx queue {queue} does not exist, there are {queues}")]
     NoSuchQueue {
@@ -132,7 +122,6 @@ impl BindRxError {
             | Self::Geometry(_)
             | Self::SplitOff { .. }
             | Self::Threshold { .. } => Errno::EINVAL,
-            Self::UnknownInterface { .. } => Errno::ENODEV,
             Self::QueueTaken { .. } => Errno::EEXIST,
             Self::InUse(_) | Self::IsTarget { .. } => Errno::EBUSY,
             Self::Restart { source, .. } => match source {
@@ -154,7 +143,7 @@ impl BindRxError {
             Self::InUse(in_use) => Some(in_use.remedy()),
             Self::IsTarget { .. } => Some("bind other memory for receiving"),
             Self::NoId => Some("unbind some"),
-            Self::UnknownInterface { .. } | Self::Geometry(_) | Self::Restart { .. } => None,
+            Self::Geometry(_) | Self::Restart { .. } => None,
         }
     }
 }
@@ -163,25 +152,10 @@ impl BindRxError {
 #[derive(Debug)]
 pub(crate) struct RxBinding {
     pub(crate) queues: Vec<RxQueueId>,
-    pub(crate) niov_size: NiovSize,
     /// Keeps the memory mapped while it is bound; frags in use keep it mapped for longer.
-    pub(crate) dmabuf: Dmabuf,
     pub(crate) provider: Arc<MemoryProvider>,
     /// Prevents other bindings of the same memory.
     pub(crate) claim: Arc<BoundMemory>,
-}
-
-/// A binding, as [`Stack::bindings`](crate::Stack::bindings) returns it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BindingInfo {
-    /// The id.
-    pub id: DmabufId,
-    /// Queues that receive into the memory.
-    pub queues: Vec<RxQueueId>,
-    /// Size of its net_iovs.
-    pub niov_size: NiovSize,
-    /// Bytes of device memory.
-    pub size: usize,
 }
 
 /// Bindings by id. Ids begin at 1, increase, and wrap around (linux `xa_alloc_cyclic`).
@@ -189,7 +163,7 @@ pub struct BindingInfo {
 pub(crate) struct Bindings {
     pub(crate) by_id: BTreeMap<DmabufId, RxBinding>,
     /// Bindings for sending; see `binding/tx.rs`.
-    pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
+    pub(crate) sending: BTreeMap<DmabufId, FragSource>,
     /// Memory in which received payload is placed directly; see `stack/targets.rs`.
     pub(crate) targets: BTreeMap<DmabufId, FragSource>,
     /// Places that connections were given in targets.
@@ -216,36 +190,28 @@ impl Bindings {
         self.by_id.contains_key(&id)
     }
 
-    /// Returns the binding `id` if packets to `remote` leave through its interface (linux net/core/devmem.c
+    /// Returns the memory that is bound under `id`, if there is a route to `remote` (linux net/core/devmem.c
     /// `net_devmem_get_binding`).
     pub(crate) fn tx(
         &self,
         id: DmabufId,
-        egress: &EgressRoutes<'_>,
+        routes: &Routes,
         remote: IpAddr,
-    ) -> Result<&TxBinding, SendError> {
-        let Some(binding) = self.sending.get(&id) else {
+    ) -> Result<&FragSource, SendError> {
+        let Some(memory) = self.sending.get(&id) else {
             return Err(match self.is_receiving(id) {
                 true => SendError::ReceiveBinding { dmabuf: id },
                 false => SendError::UnknownBinding { dmabuf: id },
             });
         };
-        let EgressRoutes { routes, ifindex } = *egress;
         // Local addresses are reached through the same NIC, which supports device memory, unlike the kernel's loopback.
         routes.route(remote).map_err(SendError::NoRoute)?;
-        if ifindex != binding.ifindex {
-            return Err(SendError::OtherDevice {
-                dmabuf: id,
-                bound: binding.ifindex,
-                egress: ifindex,
-            });
-        }
-        Ok(binding)
+        Ok(memory)
     }
 
-    pub(crate) fn insert_tx(&mut self, id: DmabufId, binding: TxBinding) {
+    pub(crate) fn insert_tx(&mut self, id: DmabufId, memory: FragSource) {
         self.last = id.0;
-        self.sending.insert(id, binding);
+        self.sending.insert(id, memory);
     }
 
     pub(crate) fn insert_target(&mut self, id: DmabufId, memory: FragSource) {
@@ -307,26 +273,14 @@ impl Drop for Restarted<'_> {
 }
 
 impl BindRx {
-    /// Checks the interface and queues in the order of the kernel (linux net/core/netdev-genl.c
+    /// Checks the queues in the order of the kernel (linux net/core/netdev-genl.c
     /// `netdev_nl_bind_rx_doit`). Whether the queues can be bound is checked after the memory.
-    fn validate(&self, ours: IfIndex, nic: &Nic) -> Result<(), BindRxError> {
-        let Self {
-            ifindex,
-            dmabuf: _,
-            niov_size: _,
-            queues,
-        } = self;
-        if queues.is_empty() {
+    fn validate(&self, nic: &Nic) -> Result<(), BindRxError> {
+        if self.queues.is_empty() {
             return Err(BindRxError::NoQueues);
         }
-        if *ifindex != ours {
-            return Err(BindRxError::UnknownInterface {
-                ifindex: *ifindex,
-                ours,
-            });
-        }
         let count = nic.rx_queue_count();
-        match queues.iter().find(|queue| queue.0 >= count) {
+        match self.queues.iter().find(|queue| queue.0 >= count) {
             Some(&queue) => Err(BindRxError::NoSuchQueue {
                 queue,
                 queues: count,
@@ -426,7 +380,7 @@ impl Bindings {
         nic: &mut Nic,
         windows: &mut Windows,
     ) -> Result<DmabufId, BindRxError> {
-        request.validate(network.ifindex, nic)?;
+        request.validate(nic)?;
         let id = self.next_id().ok_or(BindRxError::NoId)?;
         let RxPart { range, memory } = part;
         let provider = MemoryProvider::of_range(&request.dmabuf, range, id, request.niov_size)?;
@@ -445,14 +399,8 @@ impl Bindings {
             None => BoundMemory::claim(&request, holder(&request.queues, network))?,
         };
         claim.add(&provider);
-        let BindRx {
-            ifindex: _,
-            dmabuf,
-            niov_size,
-            queues,
-        } = request;
         let mut restarted = Restarted::none(nic);
-        for queue in queues {
+        for queue in request.queues {
             restarted.restart(queue, &provider)?;
         }
         let queues = restarted.commit();
@@ -463,8 +411,6 @@ impl Bindings {
             id,
             RxBinding {
                 queues,
-                niov_size,
-                dmabuf,
                 provider,
                 claim,
             },
@@ -538,16 +484,13 @@ mod tests {
         let provider =
             Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), niov_size).unwrap());
         let request = BindRx {
-            ifindex: IfIndex(1),
-            dmabuf: dmabuf.clone(),
+            dmabuf,
             niov_size,
             queues: Vec::new(),
         };
         let claim = BoundMemory::claim(&request, String::new()).unwrap();
         RxBinding {
             queues: Vec::new(),
-            niov_size,
-            dmabuf,
             provider,
             claim,
         }

@@ -48,9 +48,7 @@ mod tuple;
 mod window;
 
 pub use bind_addr::BindAddr;
-pub use binding::{
-    BindRx, BindRxError, BindTx, BindTxError, BindingInfo, BoundMemory, RxPart, UnbindRxError,
-};
+pub use binding::{BindRx, BindRxError, BindTxError, BoundMemory, RxPart, UnbindRxError};
 pub use claims::{
     AddressCheck, AddressConflict, AddressConflicts, ConflictOutcome, DEFEND_INTERVAL, PROBE_WAIT,
     PROBES,

@@ -112,7 +112,6 @@ impl Stack {
     /// [`StackError`]: an invalid address, an MTU that is too small, or no memory.
     pub fn new(nic: Nic, config: StackConfig) -> Result<Self, StackError> {
         let StackConfig {
-            ifindex,
             addresses,
             leased,
             address_check,
@@ -145,7 +144,6 @@ impl Stack {
             memory: StackMemory::new(nic.rx_queue_count().into(), send_memory_bytes, crossing)?,
             network: Network::new(
                 nic.mac(),
-                ifindex,
                 routes.with_any_local(any_local),
                 point_to_point,
                 claims,

@@ -22,11 +22,11 @@ use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Rings, TcpDataSplit};
 use slab::Slab;
-use stack::{BindRx, BindRxError, BindTx, BindTxError, FlushScope, SocketId, Stack, StackStats};
+use stack::{BindRx, BindRxError, BindTxError, FlushScope, SocketId, Stack, StackStats};
 use steer::RxQueueId;
 use wire::Instant;
 
-use crate::options::{IFINDEX, Options};
+use crate::options::Options;
 use crate::sockaddr::Family;
 use epoll::Epoll;
 
@@ -278,7 +278,6 @@ impl Table {
         // If the NIC refuses header split, the binding is refused below, with the reason.
         let _ = nic.set_rings(rings);
         let request = BindRx {
-            ifindex: IFINDEX,
             dmabuf: memory.clone(),
             niov_size,
             queues: queues.to_vec(),
@@ -293,11 +292,7 @@ impl Table {
     /// # Errors
     /// As bind-tx of the kernel.
     pub fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, BindTxError> {
-        let request = BindTx {
-            ifindex: IFINDEX,
-            dmabuf: memory.clone(),
-        };
-        self.stack.bind_tx(request)
+        self.stack.bind_tx(memory)
     }
 
     /// Removes a binding. Receive queues return to host memory; lent frags keep the memory alive.

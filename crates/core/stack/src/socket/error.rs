@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use devmem_uapi::{DmabufId, Errno, IfIndex, MAX_DONTNEED_TOKENS, UIO_MAXIOV};
+use devmem_uapi::{DmabufId, Errno, MAX_DONTNEED_TOKENS, UIO_MAXIOV};
 use tcp::{StateKind, TcpError};
 use thiserror::Error;
 
@@ -152,18 +152,6 @@ pub enum SendError {
         /// The id.
         dmabuf: DmabufId,
     },
-    /// Packets to the peer leave through another interface than that of the binding.
-    #[error(
-        "dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}"
-    )]
-    OtherDevice {
-        /// The id.
-        dmabuf: DmabufId,
-        /// The binding's interface.
-        bound: IfIndex,
-        /// The route's interface.
-        egress: IfIndex,
-    },
     /// There is no longer a route to the peer.
     #[error(transparent)]
     NoRoute(RouteError),
@@ -215,7 +203,6 @@ impl SendError {
             | Self::ZerocopyOff
             | Self::UnknownBinding { .. }
             | Self::ReceiveBinding { .. } => Errno::EINVAL,
-            Self::OtherDevice { .. } => Errno::ENODEV,
             Self::NoRoute(_) => Errno::EHOSTUNREACH,
             Self::OutOfBounds { .. } | Self::NotOffsets | Self::NoDmabufNamed => Errno::EFAULT,
             Self::TooManyRanges { .. } => Errno::EMSGSIZE,
@@ -237,7 +224,6 @@ impl SendError {
             Self::ReceiveBinding { .. } => {
                 Some("bind the memory for sending (bind-tx) and name that id")
             }
-            Self::OtherDevice { .. } => Some("bind it there, too, or send from host memory"),
             Self::OutOfBounds { .. } => Some("write offsets into it to the iovec"),
             Self::TooManySends => Some("read the error queue, and send more at once"),
             Self::NoMemory => {

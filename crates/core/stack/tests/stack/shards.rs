@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use devmem_uapi::{DmabufId, IfIndex};
+use devmem_uapi::DmabufId;
 use netmem::{Dmabuf, NiovSize};
 use netsim::{Direct, Door as _, MAX_STEPS, Pattern, Progress, STEP, Side, Sink, Source};
 use nic::{
@@ -149,7 +149,6 @@ fn bind(stacks: &mut [Stack], memory: &Dmabuf) -> DmabufId {
     let mut ids = Vec::new();
     for (number, stack) in stacks.iter_mut().enumerate() {
         let request = BindRx {
-            ifindex: IfIndex(1),
             dmabuf: memory.clone(),
             niov_size: NIOV,
             queues: vec![QUEUE],

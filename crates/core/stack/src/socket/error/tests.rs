@@ -100,15 +100,6 @@ fn each_refusal_of_a_send_from_device_memory_has_the_kernels_errno_and_a_remedy(
             "bind-tx",
         ),
         (
-            SendError::OtherDevice {
-                dmabuf,
-                bound: IfIndex(1),
-                egress: IfIndex(2),
-            },
-            Errno::ENODEV,
-            "bind it there",
-        ),
-        (
             SendError::NoRoute(RouteError::NoRoute(ADDRESS)),
             Errno::EHOSTUNREACH,
             "192.0.2.1",

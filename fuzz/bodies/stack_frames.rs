@@ -362,7 +362,6 @@ impl World {
 fn bind(peer: &mut RawPeer) -> DmabufId {
     let rings = Rings {
         tcp_data_split: TcpDataSplit::Enabled,
-        hds_thresh: 0,
         ..peer.stack.nic().rings()
     };
     peer.stack

@@ -399,7 +399,6 @@ impl<D: Door> Pair<D> {
         let nic = self.side(side).stack_mut().nic_mut();
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
-            hds_thresh: 0,
             ..nic.rings()
         };
         nic.set_rings(rings)

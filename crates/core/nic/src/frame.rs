@@ -14,7 +14,7 @@ use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
-use crate::features::{ChecksumVerdict, Rings, VerifyChecksums};
+use crate::features::{ChecksumVerdict, Rings};
 use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
 use crate::rx::RxSide;
@@ -99,13 +99,9 @@ impl<'a> RxFrame<'a> {
         }
     }
 
-    /// Verifies the transport checksum, unless the link has done so or the settings say not to: the stack cannot read payload in
+    /// Verifies the transport checksum, unless the link has done so: the stack cannot read payload in
     /// device memory.
-    pub(crate) fn verify(
-        &self,
-        headers: &RxHeaders,
-        policy: VerifyChecksums,
-    ) -> Result<ChecksumVerdict, DropReason> {
+    pub(crate) fn verify(&self, headers: &RxHeaders) -> Result<ChecksumVerdict, DropReason> {
         match headers.transport {
             Transport::Tcp(_) => {}
             // No checksum (RFC 768). Not allowed over IPv6 (RFC 8200 8.1): there 0 is verified, and found wrong.
@@ -119,16 +115,13 @@ impl<'a> RxFrame<'a> {
                 return Ok(ChecksumVerdict::NoChecksum);
             }
         }
-        match (policy, self.meta.checksum) {
-            (VerifyChecksums::None, _)
-            | (_, ChecksumState::Partial(_))
-            | (VerifyChecksums::Untrusted, ChecksumState::Verified) => Ok(ChecksumVerdict::Trusted),
-            (VerifyChecksums::All, ChecksumState::Verified) | (_, ChecksumState::Unknown) => {
-                match self.is_checksum_right(headers) {
-                    true => Ok(ChecksumVerdict::Verified),
-                    false => Err(DropReason::RxBadChecksum),
-                }
-            }
+        match self.meta.checksum {
+            // A partial checksum is that of a sender on this host, which left it to its NIC.
+            ChecksumState::Partial(_) | ChecksumState::Verified => Ok(ChecksumVerdict::Trusted),
+            ChecksumState::Unknown => match self.is_checksum_right(headers) {
+                true => Ok(ChecksumVerdict::Verified),
+                false => Err(DropReason::RxBadChecksum),
+            },
         }
     }
 

@@ -62,9 +62,7 @@ pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
 pub use crossing::{Crossing, CrossingStats, CrossingWakeup};
 pub use drops::{DropReason, Drops};
-pub use features::{
-    Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetRingsError, TcpDataSplit, VerifyChecksums,
-};
+pub use features::{MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetRingsError, TcpDataSplit};
 pub use fill::{MemoryDemand, MemoryLevel, RxSpace};
 pub use link::*;
 pub use nic::Nic;

@@ -21,7 +21,7 @@ use crate::config::{NicConfig, NicError};
 use crate::conveyor::Conveyed;
 use crate::crossing::Crossing;
 use crate::drops::{DropReason, Drops};
-use crate::features::{Features, Rings, default_table};
+use crate::features::{Rings, default_table};
 use crate::fill::RxSpace;
 use crate::frame::RxFrame;
 use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
@@ -50,7 +50,6 @@ pub struct Nic {
     caps: LinkCaps,
     config: NicConfig,
     rings: Rings,
-    features: Features,
     steering: Steering,
     rx: RxSide,
     tx: TxQueue,
@@ -98,11 +97,9 @@ impl Nic {
             link,
             caps,
             rings,
-            features: config.features,
             steering: Steering {
                 rss: Rss::new(config.rss_key, default_table(rx_queues)),
                 rules: Rules::default(),
-                ntuple: config.features.ntuple,
             },
             rx: RxSide::new(&config, caps)?,
             tx: TxQueue::new(rings.tx_packets),
@@ -213,7 +210,7 @@ impl Nic {
         {
             return Ok(None);
         }
-        let verdict = frame.verify(&headers, self.features.rx_checksum)?;
+        let verdict = frame.verify(&headers)?;
         let queue = self
             .steering
             .select_queue(&headers, frame.rx.queues.len())?;
@@ -343,10 +340,9 @@ impl Nic {
     }
 
     fn offloads(&self) -> Offloads {
-        let checksum = self.caps.tx_checksum && self.features.link_tx_checksum;
         Offloads {
-            checksum,
-            tso: checksum && self.caps.tso && self.features.link_tso,
+            checksum: self.caps.tx_checksum,
+            tso: self.caps.tx_checksum && self.caps.tso,
             longest: usize::from(self.config.mtu) + EthernetHeader::TAGGED_LEN,
             longest_super: self.caps.max_super_packet + EthernetHeader::TAGGED_LEN,
         }

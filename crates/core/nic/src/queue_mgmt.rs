@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mapped::DmaRight;
-use netmem::{MemoryProvider, PagePool};
+use netmem::{MemoryProvider, NiovSize, PagePool};
 
 use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
@@ -39,7 +39,7 @@ impl QueueMemory {
             ProviderChoice::Provider(provider) => provider,
             ProviderChoice::Host => Arc::new(MemoryProvider::host(
                 config.host_mem_bytes,
-                config.host_niov_size,
+                NiovSize::DEFAULT,
             )?),
         };
         let engine = provider.area().copy_engine();

@@ -68,17 +68,6 @@ pub enum BindRxError {
         /// The setting.
         setting: TcpDataSplit,
     },
-    /// Short packets are not split.
-    #[error(
-        "hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx \
-         queue {queue}"
-    )]
-    Threshold {
-        /// The queue.
-        queue: RxQueueId,
-        /// The setting, in bytes.
-        thresh: u16,
-    },
     /// The queue has a memory provider already.
     #[error("rx queue {queue} is bound to dma-buf {by} already")]
     QueueTaken {
@@ -120,8 +109,7 @@ impl BindRxError {
             Self::NoQueues
             | Self::NoSuchQueue { .. }
             | Self::Geometry(_)
-            | Self::SplitOff { .. }
-            | Self::Threshold { .. } => Errno::EINVAL,
+            | Self::SplitOff { .. } => Errno::EINVAL,
             Self::QueueTaken { .. } => Errno::EEXIST,
             Self::InUse(_) | Self::IsTarget { .. } => Errno::EBUSY,
             Self::Restart { source, .. } => match source {
@@ -137,8 +125,7 @@ impl BindRxError {
         match self {
             Self::NoQueues => Some("name the queues the flows are steered to"),
             Self::NoSuchQueue { .. } => Some("name one below that"),
-            Self::SplitOff { .. } => Some("set tcp-data-split on, hds-thresh 0"),
-            Self::Threshold { .. } => Some("set hds-thresh 0"),
+            Self::SplitOff { .. } => Some("set tcp-data-split on"),
             Self::QueueTaken { .. } => Some("unbind that, or name another queue"),
             Self::InUse(in_use) => Some(in_use.remedy()),
             Self::IsTarget { .. } => Some("bind other memory for receiving"),
@@ -292,18 +279,9 @@ impl BindRx {
 
 /// Checks whether a queue can be bound now (linux net/core/netdev_rx_queue.c `net_mp_open_rxq`).
 fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
-    let rings = nic.rings();
-    if rings.tcp_data_split != TcpDataSplit::Enabled {
-        return Err(BindRxError::SplitOff {
-            queue,
-            setting: rings.tcp_data_split,
-        });
-    }
-    if rings.hds_thresh != 0 {
-        return Err(BindRxError::Threshold {
-            queue,
-            thresh: rings.hds_thresh,
-        });
+    let setting = nic.rings().tcp_data_split;
+    if setting != TcpDataSplit::Enabled {
+        return Err(BindRxError::SplitOff { queue, setting });
     }
     check_free(queue, nic)
 }

@@ -2,12 +2,11 @@
 
 use wire::{RxHeaders, Transport};
 
-/// Returns whether the payload of a packet is split from its headers: that of TCP in frames of more than `thresh` bytes
-/// (ethtool's `hds-thresh`; 0: in all). The TCP header of an IP fragment may be in another packet.
+/// Returns whether the payload of a packet is split from its headers: that of TCP. The TCP header of an IP fragment may be in
+/// another packet.
 #[inline]
-pub fn is_split(headers: &RxHeaders, thresh: u16) -> bool {
+pub fn is_split(headers: &RxHeaders) -> bool {
     matches!(headers.transport, Transport::Tcp(_))
-        && (thresh == 0 || headers.header_len + headers.payload_len > usize::from(thresh))
 }
 
 #[cfg(test)]
@@ -24,7 +23,7 @@ mod tests {
             ..Packet::tcp4()
         };
         for packet in [Packet::tcp4(), Packet::tcp6(), ack] {
-            assert!(is_split(&packet.headers(), 0));
+            assert!(is_split(&packet.headers()));
         }
     }
 
@@ -35,14 +34,7 @@ mod tests {
             ..Packet::tcp4()
         };
         for headers in [udp.headers(), arp(), Packet::tcp4().fragment()] {
-            assert!(!is_split(&headers, 0), "{headers:?}");
+            assert!(!is_split(&headers), "{headers:?}");
         }
-    }
-
-    #[test]
-    fn only_frames_above_the_threshold_are_split() {
-        let tcp = Packet::tcp4().headers();
-        let split = [153, 154, u16::MAX].map(|thresh| is_split(&tcp, thresh));
-        assert_eq!(split, [true, false, false]);
     }
 }

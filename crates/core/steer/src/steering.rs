@@ -13,8 +13,6 @@ pub struct Steering {
     pub rss: Rss,
     /// Flow rules.
     pub rules: Rules,
-    /// Flow rules are applied (ethtool feature `rx-ntuple-filter`); RSS always is.
-    pub ntuple: bool,
 }
 
 /// Why a packet has no RX queue.
@@ -38,11 +36,7 @@ impl Steering {
             // Every packet goes to the only queue; no hash is needed.
             return Ok(RxQueueId(0));
         }
-        let rule = match self.ntuple {
-            true => self.rules.lookup(headers),
-            false => None,
-        };
-        let queue = match rule {
+        let queue = match self.rules.lookup(headers) {
             Some((_, RuleAction::Queue(queue))) => queue,
             // A rule matches TCP and UDP only, which the default hash types cover.
             Some((_, RuleAction::Spread(range))) => {

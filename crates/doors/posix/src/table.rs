@@ -271,7 +271,6 @@ impl Table {
     ) -> Result<DmabufId, BindRxError> {
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
-            hds_thresh: 0,
             ..self.stack.nic().rings()
         };
         let nic = self.stack.nic_mut();

@@ -299,7 +299,6 @@ fn default_steering(config: &Config) -> Result<Steering, ConfigError> {
             types: ports,
         },
         rules: Rules::new(FLOW_RULES),
-        ntuple: true,
     })
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn packet_types() -> impl Iterator<Item = (u8, u8)> {
 
 /// Returns the split point of a packet.
 fn split_at(headers: &RxHeaders) -> Option<u16> {
-    match is_split(headers, 0) {
+    match is_split(headers) {
         true => u16::try_from(headers.header_len).ok(),
         false => None,
     }

@@ -1,9 +1,9 @@
-//! Settings that may change while the NIC runs: rings, queues, features, receive side scaling, flow rules.
+//! Settings that may change while the NIC runs: rings, receive side scaling, flow rules.
 
 use steer::{IndirectionTableError, NtupleRule, Rss, RuleError, RuleLocation, Rules, RxQueueId};
 
 use super::Nic;
-use crate::features::{Features, MAX_TX_PACKETS, Rings, SetRingsError, TcpDataSplit};
+use crate::features::{MAX_TX_PACKETS, Rings, SetRingsError, TcpDataSplit};
 
 impl Nic {
     /// Returns the rings.
@@ -20,33 +20,18 @@ impl Nic {
         let Rings {
             tx_packets,
             tcp_data_split,
-            hds_thresh,
         } = rings;
         if tx_packets == 0 || tx_packets > MAX_TX_PACKETS {
             return Err(SetRingsError::TxPackets(tx_packets));
         }
-        if let Some(queue) = self.last_bound_queue() {
-            if tcp_data_split != TcpDataSplit::Enabled {
-                return Err(SetRingsError::SplitNeeded(queue));
-            }
-            if hds_thresh != 0 {
-                return Err(SetRingsError::ThreshNeeded(queue));
-            }
+        if tcp_data_split != TcpDataSplit::Enabled
+            && let Some(queue) = self.last_bound_queue()
+        {
+            return Err(SetRingsError::SplitNeeded(queue));
         }
         self.rings = rings;
         self.tx.set_limit(tx_packets);
         Ok(())
-    }
-
-    /// Returns the features.
-    pub fn features(&self) -> Features {
-        self.features
-    }
-
-    /// Sets the features. If a feature is on that the link lacks, this NIC does the work.
-    pub fn set_features(&mut self, features: Features) {
-        self.steering.ntuple = features.ntuple;
-        self.features = features;
     }
 
     /// Returns key, table and hash types of receive side scaling.

@@ -135,15 +135,6 @@ fn steering_uses_rules_then_the_table_then_queue_0() {
     bench.nic.set_rss(rss).unwrap();
     assert_eq!(bench.pass(&to(80)).queue, Q1);
     assert_eq!(bench.pass(&to(5202)).queue, Q2, "the rule wins");
-    bench.nic.set_features(Features {
-        ntuple: false,
-        ..bench.nic.features()
-    });
-    assert_eq!(bench.pass(&to(5202)).queue, Q1, "rules do not count");
-    bench.nic.set_features(Features {
-        ntuple: true,
-        ..bench.nic.features()
-    });
     let drop_it = steer::NtupleRule {
         dst_port: steer::PortMatch::exact(666),
         ..steer::NtupleRule::any(steer::FlowType::Tcp4, steer::RuleAction::Drop)
@@ -199,14 +190,6 @@ fn ring_settings_that_a_binding_needs_cannot_be_changed() {
         );
         assert_eq!(error, SetRingsError::SplitNeeded(Q1));
     }
-    let error = refused(
-        &mut bench,
-        Rings {
-            hds_thresh: 1,
-            ..rings
-        },
-    );
-    assert_eq!(error, SetRingsError::ThreshNeeded(Q1));
     for tx_packets in [0, MAX_TX_PACKETS + 1] {
         let error = refused(
             &mut bench,
@@ -221,7 +204,6 @@ fn ring_settings_that_a_binding_needs_cannot_be_changed() {
     bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
     let off = Rings {
         tcp_data_split: TcpDataSplit::Disabled,
-        hds_thresh: 7,
         tx_packets: 1,
     };
     bench.nic.set_rings(off).unwrap();

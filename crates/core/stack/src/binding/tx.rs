@@ -11,9 +11,6 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BindTxError {
-    /// The NIC does not transmit memory that the stack cannot read.
-    #[error("the NIC does not transmit from device memory (netmem-tx is off)")]
-    Unsupported,
     /// The size of the dma-buf is not a multiple of the page size.
     #[error("the dma-buf is not made of whole pages: {0}")]
     Geometry(#[from] GeometryError),
@@ -29,7 +26,6 @@ impl BindTxError {
     /// Returns the errno of the same refusal by the kernel.
     pub const fn errno(&self) -> Errno {
         match self {
-            Self::Unsupported => Errno::EOPNOTSUPP,
             Self::Geometry(_) => Errno::EINVAL,
             Self::NoId => Errno::ENOSPC,
             Self::Staging(_) => Errno::ENOMEM,
@@ -39,7 +35,6 @@ impl BindTxError {
     /// Returns what to do about it.
     pub const fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Unsupported => Some("switch it on, or send from host memory"),
             Self::NoId => Some("unbind some"),
             Self::Geometry(_) | Self::Staging(_) => None,
         }

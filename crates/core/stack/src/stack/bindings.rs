@@ -87,9 +87,6 @@ impl Stack {
     /// # Errors
     /// [`BindTxError`]. Nothing has changed then.
     pub fn bind_tx(&mut self, dmabuf: &Dmabuf) -> Result<DmabufId, BindTxError> {
-        if !self.nic.features().netmem_tx {
-            return Err(BindTxError::Unsupported);
-        }
         let bindings = &mut self.memory.bindings;
         let id = bindings.next_id().ok_or(BindTxError::NoId)?;
         let memory = FragSource::new(dmabuf, id)?;

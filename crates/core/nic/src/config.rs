@@ -1,6 +1,5 @@
 //! Settings of a new NIC.
 
-use steer::ToeplitzKey;
 use wire::MacAddr;
 
 use crate::features::{MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSplit};
@@ -25,14 +24,12 @@ pub struct NicConfig {
     /// Number of payload bytes at the start of each packet that stay in host memory, as with hardware that splits only
     /// at certain offsets. 0: none.
     pub linear_bytes: usize,
-    /// Secret key of the RSS hash.
-    pub rss_key: ToeplitzKey,
     /// Initial settings of the rings.
     pub rings: Rings,
 }
 
 impl Default for NicConfig {
-    /// One queue, 16 MiB of host memory, a locally administered hardware address, and a public RSS key.
+    /// One queue, 16 MiB of host memory, and a locally administered hardware address.
     fn default() -> Self {
         Self {
             mac: MacAddr([0x02, 0, 0, 0, 0, 1]),
@@ -40,7 +37,6 @@ impl Default for NicConfig {
             rx_queues: 1,
             host_mem_bytes: 16 << 20,
             linear_bytes: 0,
-            rss_key: ToeplitzKey::MICROSOFT,
             rings: Rings {
                 tx_packets: 1024,
                 tcp_data_split: TcpDataSplit::Auto,

@@ -61,6 +61,7 @@ mod tx_stage;
 pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
 pub use crossing::{Crossing, CrossingStats, CrossingWakeup};
+pub use ddp::DdpTable;
 pub use drops::{DropReason, Drops};
 pub use features::{MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetRingsError, TcpDataSplit};
 pub use fill::{MemoryDemand, MemoryLevel, RxSpace};

@@ -48,7 +48,7 @@ pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;
 pub use unix_listen::UnixListenLink;
 pub use unix_port::{UnixPort, UnixPortEvent, Written};
-pub use vnet_fd::{VnetFd, VnetHeaderLen};
+pub use vnet_fd::VnetFd;
 pub use wire::{CablePlug, WireLink, WireOptions};
 
 /// Bytes of the longest IP packet with its length in the header (RFC 791 3.1; without jumbograms RFC 8200 3).

@@ -1,6 +1,5 @@
 //! The device: receive, transmit, and the memory in between.
 
-mod ddp;
 mod pressure;
 mod restart;
 mod settings;
@@ -13,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netmem::{CopyEngine, FragList, Netmem, Payload, PoolStats};
-use steer::{Rss, Rules, RxQueueId, Steering};
+use steer::{Rss, Rules, RxQueueId, Steering, ToeplitzKey};
 use wire::{EthernetHeader, Instant, MacAddr};
 
 use crate::arrival::Arrival;
 use crate::config::{NicConfig, NicError};
 use crate::conveyor::Conveyed;
 use crate::crossing::Crossing;
+use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::{Rings, default_table};
 use crate::fill::RxSpace;
@@ -98,7 +98,7 @@ impl Nic {
             caps,
             rings,
             steering: Steering {
-                rss: Rss::new(config.rss_key, default_table(rx_queues)),
+                rss: Rss::new(ToeplitzKey::MICROSOFT, default_table(rx_queues)),
                 rules: Rules::default(),
             },
             rx: RxSide::new(&config, caps)?,
@@ -366,6 +366,11 @@ impl Nic {
             .map(|queue| &mut queue.memory.fill);
         let fill = fills.find(|fill| fill.pool.id() == pool);
         fill.unwrap_or(&mut self.rx.host).pool.recycle(netmem);
+    }
+
+    /// Returns the places that connections choose for their next payload.
+    pub fn ddp(&mut self) -> &mut DdpTable {
+        &mut self.rx.ddp
     }
 
     /// Returns the free memory of `queue`; all 0 for a queue that does not exist.

@@ -21,7 +21,7 @@ use super::shared::{SHARED_PACKET_LEN, SharedWire};
 use super::socket_events::SocketEvents;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
-    TapLink, TapOptions, TxFrame, VnetHeaderLen,
+    TapLink, TapOptions, TxFrame,
 };
 
 /// How long a refused connection is tried again: the file of a listener exists from bind(2) on, and connections are refused until
@@ -112,7 +112,6 @@ impl UnixLink {
             },
             false => {
                 let options = TapOptions {
-                    vnet_header: VnetHeaderLen::Ten,
                     offloads,
                     mtu: ours.mtu,
                     ..TapOptions::default()

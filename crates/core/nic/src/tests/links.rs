@@ -522,54 +522,47 @@ fn write_frame(kernel: &OwnedFd, vnet: &[u8], frame: &[u8]) {
 
 #[test]
 fn a_tap_scatters_super_packets_straight_into_device_memory() {
-    for (vnet_header, pad) in [(VnetHeaderLen::Ten, 0), (VnetHeaderLen::Twelve, 2)] {
-        let options = TapOptions {
-            vnet_header,
-            ..TapOptions::default()
-        };
-        let (tap, kernel) = fake_tap(1, options);
-        let config = NicConfig {
-            mac: OUR_MAC,
-            ..NicConfig::default()
-        };
-        let mut nic = Nic::new(Box::new(tap), config).unwrap();
-        let device = opaque(1 << 20, 1, 65_536);
-        let choice = ProviderChoice::Provider(Arc::clone(&device));
-        nic.restart_queue(Q0, choice).unwrap();
-        assert!(nic.poll_rx(NOW).is_none());
-        for seed in 0..30 {
-            let segment = tcp(&pattern(seed, 65_160));
-            let vnet = [&NEEDS_CSUM_TCP4_1448[..], &vec![0; pad]].concat();
-            write_frame(&kernel[0], &vnet, &segment.frame());
-            let packet = nic.poll_rx(NOW).unwrap();
-            assert_eq!(
-                (
-                    packet.segments,
-                    packet.payload.frags().unwrap().frag_count()
-                ),
-                (45, 1)
-            );
-            let frag = packet.payload.frags().unwrap().first().unwrap();
-            let mut got = vec![0; frag.len()];
-            device
-                .observer()
-                .upgrade()
-                .unwrap()
-                .device_read(frag.dmabuf_offset() as usize, &mut got);
-            assert_eq!(got, segment.payload);
-            nic.recycle(packet.payload.into_frags());
-        }
-        let stats = nic.queue_stats(Q0).unwrap();
+    let (tap, kernel) = fake_tap(1, TapOptions::default());
+    let config = NicConfig {
+        mac: OUR_MAC,
+        ..NicConfig::default()
+    };
+    let mut nic = Nic::new(Box::new(tap), config).unwrap();
+    let device = opaque(1 << 20, 1, 65_536);
+    let choice = ProviderChoice::Provider(Arc::clone(&device));
+    nic.restart_queue(Q0, choice).unwrap();
+    assert!(nic.poll_rx(NOW).is_none());
+    for seed in 0..30 {
+        let segment = tcp(&pattern(seed, 65_160));
+        write_frame(&kernel[0], &NEEDS_CSUM_TCP4_1448, &segment.frame());
+        let packet = nic.poll_rx(NOW).unwrap();
         assert_eq!(
             (
-                stats.checksum_trusted,
-                stats.header_longer,
-                stats.header_shorter
+                packet.segments,
+                packet.payload.frags().unwrap().frag_count()
             ),
-            (30, 0, 0)
+            (45, 1)
         );
-        assert_eq!(nic.drops().total(), 0);
+        let frag = packet.payload.frags().unwrap().first().unwrap();
+        let mut got = vec![0; frag.len()];
+        device
+            .observer()
+            .upgrade()
+            .unwrap()
+            .device_read(frag.dmabuf_offset() as usize, &mut got);
+        assert_eq!(got, segment.payload);
+        nic.recycle(packet.payload.into_frags());
     }
+    let stats = nic.queue_stats(Q0).unwrap();
+    assert_eq!(
+        (
+            stats.checksum_trusted,
+            stats.header_longer,
+            stats.header_shorter
+        ),
+        (30, 0, 0)
+    );
+    assert_eq!(nic.drops().total(), 0);
 }
 
 #[test]

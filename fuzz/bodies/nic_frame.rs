@@ -202,7 +202,6 @@ impl Link for Script {
         LinkCaps {
             name: "script",
             mtu: 1500,
-            vnet: true,
             tso: true,
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::BIG_PACKET_LEN,

@@ -236,7 +236,6 @@ impl Dmabuf {
     ///
     /// [`CopyError`]; out of bounds, nothing is copied.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), CopyError> {
-        self.memory.check(offset, bytes.len())?;
         let view = self.cpu_view(CpuAccess::Write)?;
         view.copy_in(offset, bytes)?;
         view.end()
@@ -248,7 +247,6 @@ impl Dmabuf {
     ///
     /// [`CopyError`]; out of bounds, nothing is copied.
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), CopyError> {
-        self.memory.check(offset, out.len())?;
         let view = self.cpu_view(CpuAccess::Read)?;
         view.copy_out(offset, out)?;
         view.end()
@@ -279,8 +277,6 @@ impl Dmabuf {
         offset: usize,
         len: usize,
     ) -> Result<(), CopyError> {
-        source.memory.check(source_offset, len)?;
-        self.memory.check(offset, len)?;
         let from = source.cpu_view(CpuAccess::Read)?;
         let to = self.cpu_view(CpuAccess::Write)?;
         to.copy_from(&from, source_offset, offset, len)?;

@@ -256,7 +256,7 @@ pub trait Door: fmt::Debug {
 
     /// Returns the free space in a queue's memory.
     fn rx_space(&mut self, queue: RxQueueId) -> nic::RxSpace {
-        self.stack_mut().rx_space(queue)
+        self.stack_mut().nic_mut().rx_space(queue)
     }
 }
 

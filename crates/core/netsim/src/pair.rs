@@ -533,7 +533,7 @@ fn assert_host_memory_home(side: Side, stack: &mut Stack) {
             // Checked exactly when it is unbound, by whether it is freed then.
             continue;
         }
-        let space = stack.rx_space(queue);
+        let space = stack.nic_mut().rx_space(queue);
         // The partly filled net_iov counts as used.
         assert!(
             space.free_niovs + 1 >= info.niovs,

@@ -34,7 +34,6 @@ impl Link for HeadersOnly {
         LinkCaps {
             name: "headers only",
             mtu: 1500,
-            vnet: true,
             tso: true,
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,

@@ -69,8 +69,6 @@ pub struct LinkCaps {
     pub name: &'static str,
     /// Bytes of the largest IP packet that is not a super-packet.
     pub mtu: u16,
-    /// Frames have a virtio-net header (state of the checksum, segment size).
-    pub vnet: bool,
     /// The link sends and receives super-packets of up to [`MAX_PACKET_LEN`] bytes.
     pub tso: bool,
     /// Bytes of the longest super-packet that the link sends, at least [`MAX_PACKET_LEN`]. A longer packet than that has 0

@@ -21,7 +21,7 @@ mod targets;
 use std::fmt;
 use std::net::IpAddr;
 
-use nic::{LinkState, Nic, RxSpace};
+use nic::{LinkState, Nic};
 use steer::RxQueueId;
 use wire::Instant;
 
@@ -232,11 +232,6 @@ impl Stack {
     /// with bound memory.
     pub fn nic_mut(&mut self) -> &mut Nic {
         &mut self.nic
-    }
-
-    /// Returns the free receive memory of `queue`.
-    pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
-        self.nic.rx_space(queue)
     }
 
     /// Returns the local addresses, including the link-local one.

@@ -182,7 +182,6 @@ impl Link for Impaired {
         // Without checksum offload the NIC completes every checksum before it sends.
         LinkCaps {
             name: "impaired",
-            vnet: false,
             tso: false,
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,

@@ -209,7 +209,6 @@ impl Link for TapLink {
         LinkCaps {
             name: "tap",
             mtu,
-            vnet: true,
             tso: offloads,
             max_super_packet,
             max_rx_packet,

@@ -183,7 +183,6 @@ fn shared_caps(ours: WireHello) -> LinkCaps {
     LinkCaps {
         name: "unix",
         mtu: ours.mtu,
-        vnet: true,
         tso: true,
         max_super_packet: SHARED_PACKET_LEN,
         max_rx_packet: SHARED_PACKET_LEN,

@@ -144,7 +144,6 @@ impl Link for WireLink {
         LinkCaps {
             name: "wire",
             mtu,
-            vnet: offload,
             tso: offload,
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,

@@ -79,7 +79,6 @@ pub(super) struct ScriptedLink {
 pub(super) const PLAIN: LinkCaps = LinkCaps {
     name: "script",
     mtu: 9000,
-    vnet: false,
     tso: false,
     max_super_packet: MAX_PACKET_LEN,
     max_rx_packet: MAX_PACKET_LEN,
@@ -87,7 +86,6 @@ pub(super) const PLAIN: LinkCaps = LinkCaps {
     lends: false,
 };
 pub(super) const OFFLOADED: LinkCaps = LinkCaps {
-    vnet: true,
     tso: true,
     tx_checksum: true,
     ..PLAIN

@@ -369,7 +369,7 @@ impl Delivery<'_, '_> {
             return;
         };
         match self.tokens.issue(memory) {
-            Ok(token) => {
+            Some(token) => {
                 cmsg.frag_token = token;
                 if let Some(places) = &mut self.placed_frags {
                     places.on_lent(&cmsg);
@@ -377,7 +377,7 @@ impl Delivery<'_, '_> {
                 let pushed = self.sink.push(DevmemCmsg::Dmabuf(cmsg));
                 debug_assert!(pushed.is_ok(), "a sink keeps its word about its room");
             }
-            Err(_) => debug_assert!(false, "room in the token table was asked before"),
+            None => debug_assert!(false, "room in the token table was asked before"),
         }
     }
 }

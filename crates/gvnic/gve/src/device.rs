@@ -299,6 +299,5 @@ fn default_steering(config: &Config) -> Result<Steering, ConfigError> {
             types: ports,
         },
         rules: Rules::new(FLOW_RULES),
-        ntuple: true,
     })
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use devmem_uapi::DmabufId;
-use netmem::{Frag, MemoryProvider, NiovSize, OpaqueProvider};
+use netmem::{Dmabuf, Frag, MemoryProvider, NiovSize};
 use nic::{
     Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, ProviderChoice, Rings,
     RxPacket, TcpDataSplit, TxFrame, VnetMeta,
@@ -41,9 +41,10 @@ const MEMORY: usize = 512 << 10;
 
 thread_local! {
     /// Kept from run to run: mapping memory takes longer than all the rest.
-    static MEMORIES: [Arc<OpaqueProvider>; 2] = [NiovSize::DEFAULT, NiovSize::MIN].map(|niov_size| {
-        let memory = OpaqueProvider::new(MEMORY, DmabufId(1), niov_size);
-        Arc::new(memory.expect("half a MiB of memory"))
+    static MEMORIES: [Arc<MemoryProvider>; 2] = [NiovSize::DEFAULT, NiovSize::MIN].map(|niov_size| {
+        let memory = Dmabuf::opaque(MEMORY).expect("half a MiB of memory");
+        let provider = MemoryProvider::of_dmabuf(&memory, DmabufId(1), niov_size);
+        Arc::new(provider.expect("a number of whole net_iovs"))
     });
 }
 
@@ -74,11 +75,8 @@ pub fn run(data: &[u8]) {
             .map(|frame| frame.switches & KEEP != 0)
             .collect();
         let mut nic = nic(script, setup);
-        nic.restart_queue(
-            RxQueueId(1),
-            ProviderChoice::Provider(Arc::clone(&memory) as _),
-        )
-        .expect("memory is there");
+        nic.restart_queue(RxQueueId(1), ProviderChoice::Provider(Arc::clone(&memory)))
+            .expect("memory is there");
         let (mut received, mut kept) = (0, Vec::new());
         // A limit on the number of calls: each call that returns nothing has dropped at least one frame.
         for _ in 0..=total {
@@ -124,7 +122,7 @@ fn nic(script: Script, setup: u8) -> Nic {
 }
 
 /// Checks that the packet's payload is that of the frame, in host or device memory.
-fn check(packet: &RxPacket, frame: &[u8], memory: &OpaqueProvider) {
+fn check(packet: &RxPacket, frame: &[u8], memory: &MemoryProvider) {
     let from = packet.headers.header_len;
     let Some(frags) = packet.payload.frags() else {
         assert!(packet.headers.payload_len > 0, "it had no payload");
@@ -151,11 +149,12 @@ fn check(packet: &RxPacket, frame: &[u8], memory: &OpaqueProvider) {
     );
 }
 
-fn read(frag: &Frag, memory: &OpaqueProvider, out: &mut [u8]) {
+fn read(frag: &Frag, memory: &MemoryProvider, out: &mut [u8]) {
     if frag.is_readable() {
         frag.copy_to(0, out).expect("it is readable");
     } else {
         let offset = usize::try_from(frag.dmabuf_offset()).expect("the memory is small");
+        let memory = memory.observer().upgrade().expect("its provider keeps it");
         memory.device_read(offset, out);
     }
 }
@@ -203,12 +202,10 @@ impl Link for Script {
         LinkCaps {
             name: "script",
             mtu: 1500,
-            vnet: true,
             tso: true,
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::BIG_PACKET_LEN,
             tx_checksum: true,
-            queues: 1,
             lends: false,
         }
     }

@@ -85,7 +85,7 @@ pub fn run(data: &[u8]) {
     finish(&posix, bound);
 }
 
-fn bind(posix: &Posix<VirtualTime>, memory: &Dmabuf) -> (DmabufId, Arc<dyn MemoryProvider>) {
+fn bind(posix: &Posix<VirtualTime>, memory: &Dmabuf) -> (DmabufId, Arc<MemoryProvider>) {
     posix.call(|table| {
         let id = table
             .bind_rx(memory, NiovSize::MIN)
@@ -95,7 +95,7 @@ fn bind(posix: &Posix<VirtualTime>, memory: &Dmabuf) -> (DmabufId, Arc<dyn Memor
     })
 }
 
-fn finish(posix: &Posix<VirtualTime>, bound: Option<(DmabufId, Arc<dyn MemoryProvider>)>) {
+fn finish(posix: &Posix<VirtualTime>, bound: Option<(DmabufId, Arc<MemoryProvider>)>) {
     posix.call(Table::close_all);
     posix.sleep(LONG);
     let table = posix.lock();

@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
         let settings = shared.settings;
         let now = Instant::from_millis(1000);
         let peer_iss = SeqNum(u32::from_be_bytes([a, b, c, d]));
-        let mut connection = Connection::connect(&config, &settings, SeqNum(7), now);
+        let mut connection = Connection::connect(&config, &settings, SeqNum(7), None, now);
         let syn = connection
             .poll_send(&settings, now)
             .expect("a connection starts with a SYN");

@@ -306,7 +306,7 @@ impl World {
                 let remote = SocketAddr::new(address(Side::A, a & 1 != 0), port);
                 let options = stack.tcp_config().settings;
                 self.sockets
-                    .extend(stack.connect_from(Some(local), remote, &options, now));
+                    .extend(stack.connect_from(Some(local), remote, &options, None, now));
             }
             (2 | 3, Some(id)) => {
                 let (mut host, mut control) = (vec![0; usize::from(a) * 32], [0; 256]);
@@ -362,7 +362,6 @@ impl World {
 fn bind(peer: &mut RawPeer) -> DmabufId {
     let rings = Rings {
         tcp_data_split: TcpDataSplit::Enabled,
-        hds_thresh: 0,
         ..peer.stack.nic().rings()
     };
     peer.stack
@@ -370,7 +369,6 @@ fn bind(peer: &mut RawPeer) -> DmabufId {
         .set_rings(rings)
         .expect("a NIC with header split");
     let request = BindRx {
-        ifindex: devmem_uapi::IfIndex(1),
         dmabuf: MEMORIES.with(Clone::clone),
         niov_size: NiovSize::MIN,
         queues: vec![RxQueueId(0)],

@@ -9,7 +9,7 @@ use devmem_linux::netif::Interface;
 use devmem_linux::netns::NetNs;
 use devmem_linux::probe;
 use devmem_linux::tap::TapOptions;
-use nic::{VnetFd, VnetHeaderLen};
+use nic::VnetFd;
 
 use crate::row::Packets;
 use crate::sender::{PREFIX, RECEIVER, SENDER};
@@ -47,7 +47,7 @@ pub fn open_tap(mtu: u16, packets: Packets) -> Result<VnetFd> {
         .into_queues()
         .pop()
         .context("a TAP with one queue has one descriptor")?;
-    Ok(VnetFd::new(fd, VnetHeaderLen::Ten))
+    Ok(VnetFd::Queue(fd))
 }
 
 /// Makes interfaces that are created from now on process received packets on `cpu` (receive packet steering); with `None`,

@@ -6,8 +6,8 @@ use tool::remedy::words;
 use transfer::load::Setting;
 
 /// Returns the reason of an error of a load or a store, and its remedy with the options of this program.
-pub fn told(error: &(dyn Error + 'static)) -> Option<(String, Option<String>)> {
-    let (reason, remedy) = transfer::told(error)?;
+pub fn explain(error: &(dyn Error + 'static)) -> Option<(String, Option<String>)> {
+    let (reason, remedy) = transfer::explain(error)?;
     Some((reason, remedy.map(|remedy| remedy.worded(option, words))))
 }
 
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn failures_have_the_options_in_their_text_whatever_is_around_the_error() {
-        tool::output::set_told(told);
+        tool::output::set_explainer(explain);
         let no_family = || LoadError::NoFamily {
             host: "h".to_owned(),
             address: "::1".parse().unwrap(),

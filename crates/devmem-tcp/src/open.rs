@@ -33,7 +33,7 @@ use crate::error::{Error, Remedy};
 use crate::link::{LinkKind, LinkOptions, LinkSpec, MacvtapMode, Prefix};
 use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
-use crate::user::{IFINDEX, Shard, Shared};
+use crate::user::{Shard, Shared};
 use link::OpenedLinks;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
@@ -456,7 +456,6 @@ impl NetdevBuilder {
                 last: *ports.end(),
             });
         let config = StackConfig {
-            ifindex: IFINDEX,
             local_ports,
             addresses: self.addresses.clone(),
             leased: identity.lent.clone(),
@@ -490,7 +489,7 @@ fn open_pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
         } else {
             let seed = impairment.seed.wrapping_add(u64::from(number));
             Box::new(Impaired::new(
-                link,
+                Box::new(link),
                 Impairment { seed, ..impairment },
                 Impairment::NONE,
             ))

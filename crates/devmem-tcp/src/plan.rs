@@ -190,12 +190,7 @@ mod tests {
         nic.first().with(|stack, _| {
             let nic = stack.nic();
             let rules: Vec<_> = nic.rules().iter().map(|(at, rule)| (at, *rule)).collect();
-            format!(
-                "{:?} {:?} {:?} {rules:?}",
-                nic.rings(),
-                nic.rss(),
-                nic.features()
-            )
+            format!("{:?} {:?} {rules:?}", nic.rings(), nic.rss())
         })
     }
 

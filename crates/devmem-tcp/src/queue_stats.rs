@@ -114,7 +114,7 @@ impl QueueStats {
     }
 
     pub(crate) fn of_nic(nic: &Nic) -> Vec<Self> {
-        let queues = (0..nic.channels().rx).map(RxQueueId);
+        let queues = (0..nic.rx_queue_count()).map(RxQueueId);
         queues
             .filter_map(|queue| {
                 let RxQueueStats {

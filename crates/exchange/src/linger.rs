@@ -16,7 +16,7 @@ use super::wires::Wires;
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Consecutive timeouts of the retransmission timer after which the peer counts as gone: a machine or a user-space stack that has ended closes nothing.
-const UNANSWERED: u8 = 2;
+const MAX_TIMEOUTS: u8 = 2;
 
 /// Time between two looks at that: over the kernel's TCP, one is a system call.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -88,6 +88,6 @@ impl Lingering {
             .chain([&self.control.stream])
             .filter_map(Stream::tcp_info);
         let mut waiting = infos.filter(|info| info.unacked > 0).peekable();
-        waiting.peek().is_some() && waiting.all(|info| info.retransmits >= UNANSWERED)
+        waiting.peek().is_some() && waiting.all(|info| info.retransmits >= MAX_TIMEOUTS)
     }
 }

@@ -146,7 +146,7 @@ impl fmt::Display for Failure {
         let mut said = String::new();
         let mut hints: Vec<String> = Vec::new();
         for cause in self.error.chain() {
-            let (reason, remedies) = told(cause);
+            let (reason, remedies) = explain(cause);
             // Some errors include those of a source; those of the library are in other words then.
             if let Some((_, Some(remedy))) = of_library(cause) {
                 let replaced = lines(&remedy.to_string());
@@ -187,20 +187,20 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 /// Returns the reason of an error and its remedy in the words of a program, if it is one that the program knows.
-pub type Told = fn(&(dyn std::error::Error + 'static)) -> Option<(String, Option<String>)>;
+pub type Explainer = fn(&(dyn std::error::Error + 'static)) -> Option<(String, Option<String>)>;
 
-static TOLD: OnceLock<Told> = OnceLock::new();
+static EXPLAINER: OnceLock<Explainer> = OnceLock::new();
 
-/// Sets what words errors of libraries that are above this one, before the first failure.
-pub fn set_told(told: Told) {
+/// Sets what explains errors of libraries that this one does not know, before the first failure.
+pub fn set_explainer(explainer: Explainer) {
     // A second call would be a mistake without consequences.
-    let _ = TOLD.set(told);
+    let _ = EXPLAINER.set(explainer);
 }
 
 /// Returns the reason of an error, and its remedies: of libraries by their fields, of others by the lines of their text.
-fn told(cause: &(dyn std::error::Error + 'static)) -> (String, Vec<String>) {
+fn explain(cause: &(dyn std::error::Error + 'static)) -> (String, Vec<String>) {
     let known = of_library(cause).map(|(reason, remedy)| (reason, remedy.map(words)));
-    let known = known.or_else(|| TOLD.get().and_then(|told| told(cause)));
+    let known = known.or_else(|| EXPLAINER.get().and_then(|explain| explain(cause)));
     if let Some((reason, remedy)) = known {
         return (reason, lines(&remedy.unwrap_or_default()));
     }

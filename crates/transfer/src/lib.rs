@@ -4,12 +4,12 @@
 #![forbid(unsafe_code)]
 
 mod checksum;
+mod explain;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod load;
 mod parallel;
 pub mod store;
-mod told;
 
-pub use told::told;
+pub use explain::explain;

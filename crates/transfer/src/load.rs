@@ -38,8 +38,8 @@
 )]
 
 mod active;
+mod arrival_counter;
 mod base64;
-mod coming;
 mod connection;
 mod dial;
 mod error;
@@ -73,7 +73,7 @@ pub use crate::checksum::{
     Compared, Crc32c, NoSum, RunningSum, StoredSum, SumKind, SumValue, Xxh3,
 };
 pub use crate::parallel::{Cause, Progress, Remedy, Setting};
-pub use coming::ArrivalCounter;
+pub use arrival_counter::ArrivalCounter;
 pub use dial::GoOn;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Volume};

@@ -34,6 +34,7 @@ mod part;
 mod received;
 mod session;
 mod sink;
+mod stored;
 mod storer;
 mod supply;
 
@@ -43,7 +44,8 @@ pub use error::{Operation, StoreError};
 pub use input::{Input, InputError};
 pub use part::Part;
 pub use sink::Sink;
-pub use storer::{Durability, Stored, Storer};
+pub use stored::Stored;
+pub use storer::{Durability, Storer};
 pub use supply::Filled;
 
 #[cfg(feature = "test-util")]

@@ -12,10 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
-use netmem::{
-    Dmabuf, DmabufId, DmabufProvider, HostProvider, MemoryProvider, Netmem, NiovSize, PagePool,
-    PoolConfig,
-};
+use netmem::{Dmabuf, DmabufId, MemoryProvider, Netmem, NiovSize, PagePool};
 
 use crate::spread::Spread;
 
@@ -117,9 +114,9 @@ impl Pools {
     pub fn new() -> Result<Self> {
         let bytes = NIOVS * NiovSize::MIN.bytes();
         let dmabuf = Dmabuf::anonymous(bytes)?;
-        let net_iovs = DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN)?;
+        let net_iovs = MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), NiovSize::MIN)?;
         Ok(Self {
-            host: pool(Arc::new(HostProvider::new(bytes, NiovSize::MIN)?))?,
+            host: pool(Arc::new(MemoryProvider::host(bytes, NiovSize::MIN)?))?,
             net_iov: pool(Arc::new(net_iovs))?,
             held: Vec::with_capacity(NIOVS),
             counter: AtomicU64::new(0),
@@ -148,8 +145,8 @@ impl Pools {
     }
 }
 
-fn pool(provider: Arc<dyn MemoryProvider>) -> Result<PagePool> {
-    Ok(PagePool::create(provider, PoolConfig::default())?)
+fn pool(provider: Arc<MemoryProvider>) -> Result<PagePool> {
+    Ok(PagePool::new(provider))
 }
 
 #[inline(never)]
@@ -216,7 +213,7 @@ mod tests {
     #[test]
     fn the_cases_use_the_paths_in_their_names() {
         let bytes = NIOVS * NiovSize::MIN.bytes();
-        let provider = Arc::new(HostProvider::new(bytes, NiovSize::MIN).unwrap());
+        let provider = Arc::new(MemoryProvider::host(bytes, NiovSize::MIN).unwrap());
         let mut pool = pool(provider).unwrap();
         drop(pool.alloc());
         fast_path(&mut pool, 100);

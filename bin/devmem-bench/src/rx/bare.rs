@@ -10,9 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
-use netmem::{
-    BufSpan, DmaPort, Dmabuf, DmabufProvider, Frag, Netmem, NiovSize, PagePool, PoolConfig,
-};
+use netmem::{BufSpan, DmaPort, Dmabuf, Frag, MemoryProvider, Netmem, NiovSize, PagePool};
 use nic::{HeaderBuf, VnetFd};
 use wire::{
     ArpOperation, ArpPacket, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders, TcpFlags,
@@ -47,8 +45,8 @@ pub fn receive(
         Placement::Contiguous => NiovSize::DEFAULT,
         Placement::Scattered => NiovSize::MIN,
     };
-    let provider = DmabufProvider::new(memory, DmabufId(1), size)?;
-    let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let provider = MemoryProvider::of_dmabuf(memory, DmabufId(1), size)?;
+    let mut pool = PagePool::new(Arc::new(provider));
     let port = pool.dma_port(DmaRight::of_a_nic());
     let mut pages = Vec::new();
     pool.alloc_contiguous(memory.size() / size.bytes(), &mut pages);
@@ -80,8 +78,8 @@ pub fn fetch(
     server: SocketAddrV4,
     request: &'static [u8],
 ) -> Result<MeterReading> {
-    let provider = DmabufProvider::new(memory, DmabufId(1), NiovSize::DEFAULT)?;
-    let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let provider = MemoryProvider::of_dmabuf(memory, DmabufId(1), NiovSize::DEFAULT)?;
+    let mut pool = PagePool::new(Arc::new(provider));
     let port = pool.dma_port(DmaRight::of_a_nic());
     let mut pages = Vec::new();
     let size = NiovSize::DEFAULT.bytes();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
-use netmem::{BufSpan, Dmabuf, DmabufProvider, NiovSize, PagePool, PoolConfig};
+use netmem::{BufSpan, Dmabuf, MemoryProvider, NiovSize, PagePool};
 
 use crate::meter::{Meter, MeterReading, SILENCE};
 use crate::sender::{PORT, RECEIVER, Starter, wait_for_sender};
@@ -35,8 +35,8 @@ pub fn copy(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
 
 /// Receives directly into the device buffer.
 pub fn direct(memory: &Dmabuf, starter: Starter) -> Result<MeterReading> {
-    let provider = DmabufProvider::new(memory, DmabufId(1), NiovSize::MAX)?;
-    let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let provider = MemoryProvider::of_dmabuf(memory, DmabufId(1), NiovSize::MAX)?;
+    let mut pool = PagePool::new(Arc::new(provider));
     let port = pool.dma_port(DmaRight::of_a_nic());
     let mut pages = Vec::new();
     pool.alloc_contiguous(memory.size() / NiovSize::MAX.bytes(), &mut pages);

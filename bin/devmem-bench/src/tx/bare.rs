@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use devmem_linux::cpu;
 use devmem_uapi::DmabufId;
 use mapped::DmaRight;
-use netmem::{DmabufProvider, FragList, FragSource, NiovSize, PagePool, PoolConfig};
+use netmem::{FragList, FragSource, MemoryProvider, NiovSize, PagePool};
 use nic::{BIG_PACKET_LEN, MAX_PACKET_LEN, VnetFd};
 use wire::{
     ArpOperation, ArpPacket, Gso, GsoKind, MAX_HEADER_LEN, MacAddr, Network, Offload, RxHeaders,
@@ -40,8 +40,8 @@ const FRAME_MAX: usize = 2048;
 pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
     let memory = FragSource::new(&bench.memory, DmabufId(1))?;
     // Only for the pool's `DmaPort`; nothing is allocated from the pool.
-    let provider = DmabufProvider::new(&bench.memory, DmabufId(1), NiovSize::MAX)?;
-    let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+    let provider = MemoryProvider::of_dmabuf(&bench.memory, DmabufId(1), NiovSize::MAX)?;
+    let pool = PagePool::new(Arc::new(provider));
     let port = pool.dma_port(DmaRight::of_a_nic());
     let write = |tap: &VnetFd, header: VnetHeader, head: &mut [u8], payload: &FragList| {
         header.emit(head);

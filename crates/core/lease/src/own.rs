@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long the list is believed: a flood of replies must not cost a look at all interfaces each.
-const BELIEVED: Duration = Duration::from_secs(1);
+/// How long the list is used: a flood of replies must not cost a look at all interfaces each.
+const LIST_LIFETIME: Duration = Duration::from_secs(1);
 
 /// The addresses of this network namespace, without those whose place the NIC takes.
 pub struct OwnAddresses {
@@ -27,7 +27,7 @@ impl OwnAddresses {
 
     /// Returns the addresses; `now` is the time since an arbitrary begin.
     pub(crate) fn list(&mut self, now: Duration) -> &[IpAddr] {
-        let is_old = |at: Duration| now.saturating_sub(at) >= BELIEVED;
+        let is_old = |at: Duration| now.saturating_sub(at) >= LIST_LIFETIME;
         if self.read_at.is_none_or(is_old)
             && let Some(list) = (self.look_up)()
         {

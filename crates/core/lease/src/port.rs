@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use nic::{VnetFd, VnetHeaderLen};
+use nic::VnetFd;
 use wire::{
     ARP_LEN, ArpPacket, ChecksumState, EtherType, EthernetHeader, Icmpv6, IpRepr, Ipv6Header,
     MacAddr, NeighborSolicitation, Network, RxHeaders, Transport, TxChecksum, UdpHeader,
@@ -49,7 +49,7 @@ impl LeasePort {
     /// Wraps a packet socket with a virtio-net header of 10 bytes.
     pub fn new(socket: OwnedFd, mac: MacAddr) -> Self {
         Self {
-            fd: VnetFd::new(socket, VnetHeaderLen::Ten),
+            fd: VnetFd::Queue(socket),
             mac,
             frame: Box::new([0; MAX_FRAME]),
         }

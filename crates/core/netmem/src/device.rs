@@ -253,17 +253,12 @@ pub struct DeviceAt<'a> {
 /// Mapped host memory to be pinned. It stays mapped while this exists, so a [`Pinned`] keeps it.
 #[derive(Debug)]
 pub struct HostWindow {
-    region: Arc<MemoryRegion>,
+    pub(crate) region: Arc<MemoryRegion>,
 }
 
 impl HostWindow {
     pub(crate) fn new(region: Arc<MemoryRegion>) -> Self {
         HostWindow { region }
-    }
-
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn shared_region(&self) -> Arc<MemoryRegion> {
-        Arc::clone(&self.region)
     }
 
     /// Returns the address of the first byte, at the start of a page.

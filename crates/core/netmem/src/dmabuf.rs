@@ -60,7 +60,7 @@ impl Dmabuf {
     ///
     /// [`DmabufError`] when the size is not a positive multiple of 4096 or memory is short.
     pub fn written_once(size: usize) -> Result<Self, DmabufError> {
-        Memory::written_once(size, MemoryAccess::Device).map(Self::new)
+        Memory::written_once(size).map(Self::new)
     }
 
     /// Allocates memory with a file descriptor and a sealed size, and touches every page: hugetlb pages, otherwise pages
@@ -155,6 +155,37 @@ impl Dmabuf {
         }
     }
 
+    /// Allocates memory that only a [`DmaPort`](crate::DmaPort) and a test that acts as the device access; any other
+    /// access panics.
+    ///
+    /// # Errors
+    ///
+    /// As [`anonymous`](Self::anonymous).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn opaque(size: usize) -> Result<Self, DmabufError> {
+        Memory::anonymous(size, MemoryAccess::Opaque).map(Self::new)
+    }
+
+    /// Writes like the device of the memory.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the memory.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn device_write(&self, offset: usize, bytes: &[u8]) {
+        self.memory.dma().copy_in(offset, bytes);
+    }
+
+    /// Reads like the device of the memory.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the memory.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn device_read(&self, offset: usize, out: &mut [u8]) {
+        self.memory.dma().copy_out(offset, out);
+    }
+
     pub(crate) fn of(memory: Arc<Memory>) -> Self {
         Dmabuf { memory }
     }
@@ -205,7 +236,6 @@ impl Dmabuf {
     ///
     /// [`CopyError`]; out of bounds, nothing is copied.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), CopyError> {
-        self.memory.check(offset, bytes.len())?;
         let view = self.cpu_view(CpuAccess::Write)?;
         view.copy_in(offset, bytes)?;
         view.end()
@@ -217,7 +247,6 @@ impl Dmabuf {
     ///
     /// [`CopyError`]; out of bounds, nothing is copied.
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> Result<(), CopyError> {
-        self.memory.check(offset, out.len())?;
         let view = self.cpu_view(CpuAccess::Read)?;
         view.copy_out(offset, out)?;
         view.end()
@@ -248,8 +277,6 @@ impl Dmabuf {
         offset: usize,
         len: usize,
     ) -> Result<(), CopyError> {
-        source.memory.check(source_offset, len)?;
-        self.memory.check(offset, len)?;
         let from = source.cpu_view(CpuAccess::Read)?;
         let to = self.cpu_view(CpuAccess::Write)?;
         to.copy_from(&from, source_offset, offset, len)?;

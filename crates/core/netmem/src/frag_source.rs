@@ -15,20 +15,19 @@ use crate::dmabuf::Dmabuf;
 use crate::errors::GeometryError;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
-use crate::memory::{Memory, MemoryAccess, OutOfBounds};
+use crate::memory::{Memory, OutOfBounds};
 use crate::net_iov::{NetIovArea, NiovSize};
 use crate::netmem::Netmem;
 use crate::payload::Payload;
 use crate::pool_shared::PoolShared;
-use crate::pool_types::PoolError;
-use crate::provider::MemoryProvider;
 
 /// Memory of which frags are made by offset, cut into net_iovs as large as its size allows.
 #[doc(alias = "net_devmem_dmabuf_binding")]
 #[derive(Debug)]
 pub struct FragSource {
-    provider: Arc<dyn MemoryProvider>,
-    size: usize,
+    area: Arc<NetIovArea>,
+    /// `None`: memory of another process.
+    id: Option<DmabufId>,
 }
 
 /// One use of such memory: makes its frags, and tells when the last of them has been dropped.
@@ -63,39 +62,31 @@ impl FragSource {
     /// [`GeometryError`] when the size is not a positive multiple of the page.
     pub fn new(dmabuf: &Dmabuf, id: DmabufId) -> Result<Self, GeometryError> {
         let size = dmabuf.size();
-        let area = NetIovArea::new(dmabuf, 0, size, NiovSize::largest_for(size))?;
-        Ok(Self::of(area, size, Some(id)))
+        let memory = Arc::clone(dmabuf.memory());
+        let area = NetIovArea::cut(memory, 0, size, NiovSize::largest_for(size))?;
+        Ok(Self::of(area, Some(id)))
     }
 
     /// Covers memory of another process, which the stack may read. Its frags have no dma-buf id.
     pub(crate) fn of_peer(memory: Arc<Memory>) -> Self {
-        let size = memory.size();
-        Self::of(NetIovArea::cover(memory), size, None)
+        Self::of(NetIovArea::cover(memory), None)
     }
 
-    fn of(area: Arc<NetIovArea>, size: usize, id: Option<DmabufId>) -> Self {
+    fn of(area: Arc<NetIovArea>, id: Option<DmabufId>) -> Self {
         // The binding's reference to each net_iov. So no frag is the only owner while others may be
         // made, which `NetIov::let_go` requires.
         area.slots().iter().for_each(|slot| slot.claim());
-        FragSource {
-            provider: Arc::new(SourceProvider { area, id }),
-            size,
-        }
+        FragSource { area, id }
     }
 
     /// Returns the number of bytes.
     pub fn size(&self) -> usize {
-        self.size
+        self.area.memory().size()
     }
 
     /// Returns a handle to the memory.
     pub fn dmabuf(&self) -> Dmabuf {
-        Dmabuf::of(Arc::clone(self.provider.area().memory()))
-    }
-
-    /// Returns the size of each net_iov: the largest that divides the memory.
-    pub fn niov_size(&self) -> NiovSize {
-        self.provider.area().niov_size()
+        Dmabuf::of(Arc::clone(self.area.memory()))
     }
 
     /// Checks that a range is inside the memory.
@@ -104,25 +95,25 @@ impl FragSource {
     ///
     /// [`OutOfBounds`].
     pub fn check(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
-        self.provider.area().memory().check(offset, len)
+        self.area.memory().check(offset, len)
     }
 
     /// Begins a use.
     pub fn begin(&self) -> FragUse {
         FragUse {
-            shared: PoolShared::of_use(Arc::clone(&self.provider)),
+            shared: Arc::new(PoolShared::of_use(&self.area, self.id)),
         }
     }
 
     /// Returns the number of uses that still have frags or a [`FragUse`].
     pub fn in_flight(&self) -> usize {
-        Arc::strong_count(&self.provider) - 1
+        Arc::strong_count(&self.area) - 1
     }
 }
 
 impl Drop for FragSource {
     fn drop(&mut self) {
-        for slot in self.provider.area().slots() {
+        for slot in self.area.slots() {
             // Nothing was allocated, so the last owner has nothing to send home.
             let _ = slot.let_go();
         }
@@ -191,48 +182,6 @@ impl FragUse {
     }
 }
 
-/// A provider without net_iovs to allocate: it holds the id of the memory, and keeps it mapped.
-struct SourceProvider {
-    area: Arc<NetIovArea>,
-    /// `None`: memory of another process.
-    id: Option<DmabufId>,
-}
-
-impl MemoryProvider for SourceProvider {
-    fn init(&self) -> Result<(), PoolError> {
-        let reason = "memory bound for sending is not allocated from";
-        Err(PoolError::Refused { reason })
-    }
-
-    fn alloc_bulk(&self, _: &mut [u32]) -> usize {
-        0
-    }
-
-    fn alloc_run(&self, _: &mut [u32]) -> bool {
-        false
-    }
-
-    fn release_bulk(&self, _: &[u32]) {}
-
-    fn destroy(&self) {}
-
-    fn free_niovs(&self) -> u32 {
-        0
-    }
-
-    fn area(&self) -> &Arc<NetIovArea> {
-        &self.area
-    }
-
-    fn dmabuf_id(&self) -> Option<DmabufId> {
-        self.id
-    }
-
-    fn is_readable(&self) -> bool {
-        self.area.memory().access() == MemoryAccess::Host
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +209,7 @@ mod tests {
     fn frags_cover_any_range_across_net_iovs() {
         // 5 pages: net_iovs of one page each.
         let (dmabuf, memory) = memory(5 * 4096);
-        assert_eq!(memory.niov_size(), NiovSize::MIN);
+        assert_eq!(memory.area.niov_size(), NiovSize::MIN);
         for (offset, len, frags) in [
             (0, 1, 1),
             (4095, 2, 2),
@@ -361,7 +310,7 @@ mod tests {
             (1024, 2 << 20),
         ] {
             let (_dmabuf, memory) = memory(pages * 4096);
-            assert_eq!(memory.niov_size().bytes(), niov, "{pages} pages");
+            assert_eq!(memory.area.niov_size().bytes(), niov, "{pages} pages");
         }
     }
 }

@@ -8,17 +8,16 @@ use crate::cpu_view::CopyError;
 use crate::device::{CopyEngine, CopyPiece, CopyWay, DeviceError, Fence, Lane};
 use crate::dmabuf::Dmabuf;
 use crate::piece_list::PieceList;
+use crate::submitted::Submitted;
 
 /// Copies of a device that were started together. Dropping it waits until they are done.
 #[derive(Debug)]
 #[must_use = "dropping it waits for the copies"]
 pub struct DeviceGather {
+    submitted: Submitted,
     // Keep the memory of both sides.
     _source: Dmabuf,
     _target: Dmabuf,
-    engine: Arc<dyn CopyEngine>,
-    /// `None`: the copies are over.
-    fence: Option<Fence>,
 }
 
 impl Dmabuf {
@@ -80,10 +79,9 @@ impl Dmabuf {
         let most = runs.pieces.size_hint().1.unwrap_or(usize::MAX);
         let mut group = Group {
             gather: DeviceGather {
+                submitted: Submitted::none_by(engine),
                 _source: source.clone(),
                 _target: self.clone(),
-                engine,
-                fence: None,
             },
             way,
             list: PieceList::for_memories(sizes.0.max(sizes.1), most),
@@ -203,21 +201,25 @@ impl Group<'_> {
     fn submit_list(&mut self) -> Result<(), DeviceError> {
         let Self { gather, list, .. } = self;
         let (lane, way) = (lane(self.way), self.way);
-        let fence = match gather.engine.submit_list(lane, way, list)? {
+        let engine = &gather.submitted.engine;
+        let fence = match engine.submit_list(lane, way, list)? {
             Some(fence) => fence,
             None => {
                 let pieces: Vec<_> = list.pieces().collect();
-                gather.engine.submit(lane, way, &pieces)?
+                engine.submit(lane, way, &pieces)?
             }
         };
-        gather.fence = Some(fence);
+        gather.submitted.fence = Some(fence);
         list.clear();
         Ok(())
     }
 
     fn submit_long(&mut self) -> Result<(), DeviceError> {
-        let (engine, lane) = (&self.gather.engine, lane(self.way));
-        self.gather.fence = Some(engine.submit(lane, self.way, &self.long)?);
+        let submitted = &mut self.gather.submitted;
+        let fence = submitted
+            .engine
+            .submit(lane(self.way), self.way, &self.long)?;
+        submitted.fence = Some(fence);
         self.long.clear();
         Ok(())
     }
@@ -271,19 +273,12 @@ impl DeviceGather {
     ///
     /// [`DeviceError`]: they failed.
     pub fn is_done(&mut self) -> Result<bool, DeviceError> {
-        let Some(fence) = self.fence else {
-            return Ok(true);
-        };
-        let done = self.engine.is_done(fence);
-        if done != Ok(false) {
-            self.fence = None;
-        }
-        done
+        self.submitted.is_done()
     }
 
     /// Returns the point in the device's lane at which the copies are done; `None` when they are.
     pub fn fence(&self) -> Option<Fence> {
-        self.fence
+        self.submitted.fence
     }
 
     /// Waits until the copies are done.
@@ -292,19 +287,7 @@ impl DeviceGather {
     ///
     /// [`DeviceError`]: they failed.
     pub fn wait(mut self) -> Result<(), DeviceError> {
-        match self.fence.take() {
-            Some(fence) => self.engine.wait(fence),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for DeviceGather {
-    fn drop(&mut self) {
-        if let Some(fence) = self.fence.take() {
-            // A caller that needs the error calls `wait`.
-            let _ = self.engine.wait(fence);
-        }
+        self.submitted.wait()
     }
 }
 

@@ -15,9 +15,8 @@
 //! Nothing is allocated from memory whose ranges a program names, to send them or to receive there: a [`FragSource`] makes frags of
 //! any of its bytes, and a [`FragUse`] tells when the last frag of one use has been dropped.
 //!
-//! A pool gets its memory from a [`MemoryProvider`]: [`HostProvider`] (host pages) or
-//! [`DmabufProvider`] (a [`Dmabuf`] bound to queues). The memory is unmapped when its user, its provider and its
-//! last net_iov are all dropped.
+//! A pool gets its memory from a [`MemoryProvider`] of host pages, or of a [`Dmabuf`] that is bound to queues. The memory is
+//! unmapped when its user, its provider and its last net_iov are all dropped.
 //!
 //! Two bindings of the same memory would lend the same net_iov twice. An [`RxClaim`] is the right of one binding to
 //! allocate it; the next one can be taken when the first is dropped and all its net_iovs are home. [`Process`] and
@@ -34,11 +33,11 @@
 //! ```
 //! use std::sync::Arc;
 //! use devmem_uapi::DmabufId;
-//! use netmem::{Dmabuf, DmabufProvider, Frag, NiovSize, PagePool, PoolConfig};
+//! use netmem::{Dmabuf, Frag, MemoryProvider, NiovSize, PagePool};
 //!
 //! let memory = Dmabuf::anonymous(1 << 20)?;
-//! let provider = DmabufProvider::new(&memory, DmabufId(1), NiovSize::DEFAULT)?;
-//! let mut pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+//! let provider = MemoryProvider::of_dmabuf(&memory, DmabufId(1), NiovSize::DEFAULT)?;
+//! let mut pool = PagePool::new(Arc::new(provider));
 //! let port = pool.dma_port(mapped::DmaRight::of_a_nic());
 //!
 //! // The NIC's side: bytes arrive in device memory.
@@ -93,6 +92,7 @@ mod return_ring;
 mod rx_claim;
 mod sharing;
 mod staging;
+mod submitted;
 mod sync;
 
 pub use buf_span::BufSpan;
@@ -123,10 +123,8 @@ pub use page_kind::PageKind;
 pub use page_pool::PagePool;
 pub use payload::Payload;
 pub use piece_list::PieceList;
-pub use pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
-#[cfg(any(test, feature = "test-util"))]
-pub use provider::OpaqueProvider;
-pub use provider::{DmabufProvider, HostProvider, MemoryProvider};
+pub use pool_types::{PoolId, PoolStats};
+pub use provider::MemoryProvider;
 pub use rx_claim::{InUse, InUseReason, RxClaim};
 pub use sharing::{MAX_PEER_BYTES, PeerMemory, PeerMemoryError, ShareableMemory};
 pub use staging::{CopiesInFlight, StagedCopies};

@@ -9,7 +9,7 @@ use loom::thread;
 use crate::net_iov::NetIov;
 use crate::return_ring::{Chain, PushError, ReturnRing};
 use crate::sync::{AtomicU32, Ordering};
-use crate::{Dmabuf, DmabufProvider, MemoryProvider, Netmem, NiovSize, PagePool, PoolConfig};
+use crate::{Dmabuf, MemoryProvider, Netmem, NiovSize, PagePool};
 
 /// Tries every interleaving with up to three switches that a thread did not ask for: those that
 /// bugs need, in two seconds rather than four minutes. LOOM_MAX_PREEMPTIONS overrides it.
@@ -180,11 +180,12 @@ fn the_only_owner_sees_the_writes_of_the_others() {
 }
 
 /// A pool of `count` net_iovs, all of them out.
-fn pool_with_all_out(count: usize) -> (Arc<DmabufProvider>, PagePool, Vec<Netmem>) {
+fn pool_with_all_out(count: usize) -> (Arc<MemoryProvider>, PagePool, Vec<Netmem>) {
     let dmabuf = Dmabuf::anonymous(count * NiovSize::MIN.bytes()).unwrap();
-    let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN).unwrap());
-    let shared: Arc<dyn MemoryProvider> = provider.clone();
-    let mut pool = PagePool::create(shared, PoolConfig::default()).unwrap();
+    let provider =
+        Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), NiovSize::MIN).unwrap());
+    let shared: Arc<MemoryProvider> = provider.clone();
+    let mut pool = PagePool::new(shared);
     let mut out = Vec::new();
     assert_eq!(pool.alloc_bulk(count, &mut out), count);
     (provider, pool, out)

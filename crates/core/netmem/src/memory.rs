@@ -90,22 +90,16 @@ pub(crate) struct Memory {
 impl Memory {
     /// Maps anonymous memory, in huge pages if possible, and touches every page.
     pub(crate) fn anonymous(size: usize, access: MemoryAccess) -> Result<Self, DmabufError> {
-        check_size(size)?;
-        let region = map(size, Commit::Now)?;
-        mapped::check_room(size)?;
-        // Refused where transparent huge pages are not configured; base pages work, slower.
-        let _ = region.advise(Advice::Huge);
-        populate(&region)?;
-        Ok(Self::mapped(region, access))
+        Ok(Self::mapped(populated(size)?, access))
     }
 
     /// As [`anonymous`](Self::anonymous), in huge pages as long as these cost less time than base pages.
-    pub(crate) fn written_once(size: usize, access: MemoryAccess) -> Result<Self, DmabufError> {
+    pub(crate) fn written_once(size: usize) -> Result<Self, DmabufError> {
         check_size(size)?;
         let region = map(size, Commit::Now)?;
         mapped::check_room(size)?;
         CHEAP_PAGES.populate(&region)?;
-        Ok(Self::mapped(region, access))
+        Ok(Self::mapped(region, MemoryAccess::Device))
     }
 
     fn mapped(region: MemoryRegion, access: MemoryAccess) -> Self {
@@ -134,13 +128,7 @@ impl Memory {
         access: MemoryAccess,
         engine: &Arc<dyn CopyEngine>,
     ) -> Result<Self, DmabufError> {
-        check_size(size)?;
-        let region = map(size, Commit::Now)?;
-        mapped::check_room(size)?;
-        // Refused where transparent huge pages are not configured; base pages work, slower.
-        let _ = region.advise(Advice::Huge);
-        populate(&region)?;
-        let region = Arc::new(region);
+        let region = Arc::new(populated(size)?);
         let pinned = engine.pin(HostWindow::new(Arc::clone(&region)))?;
         Ok(Memory {
             body: Body::Pinned {
@@ -418,6 +406,17 @@ impl fmt::Debug for Body {
             Body::Remote { size, engine } => write!(f, "Remote({size}, {engine:?})"),
         }
     }
+}
+
+/// Maps anonymous memory, in huge pages if possible, and touches every page.
+fn populated(size: usize) -> Result<MemoryRegion, DmabufError> {
+    check_size(size)?;
+    let region = map(size, Commit::Now)?;
+    mapped::check_room(size)?;
+    // Refused where transparent huge pages are not configured; base pages work, slower.
+    let _ = region.advise(Advice::Huge);
+    populate(&region)?;
+    Ok(region)
 }
 
 fn check_size(size: usize) -> Result<(), DmabufError> {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::device::CopyEngine;
-use crate::dmabuf::Dmabuf;
 use crate::errors::GeometryError;
 use crate::memory::Memory;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -81,20 +80,7 @@ pub struct NetIovArea {
 }
 
 impl NetIovArea {
-    /// Cuts `len` bytes at `base` of a dma-buf into net_iovs.
-    ///
-    /// # Errors
-    ///
-    /// [`GeometryError`] with the numbers and the remedy.
-    pub fn new(
-        dmabuf: &Dmabuf,
-        base: usize,
-        len: usize,
-        niov_size: NiovSize,
-    ) -> Result<Arc<Self>, GeometryError> {
-        Self::cut(Arc::clone(dmabuf.memory()), base, len, niov_size)
-    }
-
+    /// Cuts `len` bytes at `base` of the memory into net_iovs.
     pub(crate) fn cut(
         memory: Arc<Memory>,
         base: usize,

@@ -20,15 +20,18 @@ use crate::frag::Frag;
 use crate::net_iov::NiovSize;
 use crate::netmem::Netmem;
 use crate::pool_shared::PoolShared;
-use crate::pool_types::{PoolConfig, PoolError, PoolId, PoolStats};
+use crate::pool_types::{PoolId, PoolStats};
 use crate::provider::MemoryProvider;
 use crate::return_ring::Chain;
 
 /// Number of net_iovs that move at once between pool and provider or ring (linux PP_ALLOC_CACHE_REFILL).
 const REFILL: usize = 64;
 
-/// Maximum number of entries of a cache: the kernel's limit for a pool.
-const CACHE_MAX: usize = 32768;
+/// Maximum number of free net_iovs in a pool's cache (linux PP_ALLOC_CACHE_SIZE).
+const CACHE: usize = 128;
+
+/// Maximum number of dropped net_iovs that wait in a pool's return ring; further ones go to the provider (linux ring_qsize).
+const RING: u32 = 1024;
 
 /// Divisor: a pool's cache holds at most 1 / this of the area's net_iovs, and so does its ring, so that an idle queue
 /// leaves most of a binding to the others.
@@ -43,6 +46,7 @@ pub struct PagePool {
     /// Ready handles, each the only owner of its net_iov. Never grows: its capacity is the limit.
     cache: Vec<Netmem>,
     shared: Arc<PoolShared>,
+    provider: Arc<MemoryProvider>,
     /// Net_iovs from the return ring that do not fit into the cache yet.
     homecomers: Chain,
     /// The net_iov that frags are cut from, and the number of bytes cut off (linux page_pool frag_page).
@@ -55,36 +59,33 @@ pub struct PagePool {
 impl PagePool {
     /// Creates a pool with memory of `provider`. This gives no access to bytes that the CPU may not read; only the NIC has
     /// it ([`PagePool::dma_port`]).
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError`] when the configuration is out of bounds or the provider refuses.
-    pub fn create(
-        provider: Arc<dyn MemoryProvider>,
-        config: PoolConfig,
-    ) -> Result<PagePool, PoolError> {
-        let PoolConfig { cache, ring } = config;
-        if !(2..=CACHE_MAX).contains(&cache) {
-            return Err(PoolError::Cache { cache });
-        }
-        provider.init()?;
+    pub fn new(provider: Arc<MemoryProvider>) -> Self {
+        Self::with_cache(provider, CACHE)
+    }
+
+    fn with_cache(provider: Arc<MemoryProvider>, cache: usize) -> Self {
         let count = provider.area().count();
         let share = (count / IDLE_PARTS).max(2);
-        let ring = ring.min(share);
         let count = count as usize;
-        Ok(PagePool {
+        PagePool {
             cache: Vec::with_capacity(cache.min(share as usize)),
-            shared: Arc::new(PoolShared::new(provider, ring)),
+            shared: Arc::new(PoolShared::new(Arc::clone(&provider), RING.min(share))),
+            provider,
             homecomers: Chain::EMPTY,
             frag_page: None,
             refill: REFILL.min(count / REFILL_PARTS).min(cache).max(1),
             stats: PoolStats::default(),
-        })
+        }
     }
 
     /// Returns the pool's number, which its handles have too.
     pub fn id(&self) -> PoolId {
         self.shared.id()
+    }
+
+    /// Returns what the pool allocates from.
+    pub fn provider(&self) -> &Arc<MemoryProvider> {
+        &self.provider
     }
 
     /// Returns whether the stack may read the pool's memory.
@@ -192,13 +193,13 @@ impl PagePool {
     fn provided_run(&mut self, n: usize, out: &mut impl Extend<Netmem>) -> bool {
         let mut buffer = [0; REFILL];
         let indices = &mut buffer[..n];
-        let mut found = self.shared.provider().alloc_run(indices);
+        let mut found = self.provider.chunks.alloc_run(indices);
         if !found && self.at_home() >= n as u64 {
             self.release_cached(self.cache.len());
             self.take_ring();
             let chain = std::mem::replace(&mut self.homecomers, Chain::EMPTY);
             self.release_chain(chain);
-            found = self.shared.provider().alloc_run(indices);
+            found = self.provider.chunks.alloc_run(indices);
         }
         if found {
             self.stats.alloc_slow += 1;
@@ -245,10 +246,7 @@ impl PagePool {
         }
         self.stats.alloc_empty += 1;
         let mut indices = [0; REFILL];
-        let got = self
-            .shared
-            .provider()
-            .alloc_bulk(&mut indices[..self.refill]);
+        let got = self.provider.chunks.alloc_bulk(&mut indices[..self.refill]);
         if got > 0 {
             self.stats.alloc_slow += 1;
             self.stats.held += got as u64;
@@ -331,7 +329,7 @@ impl PagePool {
                 break;
             }
             self.stats.held -= count as u64;
-            self.shared.provider().release_bulk(&indices[..count]);
+            self.provider.chunks.release(&indices[..count]);
         }
     }
 
@@ -347,7 +345,7 @@ impl PagePool {
                 *slot = index;
                 count += 1;
             }
-            self.shared.provider().release_bulk(&indices[..count]);
+            self.provider.chunks.release(&indices[..count]);
         }
     }
 
@@ -355,7 +353,7 @@ impl PagePool {
     #[inline]
     pub fn available_niovs(&self) -> u32 {
         // At most the net_iovs of one area, whose count is a u32.
-        (self.at_home() as u32).saturating_add(self.shared.provider().free_niovs())
+        (self.at_home() as u32).saturating_add(self.provider.free_niovs())
     }
 
     /// Returns how many of the pool's net_iovs are in the cache, the ring, or between the two.

@@ -14,36 +14,38 @@ use crate::sync::{AtomicU64, Ordering};
 /// The part of a pool that its handles keep alive.
 pub(crate) struct PoolShared {
     id: PoolId,
-    readable: bool,
     dmabuf_id: Option<DmabufId>,
     area: Arc<NetIovArea>,
-    provider: Arc<dyn MemoryProvider>,
+    /// `None`: nothing is allocated from the area.
+    provider: Option<Arc<MemoryProvider>>,
     ring: ReturnRing,
     /// Net_iovs that found the ring full and went to the provider.
     passed_ring: AtomicU64,
 }
 
 impl PoolShared {
-    pub(crate) fn new(provider: Arc<dyn MemoryProvider>, ring: u32) -> Self {
-        Self::named(PoolId::next(), provider, ReturnRing::new(ring))
+    pub(crate) fn new(provider: Arc<MemoryProvider>, ring: u32) -> Self {
+        PoolShared {
+            id: PoolId::next(),
+            dmabuf_id: provider.dmabuf_id(),
+            area: Arc::clone(provider.area()),
+            provider: Some(provider),
+            ring: ReturnRing::new(ring),
+            passed_ring: AtomicU64::new(0),
+        }
     }
 
     /// Returns the shared state of the frags of one send. There is no pool; it has the id of the memory, and counts the
     /// frags by its references.
-    pub(crate) fn of_use(provider: Arc<dyn MemoryProvider>) -> Arc<Self> {
+    pub(crate) fn of_use(area: &Arc<NetIovArea>, dmabuf_id: Option<DmabufId>) -> Self {
         let ring = ReturnRing::new(0);
-        // A closed ring: net_iovs go to the provider, which ignores them, because nothing was allocated.
+        // A closed ring keeps nothing.
         ring.close();
-        Arc::new(Self::named(PoolId::NONE, provider, ring))
-    }
-
-    fn named(id: PoolId, provider: Arc<dyn MemoryProvider>, ring: ReturnRing) -> Self {
         PoolShared {
-            id,
-            readable: provider.is_readable(),
-            dmabuf_id: provider.dmabuf_id(),
-            area: Arc::clone(provider.area()),
-            provider,
+            id: PoolId::NONE,
+            dmabuf_id,
+            area: Arc::clone(area),
+            provider: None,
             ring,
             passed_ring: AtomicU64::new(0),
         }
@@ -56,7 +58,7 @@ impl PoolShared {
 
     #[inline]
     pub(crate) fn is_readable(&self) -> bool {
-        self.readable
+        self.dmabuf_id.is_none()
     }
 
     #[inline]
@@ -67,10 +69,6 @@ impl PoolShared {
     #[inline]
     pub(crate) fn area(&self) -> &Arc<NetIovArea> {
         &self.area
-    }
-
-    pub(crate) fn provider(&self) -> &dyn MemoryProvider {
-        self.provider.as_ref()
     }
 
     #[inline]
@@ -88,7 +86,9 @@ impl PoolShared {
             self.passed_ring
                 .fetch_add(indices.len() as u64, Ordering::Relaxed);
         }
-        self.provider.release_bulk(indices);
+        if let Some(provider) = &self.provider {
+            provider.chunks.release(indices);
+        }
     }
 
     /// Returns how many net_iovs found the ring full and went to the provider.
@@ -103,11 +103,5 @@ impl fmt::Debug for PoolShared {
             .field("id", &self.id)
             .field("dmabuf_id", &self.dmabuf_id)
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for PoolShared {
-    fn drop(&mut self) {
-        self.provider.destroy();
     }
 }

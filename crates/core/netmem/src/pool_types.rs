@@ -1,4 +1,4 @@
-//! Settings, errors and counters of a page pool (linux include/net/page_pool/types.h).
+//! Number and counters of a page pool (linux include/net/page_pool/types.h).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,43 +16,6 @@ impl PoolId {
     }
 }
 
-/// Settings of a page pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolConfig {
-    /// Maximum number of free net_iovs in the owner's cache, 2 to 32768 (linux PP_ALLOC_CACHE_SIZE: 128);
-    /// at most an eighth of the area, which other queues may share.
-    pub cache: usize,
-    /// Maximum number of dropped net_iovs that wait in the return ring; further ones go to the provider
-    /// (linux ring_qsize: 1024); at most an eighth of the area.
-    pub ring: u32,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        PoolConfig {
-            cache: 128,
-            ring: 1024,
-        }
-    }
-}
-
-/// Why a page pool was not created.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PoolError {
-    /// The cache size is outside its bounds.
-    #[error("a page pool cache of {cache} entries: take 2 to 32768 (128 is usual)")]
-    Cache {
-        /// The requested size.
-        cache: usize,
-    },
-    /// The provider refuses another pool.
-    #[error("the memory provider refused the pool: {reason}")]
-    Refused {
-        /// Its reason.
-        reason: &'static str,
-    },
-}
-
 /// Counters of a page pool (linux include/net/page_pool/types.h, struct page_pool_alloc_stats and
 /// page_pool_recycle_stats; netdev netlink names), since the pool was created.
 #[doc(alias = "page_pool_stats")]
@@ -62,14 +25,10 @@ pub struct PoolStats {
     pub alloc_fast: u64,
     /// Refills from the provider.
     pub alloc_slow: u64,
-    /// Allocations of more than one contiguous page: always 0 here.
-    pub alloc_slow_high_order: u64,
     /// Refills that found the return ring empty and went to the provider.
     pub alloc_empty: u64,
     /// Refills from the return ring.
     pub alloc_refill: u64,
-    /// Entries of the return ring that could not be used (NUMA): always 0 here.
-    pub alloc_waive: u64,
     /// Returns into the cache.
     pub recycle_cached: u64,
     /// Returns that found the cache full; half of it then goes to the provider.

@@ -38,7 +38,7 @@ pub enum PeerMemoryError {
 
 /// The memory of a frag, as a file that another process may map: memory that its program has marked as shared
 /// ([`Dmabuf::shared_memfd`](crate::Dmabuf::shared_memfd)), or host memory that a link has made for its peer
-/// ([`HostProvider::shareable`](crate::HostProvider::shareable)).
+/// ([`MemoryProvider::shareable`](crate::MemoryProvider::shareable)).
 #[derive(Clone, Copy, Debug)]
 pub struct ShareableMemory<'m> {
     memory: &'m Arc<Memory>,

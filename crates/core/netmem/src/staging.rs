@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use crate::device::{CopyEngine, CopyPiece, CopyWay, DeviceError, Fence, Lane};
+use crate::device::{CopyEngine, CopyPiece, CopyWay, DeviceError, Lane};
 use crate::dma_port::DmaPort;
 use crate::frag::Frag;
 use crate::frag_list::FragList;
 use crate::netmem::Netmem;
 use crate::payload::Payload;
+use crate::submitted::Submitted;
 
 /// Maximum number of unused bytes between two pieces that are copied as one: packets lie at multiples of a cache line.
 const GAP_BYTES: usize = 128;
@@ -182,8 +183,8 @@ impl StagedCopies {
     pub fn submit(self) -> Result<CopiesInFlight, DeviceError> {
         // From here on an error waits for what was started.
         let mut flight = CopiesInFlight {
+            submitted: Submitted::none_by(Arc::clone(&self.engine)),
             copies: self,
-            fence: None,
         };
         let copies = &flight.copies;
         let lane = copies.lane;
@@ -193,7 +194,7 @@ impl StagedCopies {
                 continue;
             };
             let pieces: Vec<_> = same.iter().map(|piece| piece.piece(lane)).collect();
-            flight.fence = Some(copies.engine.submit(lane, way, &pieces)?);
+            flight.submitted.fence = Some(copies.engine.submit(lane, way, &pieces)?);
         }
         Ok(flight)
     }
@@ -234,10 +235,9 @@ impl StagedPiece {
 /// Copies that an engine is doing. Dropping them waits for the end.
 #[derive(Debug)]
 pub struct CopiesInFlight {
+    submitted: Submitted,
     /// Keeps the memory of both sides.
     copies: StagedCopies,
-    /// `None`: there was nothing to copy, or the copies are over.
-    fence: Option<Fence>,
 }
 
 impl CopiesInFlight {
@@ -247,23 +247,7 @@ impl CopiesInFlight {
     ///
     /// [`DeviceError`]: they failed.
     pub fn is_done(&mut self) -> Result<bool, DeviceError> {
-        let Some(fence) = self.fence else {
-            return Ok(true);
-        };
-        let done = self.copies.engine.is_done(fence);
-        if done != Ok(false) {
-            self.fence = None;
-        }
-        done
-    }
-}
-
-impl Drop for CopiesInFlight {
-    fn drop(&mut self) {
-        if let Some(fence) = self.fence {
-            // An error means that no copy is running any more.
-            let _ = self.copies.engine.wait(fence);
-        }
+        self.submitted.is_done()
     }
 }
 

@@ -9,12 +9,11 @@ use std::fmt;
 use std::net::{Shutdown, SocketAddr};
 
 use devmem_uapi::{
-    CmsgIter, CmsgWriter, DmabufId, DmabufToken, Errno, IfIndex, MsgFlags, SockExtendedErr,
-    ZerocopyRange,
+    CmsgIter, CmsgWriter, DmabufId, DmabufToken, Errno, MsgFlags, SockExtendedErr, ZerocopyRange,
 };
 use netmem::{Dmabuf, NiovSize};
 use stack::{
-    BindRx, BindTx, Readiness, RecvMsg, SendMsg, SocketId, SocketOption, Stack, StackStats, Stopped,
+    BindRx, Readiness, RecvMsg, SendMsg, SocketId, SocketOption, Stack, StackStats, Stopped,
 };
 use steer::RxQueueId;
 use wire::Instant;
@@ -257,7 +256,7 @@ pub trait Door: fmt::Debug {
 
     /// Returns the free space in a queue's memory.
     fn rx_space(&mut self, queue: RxQueueId) -> nic::RxSpace {
-        self.stack_mut().rx_space(queue)
+        self.stack_mut().nic_mut().rx_space(queue)
     }
 }
 
@@ -322,7 +321,6 @@ impl Door for Direct {
         queues: &[RxQueueId],
     ) -> Result<DmabufId, Errno> {
         let request = BindRx {
-            ifindex: IfIndex(1),
             dmabuf: memory.clone(),
             niov_size,
             queues: queues.to_vec(),
@@ -332,17 +330,12 @@ impl Door for Direct {
     }
 
     fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, Errno> {
-        let request = BindTx {
-            ifindex: IfIndex(1),
-            dmabuf: memory.clone(),
-        };
-        let outcome = self.stack.bind_tx(request);
+        let outcome = self.stack.bind_tx(memory);
         self.told(outcome, |error| error.errno())
     }
 
     fn unbind(&mut self, id: DmabufId) -> Result<(), Errno> {
-        let receives = self.stack.bindings().any(|info| info.id == id);
-        match receives {
+        match self.stack.provider(id).is_some() {
             true => {
                 let outcome = self.stack.unbind_rx(id);
                 self.told(outcome, |error| error.errno())

@@ -28,12 +28,10 @@ impl Link for Flood {
         LinkCaps {
             name: "flood",
             mtu: 1500,
-            vnet: false,
             tso: false,
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: false,
-            queues: 1,
             lends: false,
         }
     }

@@ -199,12 +199,12 @@ impl<D: Door> Pair<D> {
                     seed: config.seed,
                     ..impairment
                 };
-                Box::new(Impaired::both(link_a, impairment))
+                Box::new(Impaired::both(Box::new(link_a), impairment))
             }
         };
         let third: [ThirdStation; 2] = Default::default();
         let link_a = third[0].on(link_a, FrameOrder::ThirdStationFirst);
-        let link_b = third[1].on(link_b, order);
+        let link_b = third[1].on(Box::new(link_b), order);
         let a = D::open(make_stack(Side::A, Box::new(link_a), config));
         let b = D::open(make_stack(Side::B, Box::new(link_b), config));
         Self {
@@ -399,7 +399,6 @@ impl<D: Door> Pair<D> {
         let nic = self.side(side).stack_mut().nic_mut();
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
-            hds_thresh: 0,
             ..nic.rings()
         };
         nic.set_rings(rings)
@@ -464,17 +463,17 @@ impl<D: Door> Pair<D> {
         for side in [Side::A, Side::B] {
             let end = self.side(side);
             assert_host_memory_home(side, end.stack_mut());
-            let receiving = end.look(|stack| stack.bindings().map(|info| info.id).collect());
-            let sending: Vec<_> = end.look(|stack| stack.tx_bindings().collect());
-            for &id in &sending {
-                assert_eq!(
-                    end.sends_in_flight(id),
-                    Some(0),
+            let next = end.look(Stack::next_dmabuf_id).expect("ids are left");
+            for id in (1..next.0).map(DmabufId) {
+                let in_flight = end.sends_in_flight(id);
+                assert!(
+                    in_flight.is_none_or(|count| count == 0),
                     "{side:?}: dma-buf {id} is still sent from"
                 );
-            }
-            for id in [receiving, sending].concat() {
-                end.unbind(id).expect("it is bound");
+                let receives = end.look(|stack| stack.provider(id).is_some());
+                if receives || in_flight.is_some() {
+                    end.unbind(id).expect("it is bound");
+                }
             }
         }
         let observers: Vec<_> = self
@@ -528,13 +527,13 @@ fn assert_host_memory_home(side: Side, stack: &mut Stack) {
         0,
         "{side:?}: payload was sent, acknowledged and kept"
     );
-    for queue in (0..stack.nic().channels().rx).map(RxQueueId) {
+    for queue in (0..stack.nic().rx_queue_count()).map(RxQueueId) {
         let info = stack.nic().queue_info(queue).expect("it exists");
         if info.dmabuf.is_some() {
             // Checked exactly when it is unbound, by whether it is freed then.
             continue;
         }
-        let space = stack.rx_space(queue);
+        let space = stack.nic_mut().rx_space(queue);
         // The partly filled net_iov counts as used.
         assert!(
             space.free_niovs + 1 >= info.niovs,

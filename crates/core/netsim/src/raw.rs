@@ -39,12 +39,10 @@ impl Link for HandLink {
             name: "hand",
             // The MTU of the NIC applies.
             mtu: u16::MAX,
-            vnet: false,
             tso: false,
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: false,
-            queues: 1,
             lends: false,
         }
     }

@@ -54,7 +54,7 @@ impl ThirdStation {
     }
 
     /// Returns `link`, the stack's end of the wire, with the station on it.
-    pub(crate) fn on<L: Link>(&self, link: L, order: FrameOrder) -> SharedLink<L> {
+    pub(crate) fn on(&self, link: Box<dyn Link>, order: FrameOrder) -> SharedLink {
         SharedLink {
             link,
             station: self.clone(),
@@ -70,16 +70,15 @@ impl ThirdStation {
 }
 
 /// A stack's end of a wire to which its peer and a third station send.
-#[derive(Debug)]
-pub(crate) struct SharedLink<L> {
-    link: L,
+pub(crate) struct SharedLink {
+    link: Box<dyn Link>,
     station: ThirdStation,
     order: FrameOrder,
     /// The next frame comes from the peer, if the peer has sent one.
     is_peers_turn: bool,
 }
 
-impl<L: Link> SharedLink<L> {
+impl SharedLink {
     fn receive_from_station(&self, posted: &mut Posted<'_>) -> Option<LinkReceived> {
         *posted.frame = self.station.queues().to_stack.pop_front()?;
         let meta = VnetMeta::default();
@@ -87,7 +86,7 @@ impl<L: Link> SharedLink<L> {
     }
 }
 
-impl<L: Link> Link for SharedLink<L> {
+impl Link for SharedLink {
     fn caps(&self) -> LinkCaps {
         self.link.caps()
     }
@@ -139,10 +138,6 @@ impl<L: Link> Link for SharedLink<L> {
             0 => self.link.next_due(),
             _ => Some(Instant::ZERO),
         }
-    }
-
-    fn is_up(&self) -> bool {
-        self.link.is_up()
     }
 
     fn state(&self) -> LinkState {

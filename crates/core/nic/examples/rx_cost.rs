@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant as Clock;
 
-use netmem::{Dmabuf, DmabufId, DmabufProvider, NiovSize};
+use netmem::{Dmabuf, DmabufId, MemoryProvider, NiovSize};
 use nic::{
     Link, LinkCaps, LinkReceived, LinkSent, Nic, NicConfig, Posted, ProviderChoice, TxFrame,
     VnetMeta,
@@ -34,12 +34,10 @@ impl Link for HeadersOnly {
         LinkCaps {
             name: "headers only",
             mtu: 1500,
-            vnet: true,
             tso: true,
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
-            queues: 1,
             lends: false,
         }
     }
@@ -110,7 +108,7 @@ fn measure(payload_len: usize, niov_bytes: usize, rx_queues: u16) -> Result<f64,
     let mut nic = Nic::new(Box::new(HeadersOnly { head, frame_len }), config)?;
     let memory = Dmabuf::anonymous(64 << 20)?;
     let niov_size = NiovSize::new(niov_bytes)?;
-    let provider = DmabufProvider::new(&memory, DmabufId(1), niov_size)?;
+    let provider = MemoryProvider::of_dmabuf(&memory, DmabufId(1), niov_size)?;
     let provider = Arc::new(provider);
     for queue in 0..rx_queues {
         nic.restart_queue(RxQueueId(queue), ProviderChoice::Provider(provider.clone()))?;

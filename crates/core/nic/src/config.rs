@@ -1,10 +1,8 @@
 //! Settings of a new NIC.
 
-use netmem::NiovSize;
-use steer::ToeplitzKey;
 use wire::MacAddr;
 
-use crate::features::{Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSplit};
+use crate::features::{MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, TcpDataSplit};
 use crate::link::LinkCaps;
 use crate::restart_error::RestartError;
 
@@ -23,36 +21,26 @@ pub struct NicConfig {
     /// Bytes of host memory for each queue without device memory, and as many again for linear bytes and
     /// packets that are not split. Pages are allocated when they are first used.
     pub host_mem_bytes: usize,
-    /// Size of a net_iov of this memory.
-    pub host_niov_size: NiovSize,
     /// Number of payload bytes at the start of each packet that stay in host memory, as with hardware that splits only
     /// at certain offsets. 0: none.
     pub linear_bytes: usize,
-    /// Secret key of the RSS hash.
-    pub rss_key: ToeplitzKey,
     /// Initial settings of the rings.
     pub rings: Rings,
-    /// Initial settings of the features.
-    pub features: Features,
 }
 
 impl Default for NicConfig {
-    /// One queue, 16 MiB of host memory, a locally administered hardware address, and a public RSS key.
+    /// One queue, 16 MiB of host memory, and a locally administered hardware address.
     fn default() -> Self {
         Self {
             mac: MacAddr([0x02, 0, 0, 0, 0, 1]),
             mtu: 1500,
             rx_queues: 1,
             host_mem_bytes: 16 << 20,
-            host_niov_size: NiovSize::DEFAULT,
             linear_bytes: 0,
-            rss_key: ToeplitzKey::MICROSOFT,
             rings: Rings {
                 tx_packets: 1024,
                 tcp_data_split: TcpDataSplit::Auto,
-                hds_thresh: 0,
             },
-            features: Features::default(),
         }
     }
 }

@@ -17,9 +17,6 @@ pub(crate) struct Conveyor<T> {
     open: Batch<T>,
     /// Whether [`pop`](Self::pop) asks the device about the oldest batch, which costs a call of its library.
     asks: bool,
-    /// See [`crate::StagingStats`].
-    pub(crate) batches: u64,
-    pub(crate) bytes: u64,
 }
 
 /// Packets, and the copies that they wait for.
@@ -73,8 +70,6 @@ impl<T> Conveyor<T> {
             submitted: VecDeque::new(),
             open: Batch::new(),
             asks: false,
-            batches: 0,
-            bytes: 0,
         }
     }
 
@@ -128,8 +123,6 @@ impl<T> Conveyor<T> {
         }
         let mut batch = std::mem::replace(&mut self.open, Batch::new());
         if let Copies::Collected(copies) = batch.copies {
-            self.batches += 1;
-            self.bytes += copies.bytes() as u64;
             batch.copies = match copies.submit() {
                 Ok(flight) => Copies::InFlight(flight),
                 Err(error) => Copies::Failed(error),

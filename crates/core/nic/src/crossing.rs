@@ -18,7 +18,7 @@ use std::os::fd::BorrowedFd;
 
 use steer::{ShardId, shard_of};
 use wire::{
-    ArpPacket, FourTuple, Icmpv4, Icmpv6, Instant, Network, Quoted, RxHeaders, Transport, protocol,
+    ArpPacket, FourTuple, Icmpv4, Icmpv6, Instant, Network, RxHeaders, Transport, protocol,
 };
 
 use crate::drops::{DropReason, Drops};
@@ -174,16 +174,14 @@ impl Crossing {
                 };
             }
             (_, Transport::Tcp(_)) => headers.four_tuple(),
-            (Network::Ipv4(_), Transport::Other(protocol::ICMP)) => {
-                quoted_v4(&message()).as_ref().map(sent_tuple)
-            }
+            (Network::Ipv4(_), Transport::Other(protocol::ICMP)) => quoted_v4(&message()),
             (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) => {
                 let message = message();
                 match Icmpv6::parse(&ip, &message) {
                     Ok(parsed) => {
                         match NeighborUpdate::of_icmpv6(&ip, headers.ethernet.src, &parsed) {
                             Some(update) => return Course::HereAndCopies(update),
-                            None => quoted_v6(&parsed).as_ref().map(sent_tuple),
+                            None => quoted_v6(&parsed),
                         }
                     }
                     Err(_) => None,
@@ -260,34 +258,22 @@ impl Crossing {
     }
 }
 
-/// Returns the four-tuple of packets in the direction of the error, to the sender of the quoted packet.
-fn sent_tuple(quoted: &Quoted) -> FourTuple {
-    FourTuple {
-        src_ip: quoted.dst,
-        dst_ip: quoted.src,
-        src_port: quoted.dst_port,
-        dst_port: quoted.src_port,
+/// Returns the four-tuple of packets that answer the one that an ICMP error quotes.
+fn quoted_v4(message: &[u8]) -> Option<FourTuple> {
+    match Icmpv4::parse(message).ok()? {
+        Icmpv4::DestinationUnreachable { quoted, .. } | Icmpv4::TimeExceeded { quoted, .. } => {
+            quoted?.answers()
+        }
+        Icmpv4::EchoRequest(_) | Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => None,
     }
 }
 
-/// Returns the TCP packet that an ICMP error quotes.
-fn quoted_v4(message: &[u8]) -> Option<Quoted> {
-    let quoted = match Icmpv4::parse(message).ok()? {
-        Icmpv4::DestinationUnreachable { quoted, .. } | Icmpv4::TimeExceeded { quoted, .. } => {
-            quoted?
-        }
-        Icmpv4::EchoRequest(_) | Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => return None,
-    };
-    (quoted.protocol == protocol::TCP).then_some(quoted)
-}
-
 /// As [`quoted_v4`], of ICMPv6.
-fn quoted_v6(message: &Icmpv6<'_>) -> Option<Quoted> {
-    let quoted = match *message {
+fn quoted_v6(message: &Icmpv6<'_>) -> Option<FourTuple> {
+    match *message {
         Icmpv6::PacketTooBig { quoted, .. }
         | Icmpv6::DestinationUnreachable { quoted, .. }
-        | Icmpv6::TimeExceeded { quoted, .. } => quoted?,
-        _ => return None,
-    };
-    (quoted.protocol == protocol::TCP).then_some(quoted)
+        | Icmpv6::TimeExceeded { quoted, .. } => quoted?.answers(),
+        _ => None,
+    }
 }

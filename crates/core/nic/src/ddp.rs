@@ -1,6 +1,6 @@
 //! Direct data placement: payload of a connection goes to a place that its program chose, not to the queue's memory.
 //!
-//! A program knows where the next bytes of a stream belong. [`Nic::ddp_add`](crate::Nic::ddp_add) tells the NIC: the sequence number of the
+//! A program knows where the next bytes of a stream belong. [`DdpTable::add`](crate::DdpTable::add) tells the NIC: the sequence number of the
 //! first of these bytes, and ranges of memory. The payload of a segment that begins at that number is placed there; frags of the
 //! ranges take the place of frags of the queue's memory, so that above the NIC nothing differs.
 //!
@@ -11,7 +11,7 @@
 //! TCP has delivered its bytes.
 //!
 //! The connection decides whether the payload counts. It may drop a segment that was placed, or receive one that was
-//! not: [`Nic::ddp_resync`](crate::Nic::ddp_resync) says after each segment where the next byte belongs.
+//! not: [`DdpTable::resync`](crate::DdpTable::resync) says after each segment where the next byte belongs.
 
 mod ranges;
 
@@ -26,7 +26,7 @@ use ranges::DdpRanges;
 
 /// The ranges of all connections that have one.
 #[derive(Debug, Default)]
-pub(crate) struct DdpTable {
+pub struct DdpTable {
     /// That of the last packet with payload, if it has one: most packets need no look at the others.
     predicted: Option<(FourTuple, DdpRanges)>,
     others: HashMap<FourTuple, DdpRanges>,
@@ -120,8 +120,12 @@ impl DdpTable {
         ranges.map(|ranges| ranges.take(len)).unwrap_or_default()
     }
 
-    /// See [`Nic::ddp_add`](crate::Nic::ddp_add).
-    pub(crate) fn add(
+    /// Places the payload of a connection from sequence number `seq` on in `ranges` of a memory, one after another. Replaces
+    /// earlier ranges of the connection.
+    ///
+    /// # Errors
+    /// A range is not inside the memory; then nothing has changed.
+    pub fn add(
         &mut self,
         flow: FourTuple,
         seq: u32,
@@ -136,14 +140,16 @@ impl DdpTable {
         Ok(())
     }
 
-    /// See [`Nic::ddp_resync`](crate::Nic::ddp_resync).
-    pub(crate) fn resync(&mut self, flow: &FourTuple, seq: u32, left: usize) {
+    /// Tells that the next byte of a connection has the sequence number `seq`, and that `left` bytes of its ranges are still to
+    /// be filled.
+    pub fn resync(&mut self, flow: &FourTuple, seq: u32, left: usize) {
         if let Some(ranges) = self.get_mut(flow) {
             ranges.resync(seq, left);
         }
     }
 
-    pub(crate) fn remove(&mut self, flow: &FourTuple) {
+    /// Forgets the range of a connection: from now on no packet changes its bytes.
+    pub fn remove(&mut self, flow: &FourTuple) {
         if self.is_predicted(flow) {
             self.predicted = None;
         }

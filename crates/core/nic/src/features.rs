@@ -1,11 +1,8 @@
-//! Settings as in ethtool: rings, channels, features, RSS, flow rules. Some changes are refused while device memory is
+//! Settings as in ethtool: rings, RSS, flow rules. Some changes are refused while device memory is
 //! bound to a queue.
 
-use steer::{
-    HdsConfig, HeaderSplit, IndirectionTable, IndirectionTableError, RuleError, RxQueueId,
-};
-
-use crate::restart_error::RestartError;
+use steer::{IndirectionTable, RxQueueId, is_split};
+use wire::RxHeaders;
 
 /// Maximum number of RX queues of a NIC.
 pub const MAX_RX_QUEUES: u16 = 64;
@@ -43,34 +40,14 @@ pub struct Rings {
     pub tx_packets: u32,
     /// Header split.
     pub tcp_data_split: TcpDataSplit,
-    /// Frames of at most this many bytes are not split; 0: all are split.
-    pub hds_thresh: u16,
 }
 
 impl Rings {
-    pub(crate) fn hds(&self) -> HdsConfig {
-        let split = match self.tcp_data_split {
-            TcpDataSplit::Auto | TcpDataSplit::Enabled => HeaderSplit::Enabled,
-            TcpDataSplit::Disabled => HeaderSplit::Disabled,
-        };
-        HdsConfig {
-            split,
-            thresh: self.hds_thresh,
-        }
+    /// Returns whether the payload of a packet is split from its headers.
+    #[inline]
+    pub(crate) fn splits(&self, headers: &RxHeaders) -> bool {
+        self.tcp_data_split != TcpDataSplit::Disabled && is_split(headers)
     }
-}
-
-/// Received checksums that this NIC verifies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VerifyChecksums {
-    /// Those that the link has not verified.
-    #[default]
-    Untrusted,
-    /// All checksums, including those that the link has verified. A partial checksum (of a sender on this host, which
-    /// left it to its NIC) cannot be verified.
-    All,
-    /// None; for measurements.
-    None,
 }
 
 /// What is known of a received packet's transport checksum.
@@ -78,46 +55,10 @@ pub enum VerifyChecksums {
 pub(crate) enum ChecksumVerdict {
     /// The packet has no checksum, or none that this NIC knows.
     NoChecksum,
-    /// The link has verified it, or the settings say not to.
+    /// The link has verified it.
     Trusted,
     /// This NIC has verified it.
     Verified,
-}
-
-/// ethtool's features (`ethtool -k`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features {
-    /// Flow rules are applied (`rx-ntuple-filter`).
-    pub ntuple: bool,
-    /// Verification of received checksums (`rx-checksum`).
-    pub rx_checksum: VerifyChecksums,
-    /// The link computes checksums of sent packets if it can (`tx-checksum-ip-generic`); otherwise this NIC does.
-    pub link_tx_checksum: bool,
-    /// The link cuts super-packets if it can (`tcp-segmentation-offload`); otherwise this NIC does.
-    pub link_tso: bool,
-    /// Payload that the stack cannot read may be sent (linux `net_device.netmem_tx`).
-    pub netmem_tx: bool,
-}
-
-impl Default for Features {
-    fn default() -> Self {
-        Self {
-            ntuple: true,
-            rx_checksum: VerifyChecksums::default(),
-            link_tx_checksum: true,
-            link_tso: true,
-            netmem_tx: true,
-        }
-    }
-}
-
-/// ethtool's channels (`ethtool -l`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Channels {
-    /// Number of RX queues.
-    pub rx: u16,
-    /// Maximum number of RX queues.
-    pub max_rx: u16,
 }
 
 /// Error of [`Nic::set_rings`](crate::Nic::set_rings).
@@ -126,35 +67,7 @@ pub enum SetRingsError {
     /// Header split cannot be switched off while device memory is bound.
     #[error("tcp-data-split cannot be switched off while device memory is bound to rx queue {0}")]
     SplitNeeded(RxQueueId),
-    /// The threshold must be 0 (every packet is split) while device memory is bound.
-    #[error("hds-thresh must stay 0 while device memory is bound to rx queue {0}")]
-    ThreshNeeded(RxQueueId),
     /// The length of the transmit queue is out of range.
     #[error("a transmit queue of {0} packets: take 1 to {MAX_TX_PACKETS}")]
     TxPackets(u32),
-}
-
-/// Error of [`Nic::set_channels`](crate::Nic::set_channels).
-#[derive(Debug, thiserror::Error)]
-pub enum SetChannelsError {
-    /// The number of queues is out of range.
-    #[error("{0} rx queues: take 1 to {MAX_RX_QUEUES}")]
-    Count(u16),
-    /// Device memory is bound to a queue that would be removed.
-    #[error("{rx} rx queues are too few while device memory is bound to rx queue {queue}")]
-    Bound {
-        /// The requested number of queues.
-        rx: u16,
-        /// The bound queue with the highest number.
-        queue: RxQueueId,
-    },
-    /// The RSS table, which was set by a caller, names a queue that would be removed.
-    #[error("too few rx queues for the RSS table: {0}")]
-    Rss(#[from] IndirectionTableError),
-    /// A flow rule names a queue that would be removed.
-    #[error("too few rx queues for the flow rules: {0}")]
-    Rule(#[from] RuleError),
-    /// There is no memory for another queue.
-    #[error("no memory for another rx queue: {0}")]
-    Memory(#[from] RestartError),
 }

@@ -281,18 +281,6 @@ impl Fill {
         Some(self.take(start + skip.unwrap_or(0), len))
     }
 
-    /// Copies `bytes` to memory of their own; `None` if there is not enough.
-    pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> Option<FragList> {
-        let frags = self.reserve(bytes.len(), 0)?;
-        let mut rest = bytes;
-        for frag in &frags {
-            let (part, behind) = rest.split_at_checked(frag.len())?;
-            self.port.copy_in(frag.netmem(), frag.offset(), part);
-            rest = behind;
-        }
-        Some(frags)
-    }
-
     /// Returns `len` posted bytes, from offset `at` of the run on, as frags.
     ///
     /// The caller has posted that many; otherwise the list is shorter.

@@ -10,12 +10,11 @@ use std::ops::Range;
 
 use netmem::{Frag, FragList, Payload};
 use steer::RxQueueId;
-use steer::header_split::{self, HdsConfig, Split, UnsplitReason};
 use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
-use crate::features::{ChecksumVerdict, VerifyChecksums};
+use crate::features::{ChecksumVerdict, Rings};
 use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
 use crate::rx::RxSide;
@@ -100,13 +99,9 @@ impl<'a> RxFrame<'a> {
         }
     }
 
-    /// Verifies the transport checksum, unless the link has done so or the settings say not to: the stack cannot read payload in
+    /// Verifies the transport checksum, unless the link has done so: the stack cannot read payload in
     /// device memory.
-    pub(crate) fn verify(
-        &self,
-        headers: &RxHeaders,
-        policy: VerifyChecksums,
-    ) -> Result<ChecksumVerdict, DropReason> {
+    pub(crate) fn verify(&self, headers: &RxHeaders) -> Result<ChecksumVerdict, DropReason> {
         match headers.transport {
             Transport::Tcp(_) => {}
             // No checksum (RFC 768). Not allowed over IPv6 (RFC 8200 8.1): there 0 is verified, and found wrong.
@@ -120,16 +115,13 @@ impl<'a> RxFrame<'a> {
                 return Ok(ChecksumVerdict::NoChecksum);
             }
         }
-        match (policy, self.meta.checksum) {
-            (VerifyChecksums::None, _)
-            | (_, ChecksumState::Partial(_))
-            | (VerifyChecksums::Untrusted, ChecksumState::Verified) => Ok(ChecksumVerdict::Trusted),
-            (VerifyChecksums::All, ChecksumState::Verified) | (_, ChecksumState::Unknown) => {
-                match self.is_checksum_right(headers) {
-                    true => Ok(ChecksumVerdict::Verified),
-                    false => Err(DropReason::RxBadChecksum),
-                }
-            }
+        match self.meta.checksum {
+            // A partial checksum is that of a sender on this host, which left it to its NIC.
+            ChecksumState::Partial(_) | ChecksumState::Verified => Ok(ChecksumVerdict::Trusted),
+            ChecksumState::Unknown => match self.is_checksum_right(headers) {
+                true => Ok(ChecksumVerdict::Verified),
+                false => Err(DropReason::RxBadChecksum),
+            },
         }
     }
 
@@ -139,19 +131,14 @@ impl<'a> RxFrame<'a> {
         &mut self,
         headers: &RxHeaders,
         queue: RxQueueId,
-        hds: &HdsConfig,
+        rings: &Rings,
     ) -> Result<FragList, DropReason> {
         let mut payload = headers.header_len..headers.header_len + headers.payload_len;
         let target = self.rx.queue(queue).ok_or(DropReason::RxNoQueue)?;
-        let is_split = match header_split::decide(headers, hds) {
-            Split::At(_) => true,
-            // The queue's memory is host memory, too: no copy to the other host memory is needed.
-            Split::Whole(UnsplitReason::Disabled | UnsplitReason::BelowThreshold) => {
-                target.memory.readable && headers.tcp().is_some()
-            }
-            Split::Whole(UnsplitReason::NotTcp | UnsplitReason::Fragment) => false,
-        };
-        if !is_split {
+        // What the settings leave whole needs no copy if the queue's memory is host memory, too.
+        let goes_to_queue =
+            rings.splits(headers) || target.memory.is_readable && headers.tcp().is_some();
+        if !goes_to_queue {
             let frags = self.copy_to_host(payload)?;
             self.rx.queues[queue.index()].stats.whole += 1;
             return Ok(frags);
@@ -244,7 +231,7 @@ impl<'a> RxFrame<'a> {
 
     /// Brings `range` of the frame, which is elsewhere, to memory that the queue receives into; `None` if there is not enough.
     fn bring(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
-        let is_readable = self.rx.queue(queue)?.memory.readable;
+        let is_readable = self.rx.queue(queue)?.memory.is_readable;
         match &self.body {
             Body::Posted(posted) if posted.queue != queue => {
                 let len = range.len() as u64;

@@ -61,11 +61,9 @@ mod tx_stage;
 pub use collapse::{NiovUsage, RxMemory};
 pub use config::{MAX_LINEAR_BYTES, NicConfig, NicError};
 pub use crossing::{Crossing, CrossingStats, CrossingWakeup};
+pub use ddp::DdpTable;
 pub use drops::{DropReason, Drops};
-pub use features::{
-    Channels, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetChannelsError, SetRingsError,
-    TcpDataSplit, VerifyChecksums,
-};
+pub use features::{MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetRingsError, TcpDataSplit};
 pub use fill::{MemoryDemand, MemoryLevel, RxSpace};
 pub use link::*;
 pub use nic::Nic;
@@ -74,6 +72,5 @@ pub use queue_mgmt::ProviderChoice;
 pub use rate_limit::RateLimit;
 pub use restart_error::RestartError;
 pub use rx_queue::RxQueueInfo;
-pub use staging::StagingStats;
 pub use stats::{RxQueueStats, TxStats};
 pub use tx_queue::TransmitError;

@@ -29,7 +29,7 @@ use ::wire::{
     ChecksumState, EtherType, EthernetHeader, Gso, GsoKind, Instant, MAX_HEADER_LEN, Offload,
     TxChecksum,
 };
-use netmem::{BufSpan, DmaPort, FragList, HostProvider, Payload};
+use netmem::{BufSpan, DmaPort, FragList, MemoryProvider, Payload};
 
 use crate::drops::DropReason;
 use crate::packet::RxPacket;
@@ -48,7 +48,7 @@ pub use tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 pub use unix::UnixLink;
 pub use unix_listen::UnixListenLink;
 pub use unix_port::{UnixPort, UnixPortEvent, Written};
-pub use vnet_fd::{VnetFd, VnetHeaderLen};
+pub use vnet_fd::VnetFd;
 pub use wire::{CablePlug, WireLink, WireOptions};
 
 /// Bytes of the longest IP packet with its length in the header (RFC 791 3.1; without jumbograms RFC 8200 3).
@@ -69,8 +69,6 @@ pub struct LinkCaps {
     pub name: &'static str,
     /// Bytes of the largest IP packet that is not a super-packet.
     pub mtu: u16,
-    /// Frames have a virtio-net header (state of the checksum, segment size).
-    pub vnet: bool,
     /// The link sends and receives super-packets of up to [`MAX_PACKET_LEN`] bytes.
     pub tso: bool,
     /// Bytes of the longest super-packet that the link sends, at least [`MAX_PACKET_LEN`]. A longer packet than that has 0
@@ -81,8 +79,6 @@ pub struct LinkCaps {
     pub max_rx_packet: usize,
     /// The link computes the checksums of frames that are sent.
     pub tx_checksum: bool,
-    /// Number of queues of the link (fds of a TAP); not of the NIC.
-    pub queues: u16,
     /// Frames may come with their payload in the sender's memory ([`LinkReceived::Lent`]). No memory is posted for them: the
     /// others come as [`LinkReceived::Frame`].
     pub lends: bool,
@@ -156,18 +152,9 @@ pub trait Link: Send {
         None
     }
 
-    /// Returns false if the link is down. A link may come up again, and some links notice it only at the next receive or
-    /// send.
-    fn is_up(&self) -> bool {
-        true
-    }
-
-    /// Returns the state of the link.
+    /// Returns the state of the link. Some links notice a change only at the next receive or send.
     fn state(&self) -> LinkState {
-        match self.is_up() {
-            true => LinkState::Up,
-            false => LinkState::Down,
-        }
+        LinkState::Up
     }
 
     /// Returns how many frames the link lost before they could be received, since the last call. A link that has to ask the
@@ -183,7 +170,7 @@ pub trait Link: Send {
 
     /// Returns memory for payload to be sent that the other end of the link reads where it is, if the program has asked to share it:
     /// frames from it need no copy. It is another one after the other end has changed, so ask before each use.
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         None
     }
 
@@ -194,72 +181,6 @@ pub trait Link: Send {
 
     /// Called with each packet that the NIC accepted from this link, before the next receive. For links that observe.
     fn accepted(&mut self, _packet: &RxPacket) {}
-}
-
-impl<L: Link + ?Sized> Link for Box<L> {
-    fn caps(&self) -> LinkCaps {
-        (**self).caps()
-    }
-
-    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
-        (**self).receive(posted, now)
-    }
-
-    fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        (**self).send(frame, now)
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).poll_fd()
-    }
-
-    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).room_fd()
-    }
-
-    fn tells_of_room(&self) -> bool {
-        (**self).tells_of_room()
-    }
-
-    fn prepare_sleep(&mut self) -> bool {
-        (**self).prepare_sleep()
-    }
-
-    fn end_sleep(&mut self) {
-        (**self).end_sleep();
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        (**self).next_due()
-    }
-
-    fn is_up(&self) -> bool {
-        (**self).is_up()
-    }
-
-    fn state(&self) -> LinkState {
-        (**self).state()
-    }
-
-    fn take_lost(&mut self, now: Instant) -> u64 {
-        (**self).take_lost(now)
-    }
-
-    fn impairment_stats(&self) -> Option<ImpairedStats> {
-        (**self).impairment_stats()
-    }
-
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
-        (**self).send_memory()
-    }
-
-    fn is_near(&self) -> bool {
-        (**self).is_near()
-    }
-
-    fn accepted(&mut self, packet: &RxPacket) {
-        (**self).accepted(packet);
-    }
 }
 
 /// State of a link.

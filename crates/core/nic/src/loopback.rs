@@ -14,22 +14,11 @@ use crate::arrival::{Arrival, Body};
 use crate::link::{HeaderBuf, LentUntil, VnetMeta};
 use crate::packet::{Origin, TxPacket};
 
-/// Which source is asked first for the next received packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Turn {
-    /// The packets from this NIC to itself.
-    Loop,
-    /// The link.
-    #[default]
-    Link,
-}
-
 /// Queue of packets from this NIC to itself, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct LoopQueue {
     packets: VecDeque<TxPacket>,
-    /// The last turn.
-    last: Turn,
+    had_turn: bool,
 }
 
 impl LoopQueue {
@@ -45,14 +34,10 @@ impl LoopQueue {
         self.packets.pop_front()
     }
 
-    /// Begins the next turn and returns it: this queue's if it has packets and the link had the last turn, otherwise the
-    /// link's.
-    pub(crate) fn take_turn(&mut self) -> Turn {
-        self.last = match self.last {
-            Turn::Link if !self.packets.is_empty() => Turn::Loop,
-            Turn::Link | Turn::Loop => Turn::Link,
-        };
-        self.last
+    /// Returns whether this queue is read before the link this time: each second time, while it has packets.
+    pub(crate) fn take_turn(&mut self) -> bool {
+        self.had_turn = !self.had_turn && !self.packets.is_empty();
+        self.had_turn
     }
 }
 

@@ -1,6 +1,5 @@
 //! The device: receive, transmit, and the memory in between.
 
-mod ddp;
 mod pressure;
 mod restart;
 mod settings;
@@ -13,24 +12,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netmem::{CopyEngine, FragList, Netmem, Payload, PoolStats};
-use steer::{Rss, Rules, RxQueueId, Steering};
+use steer::{Rss, Rules, RxQueueId, Steering, ToeplitzKey};
 use wire::{EthernetHeader, Instant, MacAddr};
 
 use crate::arrival::Arrival;
 use crate::config::{NicConfig, NicError};
 use crate::conveyor::Conveyed;
 use crate::crossing::Crossing;
+use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
-use crate::features::{Features, Rings, default_table};
+use crate::features::{Rings, default_table};
 use crate::fill::RxSpace;
 use crate::frame::RxFrame;
 use crate::link::{Link, LinkCaps, LinkState, MAX_FRAME_LEN};
-use crate::loopback::{self, LoopQueue, Turn};
+use crate::loopback::{self, LoopQueue};
 use crate::packet::{FailedTx, Origin, Placed, RxPacket, TxPacket};
 use crate::restart_error::RestartError;
 use crate::rx::RxSide;
 use crate::rx_queue::{RxQueue, RxQueueInfo};
-use crate::staging::StagingStats;
 use crate::stats::{RxQueueStats, TxStats};
 use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
 use crate::tx_stage::TxStage;
@@ -51,10 +50,7 @@ pub struct Nic {
     caps: LinkCaps,
     config: NicConfig,
     rings: Rings,
-    features: Features,
     steering: Steering,
-    /// The RSS table was set by a caller and no longer follows the number of queues.
-    rss_configured: bool,
     rx: RxSide,
     tx: TxQueue,
     looped: LoopQueue,
@@ -63,7 +59,6 @@ pub struct Nic {
     failed_tx: VecDeque<FailedTx>,
     /// The other shards, if there are any.
     pub(crate) crossing: Option<Box<Crossing>>,
-    rx_full: u64,
     /// Time of the last poll.
     last_poll: Instant,
     drops: Drops,
@@ -102,20 +97,16 @@ impl Nic {
             link,
             caps,
             rings,
-            features: config.features,
             steering: Steering {
-                rss: Rss::new(config.rss_key, default_table(rx_queues)),
+                rss: Rss::new(ToeplitzKey::MICROSOFT, default_table(rx_queues)),
                 rules: Rules::default(),
-                ntuple: config.features.ntuple,
             },
-            rss_configured: false,
             rx: RxSide::new(&config, caps)?,
             tx: TxQueue::new(rings.tx_packets),
             looped: LoopQueue::default(),
             tx_stage: TxStage::new(),
             failed_tx: VecDeque::new(),
             crossing: None,
-            rx_full: 0,
             last_poll: Instant::ZERO,
             drops: Drops::default(),
             config,
@@ -175,7 +166,6 @@ impl Nic {
     /// While the host memory of a queue is full of payload that a device is copying, nothing is read: the link keeps it.
     fn next_arrival(&mut self, now: Instant) -> Option<Arrival> {
         if !self.rx.is_open() {
-            self.rx_full += 1;
             return None;
         }
         let is_crossing_turn = self.crossing.as_mut().is_some_and(|it| it.take_turn());
@@ -183,8 +173,7 @@ impl Nic {
         if crossed.is_some() {
             return crossed;
         }
-        let is_loop_turn = self.looped.take_turn() == Turn::Loop;
-        let looped = is_loop_turn.then(|| self.looped()).flatten();
+        let looped = self.looped.take_turn().then(|| self.looped()).flatten();
         looped
             .or_else(|| self.rx.receive(&mut *self.link, &mut self.drops, now))
             .or_else(|| self.looped())
@@ -221,11 +210,11 @@ impl Nic {
         {
             return Ok(None);
         }
-        let verdict = frame.verify(&headers, self.features.rx_checksum)?;
+        let verdict = frame.verify(&headers)?;
         let queue = self
             .steering
             .select_queue(&headers, frame.rx.queues.len())?;
-        let payload = match frame.place(&headers, queue, &self.rings.hds()) {
+        let payload = match frame.place(&headers, queue, &self.rings) {
             Ok(frags) => Placed::Whole(frags),
             Err(reason @ (DropReason::RxNoBuffers | DropReason::RxNoHostBuffers))
                 if headers.tcp().is_some() =>
@@ -350,22 +339,10 @@ impl Nic {
         self.failed_tx.pop_front()
     }
 
-    /// Returns the counters of payload that devices copy.
-    pub fn staging_stats(&self) -> StagingStats {
-        StagingStats {
-            rx_batches: self.rx.landing.batches,
-            rx_bytes: self.rx.landing.bytes,
-            rx_full: self.rx_full,
-            tx_batches: self.tx_stage.conveyor.batches,
-            tx_bytes: self.tx_stage.conveyor.bytes,
-        }
-    }
-
     fn offloads(&self) -> Offloads {
-        let checksum = self.caps.tx_checksum && self.features.link_tx_checksum;
         Offloads {
-            checksum,
-            tso: checksum && self.caps.tso && self.features.link_tso,
+            checksum: self.caps.tx_checksum,
+            tso: self.caps.tx_checksum && self.caps.tso,
             longest: usize::from(self.config.mtu) + EthernetHeader::TAGGED_LEN,
             longest_super: self.caps.max_super_packet + EthernetHeader::TAGGED_LEN,
         }
@@ -391,9 +368,9 @@ impl Nic {
         fill.unwrap_or(&mut self.rx.host).pool.recycle(netmem);
     }
 
-    /// Copies bytes that are to be sent into host memory of this NIC; `None` if there is not enough.
-    pub fn host_payload(&mut self, bytes: &[u8]) -> Option<FragList> {
-        self.rx.host.copy_of(bytes)
+    /// Returns the places that connections choose for their next payload.
+    pub fn ddp(&mut self) -> &mut DdpTable {
+        &mut self.rx.ddp
     }
 
     /// Returns the free memory of `queue`; all 0 for a queue that does not exist.
@@ -480,7 +457,7 @@ impl Nic {
 
     /// Returns false if the link is down.
     pub fn is_up(&self) -> bool {
-        self.link.is_up()
+        self.link.state() == LinkState::Up
     }
 
     /// Returns the state of the link. It is [`LinkState::Gone`] only after the packets that have arrived: until
@@ -500,7 +477,8 @@ impl Nic {
             .is_some_and(|it| it.may_have_frames())
     }
 
-    pub(crate) fn rx_queue_count(&self) -> u16 {
+    /// Returns the number of queues.
+    pub fn rx_queue_count(&self) -> u16 {
         // At most MAX_RX_QUEUES.
         self.rx.queues.len() as u16
     }

@@ -1,11 +1,10 @@
 //! Change of a queue's memory while the other queues run (linux net/core/netdev_rx_queue.c
 //! netdev_rx_queue_restart): allocate new, stop old, start new, free old.
 
-use std::fmt;
 use std::sync::Arc;
 
 use mapped::DmaRight;
-use netmem::{HostProvider, MemoryProvider, PagePool, PoolConfig};
+use netmem::{MemoryProvider, NiovSize, PagePool};
 
 use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
@@ -13,38 +12,21 @@ use crate::restart_error::RestartError;
 use crate::staging::Ring;
 
 /// Source of a queue's memory.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum ProviderChoice {
     /// Host memory that only this queue uses, as before any binding.
     Host,
     /// The provider of a binding, which other queues may share.
-    Provider(Arc<dyn MemoryProvider>),
+    Provider(Arc<MemoryProvider>),
 }
 
-impl fmt::Debug for ProviderChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host => f.write_str("Host"),
-            Self::Provider(provider) => write!(f, "Provider({:?})", provider.dmabuf_id()),
-        }
-    }
-}
-
-/// A queue's page pool with its posted net_iovs, and the pool's provider.
+/// A queue's page pool with its posted net_iovs.
+#[derive(Debug)]
 pub(crate) struct QueueMemory {
     pub(crate) fill: Fill,
-    pub(crate) provider: Arc<dyn MemoryProvider>,
-    pub(crate) readable: bool,
+    pub(crate) is_readable: bool,
     /// Host memory to receive into, if the CPU cannot access that of `fill`.
     pub(crate) ring: Option<Ring>,
-}
-
-impl fmt::Debug for QueueMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueueMemory")
-            .field("fill", &self.fill)
-            .finish_non_exhaustive()
-    }
 }
 
 impl QueueMemory {
@@ -55,22 +37,20 @@ impl QueueMemory {
     ) -> Result<Self, RestartError> {
         let provider = match choice {
             ProviderChoice::Provider(provider) => provider,
-            ProviderChoice::Host => Arc::new(HostProvider::new(
+            ProviderChoice::Host => Arc::new(MemoryProvider::host(
                 config.host_mem_bytes,
-                config.host_niov_size,
+                NiovSize::DEFAULT,
             )?),
         };
-        let pool = PagePool::create(Arc::clone(&provider), PoolConfig::default())?;
-        let port = pool.dma_port(DmaRight::of_a_nic());
-        let readable = provider.is_readable();
         let engine = provider.area().copy_engine();
         let ring = engine
-            .map(|engine| Ring::new(engine, pool.niov_size()))
+            .map(|engine| Ring::new(engine, provider.area().niov_size()))
             .transpose()?;
+        let pool = PagePool::new(provider);
+        let port = pool.dma_port(DmaRight::of_a_nic());
         Ok(Self {
+            is_readable: pool.is_readable(),
             fill: Fill::new(pool, port),
-            provider,
-            readable,
             ring,
         })
     }

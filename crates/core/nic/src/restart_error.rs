@@ -1,6 +1,6 @@
 //! Why a queue cannot have the memory that it was to get.
 
-use netmem::{DmabufError, PoolError};
+use netmem::DmabufError;
 use steer::RxQueueId;
 
 /// Error of [`Nic::restart_queue`](crate::Nic::restart_queue); the queue keeps its memory.
@@ -17,9 +17,6 @@ pub enum RestartError {
     /// There is no host memory for the queue.
     #[error("no host memory for the queue: {}", .0.reason())]
     HostMemory(#[from] DmabufError),
-    /// The provider refuses the pool.
-    #[error("the memory provider refuses: {0}")]
-    Pool(#[from] PoolError),
     /// The provider has no free net_iov, so the queue could not receive anything.
     #[error("the memory provider has no net_iov left")]
     Empty,

@@ -12,7 +12,7 @@ use crate::ddp::DdpTable;
 use crate::drops::{DropReason, Drops};
 use crate::features::ChecksumVerdict;
 use crate::fill::{ALIGN, Fill, MAX_PAYLOAD, MIN_GOOD_PAYLOAD, RxSpace, Spans};
-use crate::link::{HeaderBuf, Link, LinkCaps, LinkReceived, Posted};
+use crate::link::{HeaderBuf, Link, LinkCaps, LinkReceived, LinkState, Posted};
 use crate::packet::{Origin, RxPacket};
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::restart_error::RestartError;
@@ -95,13 +95,6 @@ impl RxSide {
         })
     }
 
-    /// Changes the number of queues; `added` are those behind the present ones.
-    pub(crate) fn set_queues(&mut self, count: u16, added: Vec<RxQueue>) {
-        self.queues.truncate(usize::from(count));
-        self.queues.extend(added);
-        self.predicted.queue = self.predicted.queue.min(RxQueueId(count - 1));
-    }
-
     pub(crate) fn queue(&self, id: RxQueueId) -> Option<&RxQueue> {
         self.queues.get(id.index())
     }
@@ -114,7 +107,7 @@ impl RxSide {
     /// Returns how many payload bytes of each packet stay in host memory: 0 if the memory of `queue` is readable.
     pub(crate) fn linear_bytes(&self, queue: RxQueueId) -> usize {
         match self.queue(queue) {
-            Some(queue) if !queue.memory.readable => self.linear_bytes,
+            Some(queue) if !queue.memory.is_readable => self.linear_bytes,
             _ => 0,
         }
     }
@@ -137,7 +130,7 @@ impl RxSide {
     /// Returns the payload bytes of one queue whose linear bytes fit into the free host memory, for packets of at least
     /// [`MIN_GOOD_PAYLOAD`] bytes.
     fn linear_limit(&mut self, linear_bytes: usize) -> usize {
-        let users = self.queues.iter().filter(|queue| !queue.memory.readable);
+        let users = self.queues.iter().filter(|queue| !queue.memory.is_readable);
         let host_bytes = self.host.space().bytes / users.count().max(1);
         host_bytes / linear_bytes.next_multiple_of(ALIGN) * MIN_GOOD_PAYLOAD
     }
@@ -241,7 +234,7 @@ impl RxSide {
             Ok(LinkReceived::Frame { meta }) => (self.whole.len(), meta, Body::Whole),
             Err(_) => {
                 // Counted once per failure: no frame is lost while the link stays down.
-                self.link_failed = !link.is_up();
+                self.link_failed = link.state() != LinkState::Up;
                 if !(failed_before && self.link_failed) {
                     drops.count(DropReason::RxLinkError);
                 }

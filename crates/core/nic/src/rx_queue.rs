@@ -24,8 +24,6 @@ pub struct RxQueueInfo {
     pub id: RxQueueId,
     /// The bound dma-buf; `None`: host memory.
     pub dmabuf: Option<DmabufId>,
-    /// Whether the stack may read the payload in this queue's memory.
-    pub readable: bool,
     /// The page pool.
     pub pool: PoolId,
     /// Bytes of a net_iov.
@@ -80,11 +78,10 @@ impl RxQueue {
         let fill = &self.memory.fill;
         RxQueueInfo {
             id: self.id,
-            dmabuf: self.memory.provider.dmabuf_id(),
-            readable: self.memory.readable,
+            dmabuf: fill.pool.dmabuf_id(),
             pool: fill.pool.id(),
             niov_size: fill.niov_size(),
-            niovs: self.memory.provider.area().count() as usize,
+            niovs: fill.pool.niov_count() as usize,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mapped::DmaRight;
-use netmem::{CopyEngine, FragList, HostProvider, NiovSize, PagePool, PoolConfig};
+use netmem::{CopyEngine, FragList, MemoryProvider, NiovSize, PagePool};
 
 use crate::fill::{Fill, MAX_PAYLOAD};
 use crate::restart_error::RestartError;
@@ -32,8 +32,8 @@ impl Ring {
         let niov = niov_size.bytes();
         let least = MIN_PAYLOADS * (MAX_PAYLOAD.div_ceil(niov) + 1) * niov;
         let bytes = RING_BYTES.max(least).next_multiple_of(niov);
-        let provider = HostProvider::pinned(bytes, niov_size, engine)?;
-        let pool = PagePool::create(Arc::new(provider), PoolConfig::default())?;
+        let provider = MemoryProvider::pinned(bytes, niov_size, engine)?;
+        let pool = PagePool::new(Arc::new(provider));
         let port = pool.dma_port(DmaRight::of_a_nic());
         Ok(Self {
             engine: Arc::clone(engine),
@@ -45,21 +45,6 @@ impl Ring {
     pub(crate) fn has_room(&mut self, payload: usize, headroom: usize) -> bool {
         self.fill.post(payload, headroom) >= payload
     }
-}
-
-/// Counters of the payload that was copied by devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StagingStats {
-    /// Batches of copies to devices.
-    pub rx_batches: u64,
-    /// Payload bytes of those copies.
-    pub rx_bytes: u64,
-    /// Number of times that no frame was read because the host memory was full of payload that devices were copying.
-    pub rx_full: u64,
-    /// Batches of copies from devices.
-    pub tx_batches: u64,
-    /// Payload bytes of those copies.
-    pub tx_bytes: u64,
 }
 
 /// Returns the offset of the first byte in its net_iov.

@@ -19,7 +19,7 @@ pub struct RxQueueStats {
     pub placed: u64,
     /// Bytes copied for `placed`.
     pub placed_bytes: u64,
-    /// Payload bytes placed where the program wants them ([`Nic::ddp_add`](crate::Nic::ddp_add)).
+    /// Payload bytes placed where the program wants them ([`DdpTable::add`](crate::DdpTable::add)).
     pub direct_bytes: u64,
     /// Of those, bytes that were copied there: another connection was predicted, or another header length, or the link does
     /// not scatter.

@@ -6,7 +6,7 @@ use netmem::{DmaPort, FragList, Payload};
 use wire::{Checksum, EthernetHeader, Instant, TxChecksum, fill_checksum, segment_headers_len};
 
 use crate::drops::{DropReason, Drops};
-use crate::link::{Link, LinkSent, MAX_FRAME_LEN, TxFrame};
+use crate::link::{Link, LinkSent, LinkState, MAX_FRAME_LEN, TxFrame};
 use crate::packet::TxPacket;
 use crate::stats::TxStats;
 use crate::tso::Segmenter;
@@ -156,7 +156,7 @@ impl TxQueue {
         match self.push_out(waiting, tx) {
             Ok(()) => Ok(()),
             Err(Unsent::Busy(waiting)) => self.enqueue(*waiting, tx),
-            Err(Unsent::Failed) if tx.link.is_up() => Err(TransmitError::Refused),
+            Err(Unsent::Failed) if tx.link.state() == LinkState::Up => Err(TransmitError::Refused),
             Err(Unsent::Failed) => Err(TransmitError::LinkDown),
         }
     }
@@ -308,7 +308,7 @@ impl TxQueue {
                     continue;
                 }
                 Ok(LinkSent::TooLong) | Err(_) => {
-                    tx.drops.count(match tx.link.is_up() {
+                    tx.drops.count(match tx.link.state() == LinkState::Up {
                         true => DropReason::TxLinkError,
                         false => DropReason::TxLinkDown,
                     });

@@ -11,11 +11,11 @@
 //!
 //! Each shard of a NIC has a driver.
 
-mod behind;
-mod leftovers;
+mod in_background;
 mod rest;
 #[cfg(test)]
 mod tests;
+mod unsent;
 mod wait;
 
 use std::ops::{Deref, DerefMut};
@@ -38,8 +38,8 @@ use crate::limit::LONGEST_SLEEP;
 use crate::linger::Linger;
 use crate::spin::{Pauses, Spin};
 use crate::sync::MutexGuard;
-use leftovers::Leftovers;
 use rest::Resting;
+use unsent::UnsentRests;
 
 /// Packets that a thread receives before it hands the lock to threads that wait for it: those of one poll with much to do.
 const TURN: u64 = POLL_BUDGET as u64;
@@ -60,7 +60,7 @@ pub struct Driver<D> {
     /// Number of threads of the program inside a [`Driver::wait_for`] that may wait: they poll, or sleep and will be woken.
     callers: AtomicUsize,
     /// A call has left something to send since the background thread last found that there is nothing.
-    has_leftovers: AtomicBool,
+    has_unsent: AtomicBool,
 }
 
 /// The state protected by the lock.
@@ -77,7 +77,7 @@ pub(crate) struct Core<D> {
     pub(crate) last_foreground: Option<Instant>,
     /// The background thread sleeps without a tick: a thread that leaves a call must wake it.
     pub(crate) background_sleeps: bool,
-    leftovers: Leftovers,
+    unsent_rests: UnsentRests,
     /// A program may be about to wait for an fd: when no thread is inside a call, the background thread must lead at
     /// once, not at its next tick.
     background_wanted: bool,
@@ -157,7 +157,7 @@ impl<D: Driven> Driver<D> {
                 sleepers: 0,
                 last_foreground: None,
                 background_sleeps: false,
-                leftovers: Leftovers::default(),
+                unsent_rests: UnsentRests::default(),
                 background_wanted: false,
                 received: 0,
                 spin: Spin::default(),
@@ -171,7 +171,7 @@ impl<D: Driven> Driver<D> {
             wake_leader: new_eventfd()?,
             closing: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
-            has_leftovers: AtomicBool::new(false),
+            has_unsent: AtomicBool::new(false),
         }))
     }
 

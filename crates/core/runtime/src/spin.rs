@@ -43,7 +43,7 @@ const QUICK_YIELD: Duration = Duration::from_micros(5);
 
 /// How long a waiter looks at a link that costs no system call before it yields. The answer to a short message comes earlier, unless
 /// the peer shares this processor and waits for the yield.
-const LOOKS: Duration = Duration::from_micros(4);
+const POLL_BEFORE_YIELD: Duration = Duration::from_micros(4);
 
 /// A yield that took at least this long has given the processor to a thread that computes, and so uses it until the kernel takes it
 /// away, at a tick of 1 to 10 ms. A peer that shares our processor, or a process that forwards its frames, takes less for a message.
@@ -125,7 +125,7 @@ impl Spin {
         let naps = !traffic.lends && traffic.received - self.stream_began >= STREAM_PACKETS;
         match idle {
             idle if idle >= self.limit() => Pause::Sleep,
-            idle if traffic.lends && idle < LOOKS => Pause::Look,
+            idle if traffic.lends && idle < POLL_BEFORE_YIELD => Pause::Look,
             _ if now < self.crowded_until => Pause::Sleep,
             Duration::ZERO => Pause::Yield,
             idle if naps && idle < QUICK_YIELD => Pause::Nap(NAP),

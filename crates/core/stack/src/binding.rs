@@ -13,28 +13,24 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use devmem_uapi::{DmabufId, Errno, IfIndex};
-use netmem::{
-    Dmabuf, DmabufProvider, FragSource, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim,
-};
+use devmem_uapi::{DmabufId, Errno};
+use netmem::{Dmabuf, FragSource, GeometryError, InUse, MemoryProvider, NiovSize, RxClaim};
 use nic::{Nic, ProviderChoice, RestartError, TcpDataSplit};
 use steer::RxQueueId;
 use thiserror::Error;
 
 use crate::network::Network;
 use crate::placement::GivenPlaces;
+use crate::route::Routes;
 use crate::socket::error::{SendError, UnknownBinding};
 use crate::window::Windows;
-pub use tx::{BindTx, BindTxError};
-pub(crate) use tx::{EgressRoutes, TxBinding};
+pub use tx::BindTxError;
 
 /// A request to attach a dma-buf to receive queues.
 ///
 /// The kernel refuses a queue entry without an id, or of another type; this type has no such entries.
 #[derive(Debug, Clone)]
 pub struct BindRx {
-    /// The interface.
-    pub ifindex: IfIndex,
     /// The memory.
     pub dmabuf: Dmabuf,
     /// Size of each net_iov (linux 7.3: `rx-page-size`).
@@ -50,14 +46,6 @@ pub enum BindRxError {
     /// No queue was given.
     #[error("bind-rx needs at least one rx queue")]
     NoQueues,
-    /// The interface is not that of this stack.
-    #[error("there is no interface {ifindex}: this stack's is {ours}")]
-    UnknownInterface {
-        /// The requested interface.
-        ifindex: IfIndex,
-        /// The interface of this stack.
-        ours: IfIndex,
-    },
     /// The interface has fewer queues.
     #[error("rx queue {queue} does not exist, there are {queues}")]
     NoSuchQueue {
@@ -80,24 +68,13 @@ pub enum BindRxError {
         /// The setting.
         setting: TcpDataSplit,
     },
-    /// Short packets are not split.
-    #[error(
-        "hds-thresh is {thresh} bytes, so that short packets would miss device memory on rx \
-         queue {queue}"
-    )]
-    Threshold {
-        /// The queue.
-        queue: RxQueueId,
-        /// The setting, in bytes.
-        thresh: u16,
-    },
     /// The queue has a memory provider already.
     #[error("rx queue {queue} is bound to dma-buf {by} already")]
     QueueTaken {
         /// The queue.
         queue: RxQueueId,
         /// The binding that has it.
-        by: QueueOwner,
+        by: DmabufId,
     },
     /// The memory is bound already, or some of it is still in use from an earlier binding. Linux accepts this, and each
     /// binding hands out the net_iovs of the other.
@@ -124,19 +101,6 @@ pub enum BindRxError {
     NoId,
 }
 
-/// The binding that a queue belongs to; `None` for a memory provider without a dma-buf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueOwner(pub Option<DmabufId>);
-
-impl fmt::Display for QueueOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(id) => write!(f, "{id}"),
-            None => f.write_str("of a provider without an id"),
-        }
-    }
-}
-
 impl BindRxError {
     /// Returns the errno with which the kernel refuses the same. [`InUse`](Self::InUse), which the kernel accepts, is
     /// EBUSY.
@@ -145,9 +109,7 @@ impl BindRxError {
             Self::NoQueues
             | Self::NoSuchQueue { .. }
             | Self::Geometry(_)
-            | Self::SplitOff { .. }
-            | Self::Threshold { .. } => Errno::EINVAL,
-            Self::UnknownInterface { .. } => Errno::ENODEV,
+            | Self::SplitOff { .. } => Errno::EINVAL,
             Self::QueueTaken { .. } => Errno::EEXIST,
             Self::InUse(_) | Self::IsTarget { .. } => Errno::EBUSY,
             Self::Restart { source, .. } => match source {
@@ -162,14 +124,13 @@ impl BindRxError {
     pub const fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::NoQueues => Some("name the queues the flows are steered to"),
-            Self::NoSuchQueue { .. } => Some("name one below that, or set more channels"),
-            Self::SplitOff { .. } => Some("set tcp-data-split on, hds-thresh 0"),
-            Self::Threshold { .. } => Some("set hds-thresh 0"),
+            Self::NoSuchQueue { .. } => Some("name one below that"),
+            Self::SplitOff { .. } => Some("set tcp-data-split on"),
             Self::QueueTaken { .. } => Some("unbind that, or name another queue"),
             Self::InUse(in_use) => Some(in_use.remedy()),
             Self::IsTarget { .. } => Some("bind other memory for receiving"),
             Self::NoId => Some("unbind some"),
-            Self::UnknownInterface { .. } | Self::Geometry(_) | Self::Restart { .. } => None,
+            Self::Geometry(_) | Self::Restart { .. } => None,
         }
     }
 }
@@ -178,25 +139,10 @@ impl BindRxError {
 #[derive(Debug)]
 pub(crate) struct RxBinding {
     pub(crate) queues: Vec<RxQueueId>,
-    pub(crate) niov_size: NiovSize,
     /// Keeps the memory mapped while it is bound; frags in use keep it mapped for longer.
-    pub(crate) dmabuf: Dmabuf,
-    pub(crate) provider: Arc<dyn MemoryProvider>,
+    pub(crate) provider: Arc<MemoryProvider>,
     /// Prevents other bindings of the same memory.
     pub(crate) claim: Arc<BoundMemory>,
-}
-
-/// A binding, as [`Stack::bindings`](crate::Stack::bindings) returns it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BindingInfo {
-    /// The id.
-    pub id: DmabufId,
-    /// Queues that receive into the memory.
-    pub queues: Vec<RxQueueId>,
-    /// Size of its net_iovs.
-    pub niov_size: NiovSize,
-    /// Bytes of device memory.
-    pub size: usize,
 }
 
 /// Bindings by id. Ids begin at 1, increase, and wrap around (linux `xa_alloc_cyclic`).
@@ -204,7 +150,7 @@ pub struct BindingInfo {
 pub(crate) struct Bindings {
     pub(crate) by_id: BTreeMap<DmabufId, RxBinding>,
     /// Bindings for sending; see `binding/tx.rs`.
-    pub(crate) sending: BTreeMap<DmabufId, TxBinding>,
+    pub(crate) sending: BTreeMap<DmabufId, FragSource>,
     /// Memory in which received payload is placed directly; see `stack/targets.rs`.
     pub(crate) targets: BTreeMap<DmabufId, FragSource>,
     /// Places that connections were given in targets.
@@ -231,36 +177,28 @@ impl Bindings {
         self.by_id.contains_key(&id)
     }
 
-    /// Returns the binding `id` if packets to `remote` leave through its interface (linux net/core/devmem.c
+    /// Returns the memory that is bound under `id`, if there is a route to `remote` (linux net/core/devmem.c
     /// `net_devmem_get_binding`).
     pub(crate) fn tx(
         &self,
         id: DmabufId,
-        egress: &EgressRoutes<'_>,
+        routes: &Routes,
         remote: IpAddr,
-    ) -> Result<&TxBinding, SendError> {
-        let Some(binding) = self.sending.get(&id) else {
+    ) -> Result<&FragSource, SendError> {
+        let Some(memory) = self.sending.get(&id) else {
             return Err(match self.is_receiving(id) {
                 true => SendError::ReceiveBinding { dmabuf: id },
                 false => SendError::UnknownBinding { dmabuf: id },
             });
         };
-        let EgressRoutes { routes, ifindex } = *egress;
         // Local addresses are reached through the same NIC, which supports device memory, unlike the kernel's loopback.
         routes.route(remote).map_err(SendError::NoRoute)?;
-        if ifindex != binding.ifindex {
-            return Err(SendError::OtherDevice {
-                dmabuf: id,
-                bound: binding.ifindex,
-                egress: ifindex,
-            });
-        }
-        Ok(binding)
+        Ok(memory)
     }
 
-    pub(crate) fn insert_tx(&mut self, id: DmabufId, binding: TxBinding) {
+    pub(crate) fn insert_tx(&mut self, id: DmabufId, memory: FragSource) {
         self.last = id.0;
-        self.sending.insert(id, binding);
+        self.sending.insert(id, memory);
     }
 
     pub(crate) fn insert_target(&mut self, id: DmabufId, memory: FragSource) {
@@ -291,7 +229,7 @@ impl<'n> Restarted<'n> {
     fn restart(
         &mut self,
         queue: RxQueueId,
-        provider: &Arc<dyn MemoryProvider>,
+        provider: &Arc<MemoryProvider>,
     ) -> Result<(), BindRxError> {
         // It is taken if the request names it twice: all queues were validated before the first was restarted.
         check_free(queue, self.nic)?;
@@ -322,26 +260,14 @@ impl Drop for Restarted<'_> {
 }
 
 impl BindRx {
-    /// Checks the interface and queues in the order of the kernel (linux net/core/netdev-genl.c
+    /// Checks the queues in the order of the kernel (linux net/core/netdev-genl.c
     /// `netdev_nl_bind_rx_doit`). Whether the queues can be bound is checked after the memory.
-    fn validate(&self, ours: IfIndex, nic: &Nic) -> Result<(), BindRxError> {
-        let Self {
-            ifindex,
-            dmabuf: _,
-            niov_size: _,
-            queues,
-        } = self;
-        if queues.is_empty() {
+    fn validate(&self, nic: &Nic) -> Result<(), BindRxError> {
+        if self.queues.is_empty() {
             return Err(BindRxError::NoQueues);
         }
-        if *ifindex != ours {
-            return Err(BindRxError::UnknownInterface {
-                ifindex: *ifindex,
-                ours,
-            });
-        }
-        let count = nic.channels().rx;
-        match queues.iter().find(|queue| queue.0 >= count) {
+        let count = nic.rx_queue_count();
+        match self.queues.iter().find(|queue| queue.0 >= count) {
             Some(&queue) => Err(BindRxError::NoSuchQueue {
                 queue,
                 queues: count,
@@ -353,30 +279,18 @@ impl BindRx {
 
 /// Checks whether a queue can be bound now (linux net/core/netdev_rx_queue.c `net_mp_open_rxq`).
 fn validate_queue(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
-    let rings = nic.rings();
-    if rings.tcp_data_split != TcpDataSplit::Enabled {
-        return Err(BindRxError::SplitOff {
-            queue,
-            setting: rings.tcp_data_split,
-        });
-    }
-    if rings.hds_thresh != 0 {
-        return Err(BindRxError::Threshold {
-            queue,
-            thresh: rings.hds_thresh,
-        });
+    let setting = nic.rings().tcp_data_split;
+    if setting != TcpDataSplit::Enabled {
+        return Err(BindRxError::SplitOff { queue, setting });
     }
     check_free(queue, nic)
 }
 
 /// Checks that a queue has no memory provider.
 fn check_free(queue: RxQueueId, nic: &Nic) -> Result<(), BindRxError> {
-    match nic.queue_info(queue) {
-        Some(info) if info.dmabuf.is_some() || !info.readable => Err(BindRxError::QueueTaken {
-            queue,
-            by: QueueOwner(info.dmabuf),
-        }),
-        _ => Ok(()),
+    match nic.queue_info(queue).and_then(|info| info.dmabuf) {
+        Some(by) => Err(BindRxError::QueueTaken { queue, by }),
+        None => Ok(()),
     }
 }
 
@@ -387,7 +301,7 @@ pub struct BoundMemory {
 }
 
 /// The providers of the parts of a memory. The lock is held to add or to count; no other lock is taken meanwhile.
-type Providers = Arc<Mutex<Vec<Weak<dyn MemoryProvider>>>>;
+type Providers = Arc<Mutex<Vec<Weak<MemoryProvider>>>>;
 
 impl BoundMemory {
     /// Claims the memory of `request`; `holder` names its queues in a later refusal.
@@ -396,7 +310,7 @@ impl BoundMemory {
         let providers = Providers::default();
         let counted = Arc::clone(&providers);
         claim.lent_by(move || {
-            let in_use = |provider: Arc<dyn MemoryProvider>| {
+            let in_use = |provider: Arc<MemoryProvider>| {
                 let all = provider.area().count();
                 all.saturating_sub(provider.free_niovs()) as usize
             };
@@ -410,7 +324,7 @@ impl BoundMemory {
         }))
     }
 
-    fn add(&self, provider: &Arc<dyn MemoryProvider>) {
+    fn add(&self, provider: &Arc<MemoryProvider>) {
         let mut providers = self
             .providers
             .lock()
@@ -444,11 +358,11 @@ impl Bindings {
         nic: &mut Nic,
         windows: &mut Windows,
     ) -> Result<DmabufId, BindRxError> {
-        request.validate(network.ifindex, nic)?;
+        request.validate(nic)?;
         let id = self.next_id().ok_or(BindRxError::NoId)?;
         let RxPart { range, memory } = part;
-        let provider = DmabufProvider::with_range(&request.dmabuf, range, id, request.niov_size)?;
-        let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+        let provider = MemoryProvider::of_range(&request.dmabuf, range, id, request.niov_size)?;
+        let provider: Arc<MemoryProvider> = Arc::new(provider);
         request
             .queues
             .iter()
@@ -463,14 +377,8 @@ impl Bindings {
             None => BoundMemory::claim(&request, holder(&request.queues, network))?,
         };
         claim.add(&provider);
-        let BindRx {
-            ifindex: _,
-            dmabuf,
-            niov_size,
-            queues,
-        } = request;
         let mut restarted = Restarted::none(nic);
-        for queue in queues {
+        for queue in request.queues {
             restarted.restart(queue, &provider)?;
         }
         let queues = restarted.commit();
@@ -481,8 +389,6 @@ impl Bindings {
             id,
             RxBinding {
                 queues,
-                niov_size,
-                dmabuf,
                 provider,
                 claim,
             },
@@ -545,14 +451,6 @@ impl UnbindRxError {
             Self::Restart { .. } => Errno::ENOMEM,
         }
     }
-
-    /// Returns what to do about it.
-    pub const fn remedy(&self) -> Option<&'static str> {
-        match self {
-            Self::Unknown(_) => None,
-            Self::Restart { .. } => Some("free some and unbind again"),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -561,18 +459,16 @@ mod tests {
 
     fn binding() -> RxBinding {
         let (dmabuf, niov_size) = (Dmabuf::anonymous(4096).unwrap(), NiovSize::MIN);
-        let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), niov_size).unwrap());
+        let provider =
+            Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), niov_size).unwrap());
         let request = BindRx {
-            ifindex: IfIndex(1),
-            dmabuf: dmabuf.clone(),
+            dmabuf,
             niov_size,
             queues: Vec::new(),
         };
         let claim = BoundMemory::claim(&request, String::new()).unwrap();
         RxBinding {
             queues: Vec::new(),
-            niov_size,
-            dmabuf,
             provider,
             claim,
         }

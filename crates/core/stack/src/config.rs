@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use devmem_uapi::IfIndex;
-use netmem::{DmabufError, PoolError};
+use netmem::DmabufError;
 use thiserror::Error;
 
 use crate::claims::{AddressCheck, AddressConflicts};
@@ -42,8 +41,6 @@ pub const MAX_BACKLOG: usize = 4096;
 /// Configuration of a stack.
 #[derive(Debug, Clone)]
 pub struct StackConfig {
-    /// Interface number, which [`BindRx`](crate::BindRx) and [`BindTx`](crate::BindTx) must name.
-    pub ifindex: IfIndex,
     /// Local addresses, each with the length of its on-link prefix.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Local addresses that may be removed while the stack runs.
@@ -82,7 +79,6 @@ impl StackConfig {
     /// Returns the defaults for an interface with one address.
     pub fn new(address: IpAddr, prefix_len: u8, secret: Secret) -> Self {
         Self {
-            ifindex: IfIndex(1),
             addresses: vec![(address, prefix_len)],
             leased: Vec::new(),
             address_check: AddressCheck::default(),
@@ -123,9 +119,6 @@ pub enum StackError {
         /// Cause.
         source: DmabufError,
     },
-    /// The page pool for sending could not be created.
-    #[error(transparent)]
-    SendPool(#[from] PoolError),
     /// The NIC's MTU is too small for IP.
     #[error("an MTU of {mtu} bytes is less than the {least} that hosts must take")]
     Mtu {
@@ -142,7 +135,6 @@ impl StackError {
         match self {
             Self::Address(error) => Some(error.remedy().into()),
             Self::SendMemory { source, .. } => source.remedy(),
-            Self::SendPool(_) => None,
             Self::Mtu { .. } => Some("use a link with a larger one".into()),
         }
     }

@@ -48,10 +48,7 @@ mod tuple;
 mod window;
 
 pub use bind_addr::BindAddr;
-pub use binding::{
-    BindRx, BindRxError, BindTx, BindTxError, BindingInfo, BoundMemory, QueueOwner, RxPart,
-    UnbindRxError,
-};
+pub use binding::{BindRx, BindRxError, BindTxError, BoundMemory, RxPart, UnbindRxError};
 pub use claims::{
     AddressCheck, AddressConflict, AddressConflicts, ConflictOutcome, DEFEND_INTERVAL, PROBE_WAIT,
     PROBES,
@@ -82,7 +79,7 @@ pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::id::SocketId;
 pub use socket::readiness::Readiness;
 pub use socket::recv_msg::{RecvMsg, RecvOutcome, Stopped};
-pub use socket::sockopt::{OptionName, SocketOption};
+pub use socket::sockopt::SocketOption;
 pub use socket::timestamps::{StampIds, Timestamping};
 pub use socket::token_table::MAX_TOKENS;
 pub use stack::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use netmem::{FragList, HostProvider, NiovSize, PagePool, PoolConfig, PoolStats};
+use netmem::{FragList, MemoryProvider, NiovSize, PagePool, PoolStats};
 
 use crate::binding::Bindings;
 use crate::config::StackError;
@@ -73,7 +73,7 @@ pub(crate) struct SendPools {
 }
 
 struct PeerPool {
-    provider: Arc<HostProvider>,
+    provider: Arc<MemoryProvider>,
     pool: PagePool,
 }
 
@@ -84,16 +84,16 @@ impl SendPools {
             Crossing::Copied => NiovSize::MIN,
             Crossing::CopiedNear | Crossing::InPlace => NiovSize::DEFAULT,
         };
-        let provider = HostProvider::new(bytes, niov_size)
+        let provider = MemoryProvider::host(bytes, niov_size)
             .map_err(|source| StackError::SendMemory { bytes, source })?;
         Ok(Self {
-            own: PagePool::create(Arc::new(provider), PoolConfig::default())?,
+            own: PagePool::new(Arc::new(provider)),
             peers: None,
         })
     }
 
     /// Uses the memory `theirs` of the link's peer from now on; `None`: it has none.
-    pub(crate) fn use_memory_of_peer(&mut self, theirs: Option<&Arc<HostProvider>>) {
+    pub(crate) fn use_memory_of_peer(&mut self, theirs: Option<&Arc<MemoryProvider>>) {
         let is_same = match (&self.peers, theirs) {
             (Some(peers), Some(theirs)) => Arc::ptr_eq(&peers.provider, theirs),
             (None, None) => true,
@@ -102,11 +102,9 @@ impl SendPools {
         if is_same {
             return;
         }
-        self.peers = theirs.and_then(|provider| {
-            let provider = Arc::clone(provider);
-            // Refused only with a wrong configuration; without it the stack's own memory is used.
-            let pool = PagePool::create(provider.clone(), PoolConfig::default()).ok()?;
-            Some(PeerPool { provider, pool })
+        self.peers = theirs.map(|provider| PeerPool {
+            provider: Arc::clone(provider),
+            pool: PagePool::new(Arc::clone(provider)),
         });
     }
 

@@ -90,13 +90,6 @@ impl LeasedAddress {
             routes: Vec::new(),
         }
     }
-
-    /// Adds a route.
-    #[must_use]
-    pub fn with_route(mut self, route: NetworkRoute) -> Self {
-        self.routes.push(route);
-        self
-    }
 }
 
 /// Why packets cannot be sent to an address.

@@ -21,7 +21,7 @@ mod targets;
 use std::fmt;
 use std::net::IpAddr;
 
-use nic::{LinkState, Nic, RxSpace};
+use nic::{LinkState, Nic};
 use steer::RxQueueId;
 use wire::Instant;
 
@@ -112,7 +112,6 @@ impl Stack {
     /// [`StackError`]: an invalid address, an MTU that is too small, or no memory.
     pub fn new(nic: Nic, config: StackConfig) -> Result<Self, StackError> {
         let StackConfig {
-            ifindex,
             addresses,
             leased,
             address_check,
@@ -142,10 +141,9 @@ impl Stack {
         let all = routes.all_addresses().chain(leased.iter().map(|it| it.ip));
         check_mtu(nic.mtu(), all)?;
         let mut stack = Self {
-            memory: StackMemory::new(nic.channels().rx.into(), send_memory_bytes, crossing)?,
+            memory: StackMemory::new(nic.rx_queue_count().into(), send_memory_bytes, crossing)?,
             network: Network::new(
                 nic.mac(),
-                ifindex,
                 routes.with_any_local(any_local),
                 point_to_point,
                 claims,
@@ -234,11 +232,6 @@ impl Stack {
     /// with bound memory.
     pub fn nic_mut(&mut self) -> &mut Nic {
         &mut self.nic
-    }
-
-    /// Returns the free receive memory of `queue`.
-    pub fn rx_space(&mut self, queue: RxQueueId) -> RxSpace {
-        self.nic.rx_space(queue)
     }
 
     /// Returns the local addresses, including the link-local one.

@@ -96,9 +96,6 @@ impl TcpSetup {
             let config = &self.config.fast_open;
             self.fast_open.start(peer, mss, no_cookie, config, now)
         });
-        match start {
-            Some(start) => Connection::connect_early(&config, settings, isn, start, now),
-            None => Connection::connect(&config, settings, isn, now),
-        }
+        Connection::connect(&config, settings, isn, start, now)
     }
 }

@@ -1,7 +1,7 @@
 //! Receive steering as pure decisions: RSS, ntuple rules, header split.
 //!
 //! Key types: [`Steering`] (selects the queue of a packet: ntuple rules first, then the RSS
-//! indirection table), [`NtupleRule`] and [`HdsConfig`] (when payload is split from its headers). In
+//! indirection table), [`NtupleRule`] and [`is_split`] (whether payload is split from its headers). In
 //! the walk of a received segment, `Steering::select_queue` is step 3.
 //!
 //! [`shard_of`] selects which of several NIC halves has a flow.
@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod header_split;
+mod header_split;
 mod ids;
 mod ntuple;
 mod rss;
@@ -20,7 +20,7 @@ mod steering;
 #[cfg(test)]
 mod testing;
 
-pub use header_split::{HdsConfig, HeaderSplit, Split, UnsplitReason};
+pub use header_split::is_split;
 pub use ids::RxQueueId;
 pub use ntuple::{
     DEFAULT_RULES, FlowType, IpMatch, NtupleRule, PortMatch, QueueRange, RuleAction, RuleError,

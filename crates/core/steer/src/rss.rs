@@ -134,7 +134,7 @@ impl IndirectionTable {
         Self::new(&turn.take(entries).collect::<Vec<_>>(), queues)
     }
 
-    /// Checks that every entry names one of the first `queues` queues; for use before the number of queues is reduced.
+    /// Checks that every entry names one of the first `queues` queues.
     ///
     /// # Errors
     /// [`IndirectionTableError::NoSuchQueue`].

@@ -13,8 +13,6 @@ pub struct Steering {
     pub rss: Rss,
     /// Flow rules.
     pub rules: Rules,
-    /// Flow rules are applied (ethtool feature `rx-ntuple-filter`); RSS always is.
-    pub ntuple: bool,
 }
 
 /// Why a packet has no RX queue.
@@ -38,11 +36,7 @@ impl Steering {
             // Every packet goes to the only queue; no hash is needed.
             return Ok(RxQueueId(0));
         }
-        let rule = match self.ntuple {
-            true => self.rules.lookup(headers),
-            false => None,
-        };
-        let queue = match rule {
+        let queue = match self.rules.lookup(headers) {
             Some((_, RuleAction::Queue(queue))) => queue,
             // A rule matches TCP and UDP only, which the default hash types cover.
             Some((_, RuleAction::Spread(range))) => {
@@ -127,11 +121,6 @@ impl Rules {
         self.entries.clear();
     }
 
-    /// Returns the rule at `location`.
-    pub fn get(&self, location: RuleLocation) -> Option<&NtupleRule> {
-        self.find(location).ok().map(|at| &self.entries[at].rule)
-    }
-
     /// Iterates over the rules, lowest location first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (RuleLocation, &NtupleRule)> {
         self.entries
@@ -152,23 +141,6 @@ impl Rules {
     /// Returns the number of locations.
     pub const fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// Checks that every rule names one of the first `queues` queues; for use before the number of queues is reduced.
-    ///
-    /// # Errors
-    /// [`RuleError::NoSuchQueue`] for the first that does not.
-    pub fn check(&self, queues: u16) -> Result<(), RuleError> {
-        for (location, rule) in self.iter() {
-            if let Some(queue) = rule.queue().filter(|queue| queue.0 >= queues) {
-                return Err(RuleError::NoSuchQueue {
-                    location,
-                    queue,
-                    queues,
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Returns the matching rule with the lowest location.

@@ -34,8 +34,8 @@ pub const ACCECN_LEN: u16 = wire::AccEcn::MAX_LEN as u16;
 /// First retransmission timeout, and that of a SYN (RFC 6298 2.1).
 pub const RTO_INITIAL: Duration = Duration::from_secs(1);
 
-/// Smallest retransmission timeout (linux `TCP_RTO_MIN`; RFC 6298 2.4 asks for 1 s, which no common stack
-/// uses).
+/// Smallest retransmission timeout, which is as long as a peer may delay an ACK (linux `TCP_RTO_MIN`; RFC 6298 2.4 asks for
+/// 1 s, which no common stack uses).
 pub const RTO_MIN: Duration = Duration::from_millis(200);
 
 /// Largest retransmission timeout (linux `TCP_RTO_MAX`; RFC 6298 2.5 allows any of at least 60 s).
@@ -186,8 +186,6 @@ impl Default for AckConfig {
 /// Timeouts and repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerConfig {
-    /// Smallest retransmission timeout.
-    pub rto_min: Duration,
     /// Largest retransmission timeout.
     pub rto_max: Duration,
     /// First retransmission timeout.
@@ -205,7 +203,6 @@ pub struct TimerConfig {
 impl Default for TimerConfig {
     fn default() -> TimerConfig {
         TimerConfig {
-            rto_min: RTO_MIN,
             rto_max: RTO_MAX,
             rto_initial: RTO_INITIAL,
             syn_linear_timeouts: SYN_LINEAR_TIMEOUTS,

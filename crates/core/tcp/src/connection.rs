@@ -6,14 +6,14 @@ mod early;
 pub(crate) mod sending;
 
 use netmem::Payload;
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::Instant;
 
 use crate::config::ConnectionConfig;
 use crate::context::Context;
 use crate::disposition::{Disposition, Next};
 use crate::error::{TcpError, Unreachable};
 use crate::fast_open::start::{FastOpenStart, Learned};
-use crate::options::TimestampClock;
+use crate::options::{TimestampClock, ack_options};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::segment_drop::SegmentDrop;
@@ -69,7 +69,7 @@ enum ConnectionState<P> {
 }
 
 /// A RST to be sent.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Reset {
     seq: SeqNum,
     ack: Option<SeqNum>,
@@ -87,19 +87,15 @@ impl Reset {
             window,
             timestamps,
         } = self;
-        let timestamps = timestamps.map(|(clock, echo)| Timestamps {
-            value: clock.value(now),
-            echo,
-        });
+        let options = timestamps
+            .map(|(clock, echo)| ack_options(Some(echo), clock.value(now)))
+            .unwrap_or_default();
         Segment {
             seq,
             ack,
             control: Control::Rst,
             window,
-            options: TcpOptions {
-                timestamps,
-                ..TcpOptions::default()
-            },
+            options,
             ..Segment::default()
         }
     }
@@ -109,32 +105,22 @@ impl<P: Payload> Connection<P> {
     /// Returns a connection that opens actively; the first [`Connection::poll_send`] returns its SYN.
     ///
     /// `iss` comes from [`crate::IsnGenerator::isn`], and `config.timestamp_offset` should come
-    /// from [`crate::IsnGenerator::timestamp_offset`].
+    /// from [`crate::IsnGenerator::timestamp_offset`]. With Fast Open (RFC 7413), [`Connection::send`] takes as much payload
+    /// as the SYN has room for, until then.
     #[must_use]
     pub fn connect(
         config: &ConnectionConfig,
         settings: &Settings,
         iss: SeqNum,
+        early: Option<FastOpenStart>,
         now: Instant,
     ) -> Connection<P> {
         let cx = Context::new(settings, config, now);
-        Connection::new(config, ConnectionState::SynSent(SynSent::new(iss, &cx)))
-    }
-
-    /// As [`Connection::connect`], with Fast Open (RFC 7413): [`Connection::send`] takes as much payload as the SYN has room
-    /// for, until the first [`Connection::poll_send`].
-    #[must_use]
-    pub fn connect_early(
-        config: &ConnectionConfig,
-        settings: &Settings,
-        iss: SeqNum,
-        start: FastOpenStart,
-        now: Instant,
-    ) -> Connection<P> {
-        let sender = Sender::new(config, settings, iss);
+        let client_open =
+            |start| Box::new(ClientOpen::new(start, Sender::new(config, settings, iss)));
         Connection {
-            early: Some(Box::new(ClientOpen::new(start, sender))),
-            ..Connection::connect(config, settings, iss, now)
+            early: early.map(client_open),
+            ..Connection::new(config, ConnectionState::SynSent(SynSent::new(iss, &cx)))
         }
     }
 
@@ -294,8 +280,7 @@ impl<P: Payload> Connection<P> {
                 self.reset = reset.map(|reset| Reset {
                     seq: reset.seq,
                     ack: reset.ack,
-                    window: 0,
-                    timestamps: None,
+                    ..Reset::default()
                 });
                 Disposition::answered(reason)
             }
@@ -422,9 +407,7 @@ impl<P: Payload> Connection<P> {
             Next::Refuse(seq) => {
                 self.reset = Some(Reset {
                     seq,
-                    ack: None,
-                    window: 0,
-                    timestamps: None,
+                    ..Reset::default()
                 });
                 None
             }
@@ -451,8 +434,7 @@ impl<P: Payload> Connection<P> {
             ConnectionState::SynReceived(syn) => Some(Reset {
                 seq: syn.iss() + 1,
                 ack: Some(syn.irs() + 1),
-                window: 0,
-                timestamps: None,
+                ..Reset::default()
             }),
             ConnectionState::Synchronized(sync) => Some(Reset {
                 seq: sync.sender.snd_nxt(),

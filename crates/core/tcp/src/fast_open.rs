@@ -19,7 +19,7 @@
 //! # The client's walk
 //!
 //! 1. [`FastOpenCache::start`] says what the SYN carries: the peer's cookie and payload, or the request for a cookie.
-//!    [`Connection::connect_early`](crate::Connection::connect_early) takes it, and then as much payload as fits the SYN.
+//!    [`Connection::connect`](crate::Connection::connect) takes it, and then as much payload as fits the SYN.
 //! 2. The first SYN has option and payload; its repetitions have neither, in case a middlebox drops such packets.
 //! 3. The SYN-ACK acknowledges the SYN, or payload too. What it does not acknowledge is sent as ordinary payload at once.
 //! 4. [`Connection::take_learned`](crate::Connection::take_learned) has the cookie, the MSS and the failures for

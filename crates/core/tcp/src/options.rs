@@ -112,9 +112,16 @@ pub(crate) fn syn_ack_options(
         mss: Some(cx.config.mss(cx.settings)),
         window_scale: negotiated.window_scaling.then_some(negotiated.rcv_wscale),
         sack_permitted: negotiated.sack,
-        timestamps: ts_recent.map(|recent| Timestamps {
+        ..ack_options(ts_recent.map(TsRecent::value), ts_value)
+    }
+}
+
+/// Returns the options of every segment with an ACK: timestamps, if they were negotiated, so that there is an `echo`.
+pub(crate) fn ack_options(echo: Option<u32>, ts_value: u32) -> TcpOptions {
+    TcpOptions {
+        timestamps: echo.map(|echo| Timestamps {
             value: ts_value,
-            echo: recent.value(),
+            echo,
         }),
         ..TcpOptions::default()
     }

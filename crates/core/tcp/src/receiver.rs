@@ -6,7 +6,7 @@ use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 use crate::ack_policy::{AckPolicy, Arrival};
 use crate::context::Context;
 use crate::ecn::echo::{EarlierAck, Echo};
-use crate::options::{Negotiated, TsRecent};
+use crate::options::{Negotiated, TsRecent, ack_options};
 use crate::reassembly::{Reassembly, SeqRange};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
@@ -528,18 +528,13 @@ impl<P: Payload> Receiver<P> {
         }
         self.last_ack_sent = self.rcv_nxt;
         self.ack.on_sent(now);
-        let timestamps = self.ts_recent.map(|recent| Timestamps {
-            value: ts_value,
-            echo: recent.value(),
-        });
         Announcement {
             ack: self.rcv_nxt,
             ece: self.echo.is_due(),
             window,
             options: TcpOptions {
-                timestamps,
                 sack,
-                ..TcpOptions::default()
+                ..ack_options(self.ts_recent.map(TsRecent::value), ts_value)
             },
         }
     }

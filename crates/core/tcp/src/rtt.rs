@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use crate::config::TimerConfig;
+use crate::config::{RTO_MIN, TimerConfig};
 
 /// Half of the time for which the smallest round-trip time is kept (linux `tcp_min_rtt_wlen`: 300 s).
 const MIN_RTT_HALF_WINDOW: Duration = Duration::from_secs(150);
@@ -24,7 +24,6 @@ pub(crate) struct RttEstimator {
     /// SRTT in nanoseconds; 0 before the first sample.
     srtt_ns: u64,
     rttvar_ns: u64,
-    rto_min_us: u32,
     rto_max_us: u32,
     /// Timeout before the first sample.
     rto_initial_us: u32,
@@ -41,7 +40,6 @@ impl RttEstimator {
         RttEstimator {
             srtt_ns: 0,
             rttvar_ns: 0,
-            rto_min_us: micros(config.rto_min),
             rto_max_us: micros(config.rto_max),
             rto_initial_us: micros(config.rto_initial.min(config.rto_max)),
             min_us: [NO_MIN; 2],
@@ -100,11 +98,6 @@ impl RttEstimator {
         (min != NO_MIN).then(|| Duration::from_micros(min.into()))
     }
 
-    /// Returns the smallest timeout, which is as long as a peer may delay an ACK.
-    pub(crate) fn rto_min(&self) -> Duration {
-        Duration::from_micros(self.rto_min_us.into())
-    }
-
     /// Returns the timeout before any backoff: SRTT + max(4 RTTVAR, minimum).
     ///
     /// The minimum applies to the variance and not, as in RFC 6298 2.4, to the sum: a peer may delay an
@@ -112,7 +105,7 @@ impl RttEstimator {
     pub(crate) fn base_rto(&self) -> Duration {
         let rto = match self.srtt() {
             None => Duration::from_micros(self.rto_initial_us.into()),
-            Some(srtt) => srtt.saturating_add(self.rttvar().saturating_mul(4).max(self.rto_min())),
+            Some(srtt) => srtt.saturating_add(self.rttvar().saturating_mul(4).max(RTO_MIN)),
         };
         rto.min(self.rto_max())
     }

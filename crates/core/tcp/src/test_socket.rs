@@ -27,7 +27,7 @@ impl TestSocket {
     }
 
     pub fn connect(config: &TestConfig, iss: SeqNum, now: Instant) -> Self {
-        let conn = Connection::connect(config, &config.settings, iss, now);
+        let conn = Connection::connect(config, &config.settings, iss, None, now);
         Self::new(conn, config.settings)
     }
 
@@ -37,7 +37,7 @@ impl TestSocket {
         start: FastOpenStart,
         now: Instant,
     ) -> Self {
-        let conn = Connection::connect_early(config, &config.settings, iss, start, now);
+        let conn = Connection::connect(config, &config.settings, iss, Some(start), now);
         Self::new(conn, config.settings)
     }
 

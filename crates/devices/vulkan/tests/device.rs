@@ -6,8 +6,8 @@ use std::sync::Arc;
 use devmem_linux::test_util::skip;
 use devmem_vulkan::{Allocation, Device, VulkanError, devices};
 use netmem::{
-    CopyError, CopyPiece, CopyWay, DeviceState, Dmabuf, DmabufId, DmabufProvider, Exporter, Lane,
-    MemoryProvider, NiovSize, contract, in_child,
+    CopyError, CopyPiece, CopyWay, DeviceState, Dmabuf, DmabufId, Exporter, Lane, MemoryProvider,
+    NiovSize, contract, in_child,
 };
 
 /// Returns the first device; prints why there is none.
@@ -85,8 +85,9 @@ fn memory_keeps_the_contract_of_providers() {
     for memory in both(&device, 1 << 20) {
         for niov in [4096, 65_536] {
             let niov = NiovSize::new(niov).expect("a size");
-            let provider = DmabufProvider::new(&memory, DmabufId(1), niov).expect("whole net_iovs");
-            let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+            let provider =
+                MemoryProvider::of_dmabuf(&memory, DmabufId(1), niov).expect("whole net_iovs");
+            let provider: Arc<MemoryProvider> = Arc::new(provider);
             contract::check(&provider);
         }
     }

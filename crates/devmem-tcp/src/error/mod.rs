@@ -39,10 +39,10 @@ pub(crate) use runtime::NotReady;
 pub struct Error {
     kind: ErrorKind,
     errno: Errno,
-    why: Why,
+    repr: Repr,
 }
 
-enum Why {
+enum Repr {
     /// A reason without more, for calls that are repeated: it allocates nothing.
     Brief(&'static str),
     /// Boxed, because results with large errors are slow to return.
@@ -72,9 +72,9 @@ impl Error {
 
     /// Returns the reason, usually one line.
     pub fn reason(&self) -> &str {
-        match &self.why {
-            Why::Brief(reason) => reason,
-            Why::Facts(facts) => &facts.reason,
+        match &self.repr {
+            Repr::Brief(reason) => reason,
+            Repr::Facts(facts) => &facts.reason,
         }
     }
 
@@ -99,9 +99,9 @@ impl Error {
     }
 
     fn facts(&self) -> Option<&Facts> {
-        match &self.why {
-            Why::Brief(_) => None,
-            Why::Facts(facts) => Some(facts),
+        match &self.repr {
+            Repr::Brief(_) => None,
+            Repr::Facts(facts) => Some(facts),
         }
     }
 }
@@ -115,7 +115,7 @@ impl Error {
         Self {
             kind,
             errno,
-            why: Why::Facts(Box::new(facts)),
+            repr: Repr::Facts(Box::new(facts)),
         }
     }
 
@@ -141,8 +141,8 @@ impl Error {
     }
 
     fn brief(kind: ErrorKind, errno: Errno, reason: &'static str) -> Self {
-        let why = Why::Brief(reason);
-        Self { kind, errno, why }
+        let repr = Repr::Brief(reason);
+        Self { kind, errno, repr }
     }
 
     /// A system call failed, usually for lack of a resource.
@@ -192,16 +192,16 @@ impl Error {
     }
 
     fn facts_mut(&mut self) -> &mut Facts {
-        if let Why::Brief(reason) = self.why {
+        if let Repr::Brief(reason) = self.repr {
             let facts = Facts {
                 reason: reason.to_owned(),
                 ..Facts::default()
             };
-            self.why = Why::Facts(Box::new(facts));
+            self.repr = Repr::Facts(Box::new(facts));
         }
-        match &mut self.why {
-            Why::Facts(facts) => facts,
-            Why::Brief(_) => unreachable!("it has facts since the line above"),
+        match &mut self.repr {
+            Repr::Facts(facts) => facts,
+            Repr::Brief(_) => unreachable!("it has facts since the line above"),
         }
     }
 }
@@ -296,9 +296,9 @@ impl fmt::Debug for Error {
         }
         let mut error = f.debug_struct("Error");
         error.field("kind", &self.kind).field("errno", &self.errno);
-        match &self.why {
-            Why::Brief(reason) => error.field("reason", reason),
-            Why::Facts(facts) => error
+        match &self.repr {
+            Repr::Brief(reason) => error.field("reason", reason),
+            Repr::Facts(facts) => error
                 .field("reason", &facts.reason)
                 .field("remedy", &facts.remedy)
                 .field("interface", &facts.interface)

@@ -64,9 +64,7 @@ impl From<stack::BindRxError> for Error {
         use stack::BindRxError as E;
         let refusal = Self::of_stack(error.errno(), &error, error.remedy());
         match error {
-            E::SplitOff { queue, .. } | E::Threshold { queue, .. } => {
-                refusal.of_kind(ErrorKind::NotSetUp).on_queue(queue)
-            }
+            E::SplitOff { queue, .. } => refusal.of_kind(ErrorKind::NotSetUp).on_queue(queue),
             E::NoSuchQueue { queue, .. } => {
                 refusal.of_kind(ErrorKind::InvalidInput).on_queue(queue)
             }

@@ -9,7 +9,7 @@ use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, TapSetUp, VnetHeader};
 use devmem_uapi::Errno;
 use lease::LeasePort;
-use nic::{Captured, Impaired, Impairment, Link, TapLink, VnetHeaderLen, WireHello};
+use nic::{Captured, Impaired, Impairment, Link, TapLink, WireHello};
 use wire::MacAddr;
 
 use super::macvtap::{self, MacvtapSettings};
@@ -118,7 +118,6 @@ impl NetdevBuilder {
         let set_up = self.set_up_interface(&tap, mtu);
         let set_up = Arc::new(set_up.map_err(|error| refused_set_up(name, error))?);
         let options = nic::TapOptions {
-            vnet_header: VnetHeaderLen::Ten,
             offloads,
             mtu,
             max_super_packet: match big_tcp {

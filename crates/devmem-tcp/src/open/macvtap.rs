@@ -9,9 +9,7 @@ use devmem_linux::netif::{InterfaceState, InterfaceWatch};
 use devmem_linux::tap::TapOffloads;
 use devmem_uapi::Errno;
 use lease::LeasePort;
-use nic::{
-    InterfaceReports, InterfaceStatus, MacvtapLink, StatusQuery, TapLink, TapOptions, VnetHeaderLen,
-};
+use nic::{InterfaceReports, InterfaceStatus, MacvtapLink, StatusQuery, TapLink, TapOptions};
 use wire::MacAddr;
 
 use super::packet;
@@ -83,7 +81,6 @@ pub(super) fn open(
     .open()
     .map_err(|error| refused(name, error))?;
     let options = TapOptions {
-        vnet_header: VnetHeaderLen::Ten,
         offloads: offloads == TapOffloads::Segmentation,
         // The MTU of an Ethernet interface is at most 65,535 (linux include/uapi/linux/if_ether.h ETH_MAX_MTU).
         mtu: u16::try_from(opened.mtu).unwrap_or(u16::MAX),

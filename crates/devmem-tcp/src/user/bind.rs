@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, MemoryProvider, NiovSize};
-use stack::{BindRx, BindTx, BoundMemory, RxPart, Stack};
+use stack::{BindRx, BoundMemory, RxPart, Stack};
 use steer::RxQueueId;
 
 use super::nic::{Nic, same_id};
 use super::settings::ShardSettings;
-use super::shard::{IFINDEX, Shard};
+use super::shard::Shard;
 use crate::error::{BindError, Error, ErrorKind, Forked};
 use crate::net_iov_count::NetIovCount;
 
@@ -25,11 +25,11 @@ struct ShardRx {
     _settings: Vec<Arc<ShardSettings>>,
     shard: Shard,
     id: DmabufId,
-    provider: Arc<dyn MemoryProvider>,
+    provider: Arc<MemoryProvider>,
 }
 
 /// The net_iovs of a binding, counted by the memory provider of each shard.
-pub(crate) struct NetIovs(Vec<Arc<dyn MemoryProvider>>);
+pub(crate) struct NetIovs(Vec<Arc<MemoryProvider>>);
 
 impl NetIovs {
     pub(crate) fn count(&self) -> NetIovCount {
@@ -57,7 +57,6 @@ impl Nic {
         let mut claim = None;
         for (shard, range) in self.shards().iter().zip(parts) {
             let request = BindRx {
-                ifindex: IFINDEX,
                 dmabuf: memory.clone(),
                 niov_size,
                 queues: queues.to_vec(),
@@ -79,11 +78,7 @@ impl Nic {
         let _bindings = self.first().lock_bindings();
         self.align_dmabuf_ids();
         let bind = |shard: &Shard| {
-            let request = BindTx {
-                ifindex: IFINDEX,
-                dmabuf: memory.clone(),
-            };
-            let id = shard.with(|stack, _| stack.bind_tx(request))?;
+            let id = shard.with(|stack, _| stack.bind_tx(memory))?;
             Ok(ShardTx {
                 shard: shard.clone(),
                 id,

@@ -23,6 +23,6 @@ pub(crate) use nic::Nic;
 pub(crate) use open::Listening;
 pub(crate) use poller::{Poller, Watch};
 pub(crate) use setup::{Prepared, Steered};
-pub(crate) use shard::{IFINDEX, Shard};
+pub(crate) use shard::Shard;
 pub(crate) use socket::Socket;
 pub(crate) use target::Target;

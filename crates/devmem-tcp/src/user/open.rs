@@ -72,7 +72,7 @@ impl Nic {
         let shard = self.shard_for(address, options);
         let id = shard.with(|stack, now| {
             let tcp = tcp_settings(stack, options);
-            let id = stack.connect_from(options.source, address, &tcp, now)?;
+            let id = stack.connect_from(options.source, address, &tcp, None, now)?;
             Ok::<_, stack::ConnectError>(merging_frags(stack, id))
         })?;
         Ok(Socket::new(shard, id))
@@ -92,7 +92,7 @@ impl Nic {
         };
         let (id, taken) = shard.with(|stack, now| {
             let tcp = tcp_settings(stack, options);
-            let id = stack.connect_early(options.source, address, &tcp, cookie, now)?;
+            let id = stack.connect_from(options.source, address, &tcp, Some(cookie), now)?;
             let id = merging_frags(stack, id);
             // Before the SYN leaves, at the end of this call.
             fill_syn(stack, id, data)

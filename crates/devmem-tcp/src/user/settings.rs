@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use nic::{Features, Nic, Rings, TcpDataSplit};
+use nic::{Nic, Rings, TcpDataSplit};
 use steer::{
     FlowType, IndirectionTable, IpMatch, NtupleRule, PortMatch, QueueRange, Rss, RuleAction,
     RuleLocation, RxQueueId,
@@ -117,7 +117,6 @@ struct Applied {
     rules: Vec<RuleLocation>,
     rings: Rings,
     rss: Rss,
-    features: Features,
 }
 
 impl Applied {
@@ -128,13 +127,12 @@ impl Applied {
             let _ = nic.remove_rule(*location);
         }
         let _ = nic.set_rss(self.rss.clone());
-        nic.set_features(self.features);
         let _ = nic.set_rings(self.rings);
     }
 }
 
 fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, Error> {
-    let channels = nic.channels().rx;
+    let channels = nic.rx_queue_count();
     if wanted == 0 || wanted >= channels {
         return Err(Error::no_such_queues(wanted, channels));
     }
@@ -146,7 +144,6 @@ fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, Error> {
         rules: Vec::new(),
         rings: nic.rings(),
         rss: nic.rss().clone(),
-        features: nic.features(),
     };
     let result = make(nic, flows, first, &mut applied);
     if result.is_err() {
@@ -159,7 +156,6 @@ fn apply(nic: &mut Nic, flows: &Flows, wanted: u16) -> Result<Applied, Error> {
 fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Result<(), Error> {
     nic.set_rings(Rings {
         tcp_data_split: TcpDataSplit::Enabled,
-        hds_thresh: 0,
         ..applied.rings
     })
     .map_err(refused)?;
@@ -170,10 +166,6 @@ fn make(nic: &mut Nic, flows: &Flows, first: u16, applied: &mut Applied) -> Resu
         ..applied.rss.clone()
     })
     .map_err(refused)?;
-    nic.set_features(Features {
-        ntuple: true,
-        ..applied.features
-    });
     for rule in rules(flows, applied.action) {
         let location = nic.insert_rule(None, rule);
         applied.rules.push(location.map_err(refused)?);

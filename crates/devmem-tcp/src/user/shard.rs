@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use devmem_uapi::{DmabufId, IfIndex};
+use devmem_uapi::DmabufId;
 use netmem::{Dmabuf, MemoryObserver};
 use stack::Stack;
 use steer::RxQueueId;
@@ -14,9 +14,6 @@ use super::settings::ShardSettings;
 use crate::driver::{Driver, StackIndex};
 use crate::error::{Error, Forked};
 use crate::flows::Flows;
-
-/// Interface index of a stack's only interface, in the stack's own numbering.
-pub(crate) const IFINDEX: IfIndex = IfIndex(1);
 
 /// A stack of a NIC in user space: its driver, and its index in the driver (a virtual-time pair has two stacks).
 #[derive(Clone, Debug)]

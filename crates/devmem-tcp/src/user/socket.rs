@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use devmem_uapi::{DmabufId, Errno};
 use netmem::Dmabuf;
-use stack::{FlushScope, OptionName, SocketId, SocketOption, Stack};
+use stack::{FlushScope, SocketId, SocketOption, Stack};
 use steer::RxQueueId;
 
 use super::sends::Sends;
@@ -150,8 +150,8 @@ impl Socket {
     }
 
     pub(crate) fn nodelay(&self) -> io::Result<bool> {
-        let option = self.with(|stack, id| stack.option(id, OptionName::NoDelay));
-        Ok(option.map_err(Error::from)? == SocketOption::NoDelay(true))
+        let nodelay = self.with(|stack, id| stack.has_nodelay(id));
+        Ok(nodelay.map_err(Error::from)?)
     }
 
     pub(crate) fn set_congestion(&self, congestion: Congestion) -> io::Result<()> {

@@ -19,7 +19,7 @@ pub(crate) fn init() -> Result<&'static Config, Failure> {
         return Ok(config);
     }
     let config = config::init()?;
-    watch::init(look);
+    watch::init(close_abandoned);
     log::info(&format!("NET/Devmem: {}", config.line()));
     gpu::decide(config);
     if config.unpack == Unpack::ByKernels {
@@ -59,11 +59,11 @@ pub(crate) fn end(context: u64) {
     devices::release();
 }
 
-/// What the watch looks at. Returns whether it has to look again.
-fn look() -> bool {
-    let has_dials = dials::look();
+/// Closes what is abandoned, for the watch. Returns whether it has to look again.
+fn close_abandoned() -> bool {
+    let has_dials = dials::close_abandoned();
     let is_used = || !(listeners::is_empty() && dials::is_empty() && comm::is_empty());
-    devices::look(is_used) || has_dials
+    devices::close_abandoned(is_used) || has_dials
 }
 
 /// Drops everything, when the library is unloaded.

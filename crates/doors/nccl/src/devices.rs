@@ -61,7 +61,7 @@ fn close(mut devices: MutexGuard<'_, Devices>) {
 
 /// Closes devices that nothing has used for a while, in versions that do not say when they are done; later they are opened again. Returns
 /// whether this has to be looked at again.
-pub(crate) fn look(is_used: impl FnOnce() -> bool) -> bool {
+pub(crate) fn close_abandoned(is_used: impl FnOnce() -> bool) -> bool {
     let mut devices = devices();
     if devices.contexts > 0 || devices.opened.is_empty() {
         return false;

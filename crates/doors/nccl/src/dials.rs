@@ -120,7 +120,7 @@ pub(crate) fn unload() {
 }
 
 /// Counts a look of the watch, and gives up what is abandoned. Returns whether attempts are left.
-pub(crate) fn look() -> bool {
+pub(crate) fn close_abandoned() -> bool {
     let patience = config::patience();
     let is_abandoned = |dial: &Dialling| dial.looks.fetch_add(1, Ordering::Relaxed) >= patience;
     drop(DIALS.remove_if(is_abandoned));

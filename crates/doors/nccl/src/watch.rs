@@ -24,9 +24,9 @@ static STOPPED: Condvar = Condvar::new();
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Closes what is abandoned, and returns whether anything is left that may be abandoned later.
-type Look = fn() -> bool;
+type CloseAbandoned = fn() -> bool;
 
-static LOOK: OnceLock<Look> = OnceLock::new();
+static CLOSE_ABANDONED: OnceLock<CloseAbandoned> = OnceLock::new();
 
 struct Watch {
     /// Of a thread that runs, or has ended. It is joined before the library is unmapped.
@@ -47,14 +47,14 @@ pub(crate) fn is_forked() -> bool {
     ![0, std::process::id()].contains(&PROCESS.load(Ordering::Relaxed))
 }
 
-/// Says what the thread looks at, before anything can start it. Later calls change nothing.
-pub(crate) fn init(look: Look) {
-    LOOK.get_or_init(|| look);
+/// Sets what the thread calls, before anything can start it. Later calls change nothing.
+pub(crate) fn init(close_abandoned: CloseAbandoned) {
+    CLOSE_ABANDONED.get_or_init(|| close_abandoned);
 }
 
 /// Starts the thread, unless it runs.
 pub(crate) fn start() {
-    let Some(look) = LOOK.get().copied().filter(|_| !is_forked()) else {
+    let Some(close_abandoned) = CLOSE_ABANDONED.get().copied().filter(|_| !is_forked()) else {
         return;
     };
     let mut watch = watch();
@@ -69,13 +69,13 @@ pub(crate) fn start() {
     }
     let thread = std::thread::Builder::new().name("devmem-watch".to_owned());
     // Without a thread, what is abandoned stays until the next call that starts it.
-    watch.thread = thread.spawn(move || run(look)).ok();
+    watch.thread = thread.spawn(move || run(close_abandoned)).ok();
     watch.is_running = watch.thread.is_some();
 }
 
-fn run(look: Look) {
+fn run(close_abandoned: CloseAbandoned) {
     loop {
-        let has_more = look();
+        let has_more = close_abandoned();
         let mut watch = watch();
         let is_wanted = std::mem::take(&mut watch.is_wanted);
         if watch.is_stopped || !(has_more || is_wanted) {

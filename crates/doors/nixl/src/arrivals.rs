@@ -66,9 +66,9 @@ impl Arrival {
         else {
             return Err(Violation::Order.into());
         };
-        let told = |fault| Err(Broken::Told(fault));
+        let broken = |fault| Err(Broken::Fault(fault));
         if version != VERSION {
-            return told(Fault::Version);
+            return broken(Fault::Version);
         }
         if self.control.has_unread() {
             return Err(Violation::Order.into());
@@ -80,7 +80,7 @@ impl Arrival {
             }));
         }
         if number != cookie {
-            return told(Fault::Stranger);
+            return broken(Fault::Stranger);
         }
         let streams = u16::try_from(streams)
             .ok()
@@ -107,7 +107,7 @@ impl Arrival {
     /// Tells the peer why it is sent away.
     pub(crate) fn refuse(mut self, why: &Broken) {
         let fault = match why {
-            Broken::Told(fault) => Some(*fault),
+            Broken::Fault(fault) => Some(*fault),
             why => why.fault(),
         };
         if let Some(fault) = fault {

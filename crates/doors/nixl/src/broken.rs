@@ -34,11 +34,11 @@ pub(crate) enum Broken {
     Misplaced(io::Error),
     #[error("it broke the protocol: {0}; use the same release on both sides")]
     Protocol(#[from] Violation),
-    #[error("{}", told(.0))]
-    Told(Fault),
+    #[error("{}", text_of(.0))]
+    Fault(Fault),
 }
 
-fn told(fault: &Fault) -> &'static str {
+fn text_of(fault: &Fault) -> &'static str {
     match fault {
         Fault::Stranger => {
             "another agent is at its address: it was restarted; load its new metadata"
@@ -81,15 +81,15 @@ impl Broken {
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Ended | Self::Connection(_) | Self::Unreachable(_) => Status::RemoteDisconnect,
-            Self::Told(Fault::Stranger) => Status::RemoteDisconnect,
-            Self::Told(Fault::Version) => Status::Mismatch,
-            Self::Told(Fault::Region) => Status::NotAllowed,
+            Self::Fault(Fault::Stranger) => Status::RemoteDisconnect,
+            Self::Fault(Fault::Version) => Status::Mismatch,
+            Self::Fault(Fault::Region) => Status::NotAllowed,
             Self::Memory
             | Self::Gpu(_)
             | Self::Misplaced(_)
             | Self::Uncopied { .. }
             | Self::Protocol(_)
-            | Self::Told(Fault::Protocol | Fault::Memory | Fault::Gpu) => Status::Backend,
+            | Self::Fault(Fault::Protocol | Fault::Memory | Fault::Gpu) => Status::Backend,
         }
     }
 

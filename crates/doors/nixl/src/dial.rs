@@ -152,7 +152,7 @@ impl Dial {
             match stepped {
                 Ok(true) => return self.connected(&with.settings.way),
                 Ok(false) => return Ok(None),
-                Err(broken @ Broken::Told(_)) if self.targets.is_empty() => return Err(broken),
+                Err(broken @ Broken::Fault(_)) if self.targets.is_empty() => return Err(broken),
                 Err(broken) => {
                     self.failures.push(format!("{}: {broken}", attempt.target));
                     self.attempt = None;
@@ -229,7 +229,7 @@ impl Attempt {
                     self.connect_data(session, with)?;
                 }
                 (Record::Ready, Some(_)) if self.data.iter().all(|it| it.done) => return Ok(true),
-                (Record::Failed(fault), _) => return Err(Broken::Told(fault)),
+                (Record::Failed(fault), _) => return Err(Broken::Fault(fault)),
                 _ => return Err(Violation::Order.into()),
             }
         }

@@ -19,14 +19,14 @@ use crate::transfer::Transfer;
 use crate::wire::Network;
 
 /// For so long after a call that made progress, the thread leaves progress to calls.
-const CALLS_LAST: Duration = Duration::from_micros(200);
+const CALL_ACTIVITY_WINDOW: Duration = Duration::from_micros(200);
 
 /// For so long after the last byte the thread looks for more, before it waits for the network: the answer to a short message comes in less
 /// time than a processor takes to wake up.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A pause of the thread while it looks that is longer than this was somebody else's turn on the processor.
-const TAKEN: Duration = Duration::from_micros(300);
+const LONGEST_OWN_PAUSE: Duration = Duration::from_micros(300);
 
 /// For so long after that, the thread waits at once: on a busy machine, who has used up its share of a processor waits for the others, and
 /// who sleeps is woken before them.
@@ -264,8 +264,8 @@ impl Shared {
     fn run(&self) {
         let mut idle = Idle::default();
         while !self.is_closing.load(Ordering::Acquire) {
-            if self.since_call() < CALLS_LAST {
-                std::thread::sleep(CALLS_LAST);
+            if self.since_call() < CALL_ACTIVITY_WINDOW {
+                std::thread::sleep(CALL_ACTIVITY_WINDOW);
                 continue;
             }
             if self.agent().turn() {
@@ -305,7 +305,7 @@ impl Idle {
     fn is_over(&mut self, now: Instant) -> bool {
         let looked = self.looked.replace(now);
         let since = *self.since.get_or_insert(now);
-        if since != now && looked.is_some_and(|looked| now - looked > TAKEN) {
+        if since != now && looked.is_some_and(|looked| now - looked > LONGEST_OWN_PAUSE) {
             self.crowded_until = Some(now + CROWDED);
         }
         let is_crowded = self.crowded_until.is_some_and(|until| now < until);
@@ -369,7 +369,7 @@ mod tests {
         // After a wait and more work, it looks again; but not after somebody else has had the processor.
         (idle.since, idle.looked) = (None, None);
         assert!(!idle.is_over(begun + micros(1000)));
-        assert!(idle.is_over(begun + micros(1000) + TAKEN + micros(1)));
+        assert!(idle.is_over(begun + micros(1000) + LONGEST_OWN_PAUSE + micros(1)));
         idle.since = None;
         assert!(idle.is_over(begun + micros(2000)));
         idle.since = None;

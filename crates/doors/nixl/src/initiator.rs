@@ -144,7 +144,7 @@ impl Initiator {
             match record {
                 Record::Done { transfer } => self.on_done(transfer)?,
                 Record::Granted { transfer } => self.on_granted(transfer)?,
-                Record::Failed(fault) => return Err(Broken::Told(fault)),
+                Record::Failed(fault) => return Err(Broken::Fault(fault)),
                 _ => return Err(Violation::Order.into()),
             }
         }

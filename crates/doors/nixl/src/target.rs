@@ -128,7 +128,7 @@ impl Target {
                 self.wires.carriers.discard(transfer);
                 Ok(())
             }
-            Record::Failed(fault) => Err(Broken::Told(fault)),
+            Record::Failed(fault) => Err(Broken::Fault(fault)),
             Record::Hello { .. }
             | Record::Welcome { .. }
             | Record::Ready

@@ -87,12 +87,10 @@ impl Link for ScriptLink {
         LinkCaps {
             name: "packetdrill",
             mtu: self.mtu,
-            vnet: self.tso,
             tso: self.tso,
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
-            queues: 1,
             lends: false,
         }
     }

@@ -22,11 +22,11 @@ use devmem_uapi::{DmabufId, Errno};
 use netmem::{Dmabuf, NiovSize};
 use nic::{Rings, TcpDataSplit};
 use slab::Slab;
-use stack::{BindRx, BindRxError, BindTx, BindTxError, FlushScope, SocketId, Stack, StackStats};
+use stack::{BindRx, BindRxError, BindTxError, FlushScope, SocketId, Stack, StackStats};
 use steer::RxQueueId;
 use wire::Instant;
 
-use crate::options::{IFINDEX, Options};
+use crate::options::Options;
 use crate::sockaddr::Family;
 use epoll::Epoll;
 
@@ -254,7 +254,7 @@ impl Table {
         memory: &Dmabuf,
         niov_size: NiovSize,
     ) -> Result<DmabufId, BindRxError> {
-        let queues = 0..self.stack.nic().channels().rx;
+        let queues = 0..self.stack.nic().rx_queue_count();
         let queues: Vec<RxQueueId> = queues.map(RxQueueId).collect();
         self.bind_rx_queues(memory, niov_size, &queues)
     }
@@ -271,14 +271,12 @@ impl Table {
     ) -> Result<DmabufId, BindRxError> {
         let rings = Rings {
             tcp_data_split: TcpDataSplit::Enabled,
-            hds_thresh: 0,
             ..self.stack.nic().rings()
         };
         let nic = self.stack.nic_mut();
         // If the NIC refuses header split, the binding is refused below, with the reason.
         let _ = nic.set_rings(rings);
         let request = BindRx {
-            ifindex: IFINDEX,
             dmabuf: memory.clone(),
             niov_size,
             queues: queues.to_vec(),
@@ -293,11 +291,7 @@ impl Table {
     /// # Errors
     /// As bind-tx of the kernel.
     pub fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, BindTxError> {
-        let request = BindTx {
-            ifindex: IFINDEX,
-            dmabuf: memory.clone(),
-        };
-        self.stack.bind_tx(request)
+        self.stack.bind_tx(memory)
     }
 
     /// Removes a binding. Receive queues return to host memory; lent frags keep the memory alive.

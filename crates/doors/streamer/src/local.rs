@@ -17,13 +17,13 @@ pub(crate) struct LocalFile {
     wanted: FileWanted,
     /// Opened by the first task.
     file: OnceLock<Option<File>>,
-    ranges: Vec<Coming>,
+    ranges: Vec<RangeProgress>,
     /// One message for each file is enough.
     has_complained: AtomicBool,
 }
 
 /// What has come of a range.
-struct Coming {
+struct RangeProgress {
     /// Pieces that were not read.
     left: AtomicU64,
     is_short: AtomicBool,
@@ -32,14 +32,14 @@ struct Coming {
 
 impl LocalFile {
     pub(crate) fn new(number: FileNumber, wanted: FileWanted) -> Self {
-        let coming = || Coming {
+        let range = || RangeProgress {
             left: AtomicU64::new(0),
             is_short: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
         };
         Self {
             number,
-            ranges: wanted.ranges.iter().map(|_| coming()).collect(),
+            ranges: wanted.ranges.iter().map(|_| range()).collect(),
             wanted,
             file: OnceLock::new(),
             has_complained: AtomicBool::new(false),
@@ -63,22 +63,22 @@ impl LocalFile {
 
     /// Reads a piece. Returns the outcome of its range with the last one of it.
     pub(crate) fn read(&self, range: usize, bytes: Range<u64>) -> Option<(FileNumber, Code)> {
-        let coming = &self.ranges[range];
+        let progress = &self.ranges[range];
         match self.read_piece(range, bytes) {
             Ok(true) => {}
-            Ok(false) => coming.is_short.store(true, Ordering::Relaxed),
+            Ok(false) => progress.is_short.store(true, Ordering::Relaxed),
             Err(error) => {
-                coming.has_failed.store(true, Ordering::Relaxed);
+                progress.has_failed.store(true, Ordering::Relaxed);
                 self.complain(&error);
             }
         }
         // What the other threads have written of this range is seen by whoever gets the answer.
-        if coming.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+        if progress.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
-        let code = if coming.has_failed.load(Ordering::Relaxed) {
+        let code = if progress.has_failed.load(Ordering::Relaxed) {
             Code::FileAccess
-        } else if coming.is_short.load(Ordering::Relaxed) {
+        } else if progress.is_short.load(Ordering::Relaxed) {
             Code::EndOfFile
         } else {
             Code::Success

@@ -2,8 +2,8 @@
 
 mod adminq;
 mod bar0;
-
-use std::time::Duration;
+mod registers;
+mod stats_area;
 
 use gve_defs::device_option::RSS_LUT_ENTRIES;
 use gve_defs::pci::{DOORBELL_BAR, REGISTER_BAR};
@@ -17,9 +17,9 @@ use crate::rx::{RxContext, RxQueue};
 use crate::stats::{DeviceStats, RxQueueStats, Stats, TxQueueStats};
 use crate::tx::TxQueue;
 use crate::tx_offload::TxScratch;
-use adminq::Adminq;
-use adminq::report::StatsArea;
-use bar0::Registers;
+use adminq::ring::Adminq;
+use registers::Registers;
+use stats_area::StatsArea;
 
 /// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,10 +299,5 @@ fn default_steering(config: &Config) -> Result<Steering, ConfigError> {
             types: ports,
         },
         rules: Rules::new(FLOW_RULES),
-        ntuple: true,
     })
 }
-
-/// Maximum period of the statistics, even if the driver configures a longer one, so that `ethtool -S` shows values at
-/// most one second old.
-pub(crate) const STATS_PERIOD: Duration = Duration::from_secs(1);

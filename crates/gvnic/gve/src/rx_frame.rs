@@ -2,7 +2,7 @@
 
 use gve_defs::desc_dqo::{RX_CSUM_IP_ERR, RX_CSUM_L4_ERR, RX_IPV6_EX, RX_L3_L4_PROCESSED};
 use gve_defs::desc_dqo::{l3_type, l4_type};
-use steer::header_split::{self, HdsConfig, HeaderSplit, Split};
+use steer::is_split;
 use wire::{
     Checksum, ChecksumState, Ipv6Header, Network, ParseError, RxHeaders, Transport, UdpHeader,
     protocol,
@@ -65,13 +65,9 @@ pub(crate) fn packet_types() -> impl Iterator<Item = (u8, u8)> {
 
 /// Returns the split point of a packet.
 fn split_at(headers: &RxHeaders) -> Option<u16> {
-    let config = HdsConfig {
-        split: HeaderSplit::Enabled,
-        thresh: 0,
-    };
-    match header_split::decide(headers, &config) {
-        Split::At(at) => u16::try_from(at).ok(),
-        Split::Whole(_) => None,
+    match is_split(headers) {
+        true => u16::try_from(headers.header_len).ok(),
+        false => None,
     }
 }
 

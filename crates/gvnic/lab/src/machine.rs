@@ -232,7 +232,7 @@ fn image_to_start(kit: &Kit, accel: Accel) -> PathBuf {
 
 /// Data received from the guest.
 #[derive(Debug, Default)]
-struct Said {
+struct GuestReport {
     exit_code: i32,
     /// When the Ready frame arrived.
     ready: Duration,
@@ -241,7 +241,7 @@ struct Said {
     missing_files: Vec<String>,
 }
 
-impl Said {
+impl GuestReport {
     /// Returns the durations of the steps; `packed` and `served` are when the steps before QEMU were done.
     fn boot_report(&self, packed: Duration, served: Duration) -> BootReport {
         let seconds = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
@@ -324,12 +324,12 @@ impl Guest {
         plan: &MachinePlan,
         job: &Job,
         output: &mut dyn Output,
-    ) -> Result<Said, Failure> {
+    ) -> Result<GuestReport, Failure> {
         let mut guest = self.accept(listener)?;
         // A debugger may stop the guest at any time, for as long as it likes.
         let frame_limit = plan.debugger.is_none().then_some(FRAME_LIMIT);
         guest.set_read_timeout(frame_limit)?;
-        let mut said = Said::default();
+        let mut said = GuestReport::default();
         let mut conversation = Conversation::new(plan.get.len().min(job.get.len()));
         let mut file: Option<File> = None;
         loop {
@@ -373,7 +373,7 @@ impl Guest {
                 }
                 Word::FileMissing(why) => said.missing_files.push(PrintableLines(why).to_string()),
                 Word::Exit => {}
-                Word::Bye(exit_code) => return Ok(Said { exit_code, ..said }),
+                Word::Bye(exit_code) => return Ok(GuestReport { exit_code, ..said }),
             }
         }
     }

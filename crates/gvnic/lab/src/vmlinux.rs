@@ -15,7 +15,7 @@ use super::image;
 /// Start of the names of unpacked kernels in the cache.
 const PREFIX: &str = "vmlinux-";
 /// Number of unpacked kernels that are kept.
-const KEPT: usize = 4;
+const MAX_CACHED: usize = 4;
 /// Maximum bytes of a compressed kernel.
 const PAYLOAD_MAX: usize = 256 << 20;
 /// Offsets in the boot header, and the size of a sector (linux Documentation/arch/x86/boot.rst).
@@ -142,7 +142,7 @@ fn forget_old(cache: &Path) {
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     found.sort();
-    let old = found.len().saturating_sub(KEPT);
+    let old = found.len().saturating_sub(MAX_CACHED);
     for (_, path) in found.iter().take(old) {
         // Another run may have removed it.
         let _ = fs::remove_file(path);
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn only_the_newest_unpacked_kernels_are_kept() {
         let scratch = tempfile::tempdir().unwrap();
-        for index in 0..KEPT as u64 + 3 {
+        for index in 0..MAX_CACHED as u64 + 3 {
             let path = scratch.path().join(format!("{PREFIX}{index}"));
             let age = std::time::Duration::from_secs(1000 - index);
             let file = File::create(path).unwrap();
@@ -237,6 +237,9 @@ mod tests {
         forget_old(scratch.path());
         assert!(!scratch.path().join(format!("{PREFIX}2")).exists());
         assert!(scratch.path().join(format!("{PREFIX}3")).exists());
-        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), KEPT + 1);
+        assert_eq!(
+            fs::read_dir(scratch.path()).unwrap().count(),
+            MAX_CACHED + 1
+        );
     }
 }

@@ -10,8 +10,8 @@ use super::grant::Client;
 use super::message::Refusal;
 use crate::netdev::KernelRxQueueId;
 
-/// Refusals that are told in [`PERIOD`]: a client that asks in a loop must not fill a disk.
-const TOLD_PER_PERIOD: u32 = 10;
+/// Most refusals that are reported in [`PERIOD`]: a client that asks in a loop must not fill a disk.
+const MAX_REPORTED_PER_PERIOD: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The end of a client's request. The field names are those of the tool's JSON.
@@ -22,8 +22,8 @@ pub struct Event {
     /// What became of the request.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Requests without a binding before this one that were not told, because there were too many.
-    pub untold: u64,
+    /// Requests without a binding before this one that were not reported, because there were too many.
+    pub suppressed: u64,
 }
 
 /// What became of a request.
@@ -67,7 +67,7 @@ impl fmt::Display for Event {
         let Self {
             client,
             outcome,
-            untold,
+            suppressed,
         } = self;
         write!(f, "{client}: ")?;
         match outcome {
@@ -83,24 +83,24 @@ impl fmt::Display for Event {
             Outcome::Refused { reason, .. } => write!(f, "refused: {}", Printable(reason))?,
             Outcome::Left { reason } => write!(f, "nothing bound: {}", Printable(reason))?,
         }
-        match untold {
+        match suppressed {
             0 => Ok(()),
-            untold => write!(f, " (after {untold} more without a binding)"),
+            suppressed => write!(f, " (after {suppressed} more without a binding)"),
         }
     }
 }
 
-/// Limits how many refusals are told.
+/// Limits how many refusals are reported.
 #[derive(Debug, Default)]
 pub(super) struct Quota {
     /// Beginning of the current period.
     since: Option<Instant>,
-    told: u32,
-    untold: u64,
+    reported: u32,
+    suppressed: u64,
 }
 
 impl Quota {
-    /// Returns whether to tell an outcome, and how many before it were not told. Bindings are always told: each needs a free queue.
+    /// Returns whether to report an outcome, and how many before it were not reported. Bindings are always reported: each needs a free queue.
     pub(super) fn admit(&mut self, outcome: &Outcome) -> Option<u64> {
         self.admit_at(Instant::now(), outcome)
     }
@@ -110,15 +110,16 @@ impl Quota {
             .since
             .is_none_or(|since| now.saturating_duration_since(since) >= PERIOD)
         {
-            (self.since, self.told) = (Some(now), 0);
+            (self.since, self.reported) = (Some(now), 0);
         }
-        let is_told = matches!(outcome, Outcome::Bound { .. }) || self.told < TOLD_PER_PERIOD;
-        if !is_told {
-            self.untold = self.untold.saturating_add(1);
+        let is_reported =
+            matches!(outcome, Outcome::Bound { .. }) || self.reported < MAX_REPORTED_PER_PERIOD;
+        if !is_reported {
+            self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
-        self.told = self.told.saturating_add(1);
-        Some(std::mem::take(&mut self.untold))
+        self.reported = self.reported.saturating_add(1);
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_beyond_the_quota_are_counted_and_bindings_always_told() {
+    fn refusals_beyond_the_quota_are_counted_and_bindings_always_reported() {
         let refused = Outcome::Left {
             reason: String::new(),
         };
@@ -138,7 +139,7 @@ mod tests {
         };
         let start = Instant::now();
         let mut quota = Quota::default();
-        for _ in 0..TOLD_PER_PERIOD {
+        for _ in 0..MAX_REPORTED_PER_PERIOD {
             assert_eq!(quota.admit_at(start, &refused), Some(0));
         }
         for _ in 0..3 {
@@ -156,10 +157,10 @@ mod tests {
             uid: 1000,
             gid: 100,
         };
-        let event = |outcome, untold| Event {
+        let event = |outcome, suppressed| Event {
             client,
             outcome,
-            untold,
+            suppressed,
         };
         let bound = Outcome::Bound {
             interface: "dm0".to_owned(),

@@ -1,4 +1,4 @@
-//! Who may ask a broker for which queues.
+//! Grantee may ask a broker for which queues.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -30,7 +30,7 @@ impl fmt::Display for Client {
 
 /// The users that a grant is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Grantee {
     Uid(u32),
     Gid(u32),
 }
@@ -38,7 +38,7 @@ enum Who {
 /// A permission: who may ask for which queues of which interface. Its text is `uid=1000:eth0:4-7`, `gid=100:dm0:1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    who: Who,
+    grantee: Grantee,
     interface: String,
     queues: RangeInclusive<u32>,
 }
@@ -64,7 +64,7 @@ impl FromStr for Grant {
             what,
         };
         let parts: Vec<_> = text.split(':').collect();
-        let [who, interface, queues] = parts[..] else {
+        let [grantee, interface, queues] = parts[..] else {
             return Err(bad("write uid=1000:dm0:1, or gid=100:eth0:4-7"));
         };
         let id = |id: &str| match id.parse() {
@@ -74,9 +74,9 @@ impl FromStr for Grant {
             Ok(id) => Ok(id),
             Err(_) => Err(bad("a user or group is a number")),
         };
-        let who = match who.split_once('=') {
-            Some(("uid", uid)) => Who::Uid(id(uid)?),
-            Some(("gid", gid)) => Who::Gid(id(gid)?),
+        let grantee = match grantee.split_once('=') {
+            Some(("uid", uid)) => Grantee::Uid(id(uid)?),
+            Some(("gid", gid)) => Grantee::Gid(id(gid)?),
             _ => return Err(bad("begin with uid=N or gid=N")),
         };
         let is_name = (1..16).contains(&interface.len())
@@ -91,7 +91,7 @@ impl FromStr for Grant {
             return Err(bad("the range of queues ends before it begins"));
         }
         Ok(Self {
-            who,
+            grantee,
             interface: interface.to_owned(),
             queues: first..=last,
         })
@@ -100,9 +100,9 @@ impl FromStr for Grant {
 
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.who {
-            Who::Uid(uid) => write!(f, "uid={uid}")?,
-            Who::Gid(gid) => write!(f, "gid={gid}")?,
+        match self.grantee {
+            Grantee::Uid(uid) => write!(f, "uid={uid}")?,
+            Grantee::Gid(gid) => write!(f, "gid={gid}")?,
         }
         let (first, last) = (self.queues.start(), self.queues.end());
         write!(f, ":{}:{first}", self.interface)?;
@@ -121,9 +121,9 @@ impl Grant {
 
     /// Returns whether the grant is for this client.
     pub(super) fn is_for(&self, client: Client) -> bool {
-        match self.who {
-            Who::Uid(uid) => client.uid == uid,
-            Who::Gid(gid) => client.gid == gid,
+        match self.grantee {
+            Grantee::Uid(uid) => client.uid == uid,
+            Grantee::Gid(gid) => client.gid == gid,
         }
     }
 }

@@ -172,13 +172,13 @@ impl Shared {
 
     fn tell(&self, client: Client, outcome: Outcome) {
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
-        let untold = quota.admit(&outcome);
+        let suppressed = quota.admit(&outcome);
         drop(quota);
-        if let Some(untold) = untold {
+        if let Some(suppressed) = suppressed {
             (self.tell)(&Event {
                 client,
                 outcome,
-                untold,
+                suppressed,
             });
         }
     }

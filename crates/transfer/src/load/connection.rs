@@ -3,14 +3,15 @@
 mod decrypted;
 mod direct;
 mod host_bytes;
+pub(super) mod wire;
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use devmem_tcp::{Interest, Netdev, Stream, stats::StreamStats};
 
 use self::decrypted::Decrypted;
 use self::direct::Direct;
+use self::wire::{Counts, Received, Wire, to_usize};
 use super::landing::Landing;
 use super::pool::Pool;
 use super::session::{Fault, Next, Session};
@@ -25,69 +26,6 @@ const STALL: u32 = 3;
 /// Bytes that are worth a turn, if so many must come. A server that is slower than this receiver wakes it for each packet otherwise: with one that sends
 /// 100 MB/s in portions of 16 KiB, the thread then takes a third more CPU time. They fit into the second-level cache.
 const TURN_BYTES: usize = 256 << 10;
-
-/// What carries the bytes of a connection, and brings payload to its place.
-trait Wire: fmt::Debug {
-    /// Returns the TCP stream.
-    fn stream(&self) -> &Stream;
-
-    /// Sends as many of `bytes` as there is room for, and removes them.
-    fn send(&mut self, bytes: &mut Vec<u8>) -> Result<(), Fault>;
-
-    /// Receives once, and gives what comes to the session or its place. Returns its bytes, `None` if there are none yet.
-    fn receive(
-        &mut self,
-        session: &mut dyn Session,
-        landing: &mut Landing<'_>,
-    ) -> Result<Option<Received>, Fault>;
-
-    /// Returns how many bytes were received and not given away.
-    fn held(&self) -> usize;
-
-    /// Prepares the place of the payload that comes next.
-    fn place_next(&mut self, session: &dyn Session, landing: &Landing<'_>) -> Result<(), Fault>;
-
-    /// Returns what it has counted.
-    fn counts(&self) -> Counts;
-
-    /// Announces the end of the connection, if the protocol has a way.
-    fn say_end(&mut self);
-
-    /// Returns the connection for another session; `None`: it has received what nobody took.
-    fn into_transport(self: Box<Self>) -> Option<Transport>;
-}
-
-/// The bytes of one receive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Received {
-    /// All that were taken, those of headers, too.
-    bytes: u64,
-    /// Those of payload.
-    payload: u64,
-    /// Those of a file that was sent whole, which nobody wants: it ends.
-    skipped: u64,
-}
-
-impl Received {
-    /// Counts bytes of what was to come.
-    fn count(&mut self, next: Next, bytes: u64) {
-        self.bytes += bytes;
-        match next {
-            Next::Payload { .. } | Next::Zeros { .. } => self.payload += bytes,
-            Next::Skip(_) => self.skipped += bytes,
-            Next::Nothing | Next::Text(_) | Next::Header(_) => {}
-        }
-    }
-}
-
-/// What a wire counts beside its stream.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    /// How often other payload came than was foretold.
-    pub(crate) mispredicted: u64,
-    /// Payload bytes that were decrypted in host memory, and copied to their place.
-    pub(crate) decrypted: u64,
-}
 
 /// A connection.
 #[derive(Debug)]
@@ -273,10 +211,6 @@ impl Connection {
     fn send(&mut self) -> Result<(), Fault> {
         self.wire.send(self.session.outgoing())
     }
-}
-
-fn to_usize(len: u64) -> usize {
-    usize::try_from(len).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ fn look_up(host: &str, port: u16, go_on: &mut GoOn<'_>) -> Result<Vec<SocketAddr
         ask(go_on)?;
         match told.recv_timeout(SLICE) {
             Ok(Ok(found)) if !found.is_empty() => return Ok(found),
-            Ok(Ok(_)) => return Err(no_address(host)),
+            Ok(Ok(_)) => return Err(LoadError::no_address(host)),
             Ok(Err(error)) => return Err(failed(error)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
@@ -139,13 +139,5 @@ pub(crate) fn connect(
         if let Err(errno) = race.wait(SLICE) {
             return Err(race.failed(errno));
         }
-    }
-}
-
-/// The error of a host whose list of addresses is empty.
-pub(crate) fn no_address(host: &str) -> LoadError {
-    LoadError::Resolve {
-        host: host.to_owned(),
-        source: io::ErrorKind::AddrNotAvailable.into(),
     }
 }

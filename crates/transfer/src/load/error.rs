@@ -252,6 +252,14 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Returns the error of a host whose list of addresses is empty.
+    pub(crate) fn no_address(host: &str) -> Self {
+        Self::Resolve {
+            host: host.to_owned(),
+            source: io::ErrorKind::AddrNotAvailable.into(),
+        }
+    }
+
     /// Returns the reason, in one line.
     #[expect(clippy::too_many_lines, reason = "an arm for each variant")]
     pub fn reason(&self) -> String {

@@ -9,7 +9,7 @@ use super::http::{HttpFile, HttpSession, Volume};
 use super::nbd::{NbdSession, NbdUrl};
 use super::nvme::{Limits, Membership, NvmeSession, NvmeUrl};
 use super::safetensors;
-use super::session::{Fault, Foretold, Next, Session};
+use super::session::{Fault, Next, Predicted, Session};
 use super::url::Url;
 use crate::parallel::{Piece, Pieces};
 
@@ -71,7 +71,7 @@ fn drive_source(
             let _ = feed.session.on_end();
             return;
         }
-        feed.check_foretold();
+        feed.check_predicted();
         let stepped = feed.step(next);
         feed.check_completed();
         while let Some(piece) = feed.session.left_out() {
@@ -133,10 +133,10 @@ impl Feed<'_> {
         self.has_come[at as usize..end as usize].fill(true);
     }
 
-    /// Foretold payload belongs to requested pieces, has not come, and is foretold once.
-    fn check_foretold(&self) {
+    /// Predicted payload belongs to requested pieces, has not come, and is predicted once.
+    fn check_predicted(&self) {
         let mut has_come = self.has_come.clone();
-        for Foretold { at, len, .. } in self.session.foretold(5) {
+        for Predicted { at, len, .. } in self.session.predicted(5) {
             let end = at.checked_add(len).expect("the end of payload");
             let is_inside = |piece: &Piece| piece.start <= at && end <= piece.end;
             assert!(

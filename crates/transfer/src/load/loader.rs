@@ -20,7 +20,7 @@ use super::source::{PieceLengths, Source};
 use crate::checksum::{NoSum, StoredSum};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
 use crate::parallel::{Pieces, Progress, Settings, settable};
-use run::Run;
+use run::{Job, Run};
 
 /// Loads parts of a source over several connections.
 ///
@@ -240,6 +240,12 @@ impl Loader {
         let pieces = Pieces::new(ranges, piece_bytes(wanted, block, longest))
             .with_long_piece(piece_bytes(first, block, longest));
         let window = self.settings.window_or(window, pieces.piece_bytes());
-        Run::new(self, source, pieces, landing, connections, window)?.run(progress)
+        let job = Job {
+            nic: &self.nic,
+            settings: &self.settings,
+            notice: &self.notice,
+            source,
+        };
+        Run::new(job, pieces, landing, connections, window)?.run(progress)
     }
 }

@@ -10,13 +10,13 @@ use crate::parallel::Cause;
 /// Shortest wait that is said aloud.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 
-/// Is told something, by any thread.
-type Hear = dyn Fn(&str) + Send + Sync;
+/// Takes the text of a notice, on any thread.
+type NoticeHandler = dyn Fn(&str) + Send + Sync;
 
 /// Hears of waits and of what is worth a warning.
 #[derive(Clone, Default)]
 pub(crate) struct Notice {
-    hear: Option<Arc<Hear>>,
+    hear: Option<Arc<NoticeHandler>>,
     has_told_of_plain: Arc<AtomicBool>,
 }
 

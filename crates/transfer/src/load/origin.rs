@@ -73,7 +73,7 @@ impl Origin {
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        Err(failure.map_or_else(|| dial::no_address(host), LoadError::Route))
+        Err(failure.map_or_else(|| LoadError::no_address(host), LoadError::Route))
     }
 
     /// Opens it.

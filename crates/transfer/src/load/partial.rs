@@ -1,79 +1,24 @@
 //! A file that is being loaded: its bytes are in `NAME.part` beside it until all have come, and `NAME.part.state` says which have. An earlier file of the
 //! name stays as it is until then, and a load that was ended goes on where it stopped.
 
+mod error;
 mod part;
 mod state;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use self::part::Part;
+pub use self::error::PartialError;
+use self::error::failed;
+use self::part::{Part, open};
 pub use self::state::FileVersion;
-use crate::parallel::{Done, Remedy, displays_remedy};
+use crate::parallel::Done;
 
 /// Time between two records of what has come: what a killed program loads again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Why a file cannot be loaded into, or a load cannot go on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PartialError {
-    /// The system refuses an operation on a file.
-    Io {
-        /// The operation.
-        operation: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-    /// Another load has the file open.
-    Busy {
-        /// The file with the bytes.
-        part: PathBuf,
-    },
-    /// The bytes that are there are of another file.
-    Other {
-        /// The file with the bytes.
-        part: PathBuf,
-        /// What is different.
-        difference: String,
-    },
-}
-
-impl PartialError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Io {
-                operation,
-                path,
-                source,
-            } => format!("{operation} {}: {source}", path.display()),
-            Self::Busy { part } => format!("{} is being written by another load", part.display()),
-            Self::Other { part, difference } => {
-                let part = part.display();
-                format!(
-                    "{part} is of another file or version than the server has now: {difference}"
-                )
-            }
-        }
-    }
-
-    /// Returns what helps.
-    pub fn remedy(&self) -> Option<Remedy> {
-        match self {
-            Self::Io { .. } => None,
-            Self::Busy { .. } => Some("wait for its end, or name another file".into()),
-            Self::Other { .. } => Some("without resuming, it is loaded from the start".into()),
-        }
-    }
-}
-
-displays_remedy!(PartialError);
 
 /// A file that is being loaded.
 #[derive(Debug)]
@@ -260,31 +205,10 @@ fn is_replaceable(path: &Path) -> bool {
     fs::metadata(path).map_or(true, |found| found.is_file())
 }
 
-/// Opens a file with what it has, for reading, too: checksums are computed of what was written.
-fn open(path: &Path, or_create: bool) -> Result<File, PartialError> {
-    let mut options = OpenOptions::new();
-    let opened = options
-        .read(true)
-        .write(true)
-        .create(or_create)
-        .truncate(false)
-        .open(path);
-    opened.map_err(failed("open", path))
-}
-
 fn remove(path: &Path) -> Result<(), PartialError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
         _ => Ok(()),
-    }
-}
-
-fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PartialError {
-    let path = path.to_owned();
-    move |source| PartialError::Io {
-        operation,
-        path,
-        source,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Checkpoints in the safetensors format: where each tensor is in its file, and its place in one device memory.
 
+mod error;
 mod header;
 mod json;
 mod limits;
@@ -23,13 +24,13 @@ use super::loaded::Loaded;
 use super::loader::Loader;
 use super::part::Part;
 use super::source::Source;
-use super::url::UrlError;
 use crate::checksum::Crc32c;
-use crate::parallel::{Cause, Progress, Remedy, displays_remedy};
+use crate::parallel::Progress;
+pub use error::CheckpointError;
 pub use header::HeaderError;
 use header::{Described, Header, Unparsed};
 pub use limits::CheckpointLimit;
-use limits::{Budget, MAX_EARLY_BYTES};
+use limits::{Budget, FIRST_BYTES, MAX_EARLY_BYTES};
 use openings::open_each;
 pub use selected::Destination;
 pub use selection::{Selected, SelectionError};
@@ -37,9 +38,6 @@ pub use sums::ComparedFile;
 
 /// Alignment of every tensor in device memory: that of CUDA's allocations, enough for all loads and stores of GPUs.
 const ALIGNMENT: u64 = 256;
-/// Bytes of a file that the first request for it asks for: nearly all headers, and all of a short file. Of a long one that has no such header, fewer than
-/// one in a thousand bytes are requested twice.
-pub(super) const FIRST_BYTES: usize = 256 << 10;
 /// Device memory is allocated in pages.
 const PAGE_BYTES: u64 = 4096;
 
@@ -54,92 +52,6 @@ pub struct Tensor {
     pub shape: Vec<u64>,
     /// Its bytes in the device memory. They start at a multiple of 256.
     pub place: Range<usize>,
-}
-
-/// Why a checkpoint cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// The file or a part of it could not be loaded.
-    Load(#[from] LoadError),
-    /// A header is invalid.
-    Header {
-        /// URL of the file.
-        file: String,
-        /// The mistake.
-        source: HeaderError,
-    },
-    /// The index of the shards is invalid.
-    Index {
-        /// URL of the index.
-        file: String,
-        /// The mistake.
-        problem: Cause,
-    },
-    /// A file lacks a tensor that the index places in it.
-    Missing {
-        /// Name of the tensor.
-        name: String,
-        /// URL of the file.
-        file: String,
-    },
-    /// The server does not tell the size of a file.
-    NoSize {
-        /// URL of the file.
-        file: String,
-    },
-    /// The description of the checkpoint is too large to be read into host memory.
-    Limit {
-        /// URL of the file with which it is too large.
-        file: String,
-        /// The limit.
-        source: CheckpointLimit,
-    },
-    /// The tensors need more memory than there is in this address space.
-    TooLarge,
-}
-
-impl CheckpointError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Load(error) => error.reason(),
-            Self::Header { file, source } => format!("{file} is no safetensors file: {source}"),
-            Self::Index { file, problem } => {
-                format!("{file} is no index of safetensors files: {problem}")
-            }
-            Self::Missing { name, file } => {
-                format!("{file} has no tensor {name:?}, which the index says it has")
-            }
-            Self::NoSize { file } => format!("the server does not tell the size of {file}"),
-            Self::Limit { file, source } => {
-                format!("the checkpoint with {file} is too large to be described: {source}")
-            }
-            Self::TooLarge => "the tensors do not fit into memory".to_owned(),
-        }
-    }
-
-    /// Returns what helps.
-    pub fn remedy(&self) -> Option<Remedy> {
-        let remedy = match self {
-            Self::Load(error) => return error.remedy(),
-            Self::Header { source, .. } => return source.remedy().map(Remedy::from),
-            Self::Index { problem, .. } => return problem.remedy().cloned(),
-            Self::Missing { .. } => "index and shards are not those of one checkpoint",
-            Self::NoSize { .. } => "use a server that does: nginx, or an object store",
-            Self::Limit { .. } => "load its files one by one",
-            Self::TooLarge => "load the file to a file: its tensors need not fit then",
-        };
-        Some(remedy.into())
-    }
-}
-
-displays_remedy!(CheckpointError);
-
-impl From<UrlError> for CheckpointError {
-    fn from(error: UrlError) -> Self {
-        Self::Load(error.into())
-    }
 }
 
 /// An opened checkpoint: one safetensors file, or the shards of a `*.index.json`.

@@ -28,7 +28,7 @@ pub(crate) enum Next {
 
 /// Payload that is likely to come behind what is known to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Foretold {
+pub(crate) struct Predicted {
     /// Bytes before it: from the end of the payload before it, or from the next byte on.
     pub(crate) gap: usize,
     /// Offset of its first byte in the source.
@@ -53,7 +53,7 @@ pub(crate) trait Session: fmt::Debug {
 
     /// Returns the payload that is likely to come behind what comes next, if the requests in flight and their lengths tell: up to
     /// `most` ranges of it, each behind a gap.
-    fn foretold(&self, most: usize) -> Vec<Foretold> {
+    fn predicted(&self, most: usize) -> Vec<Predicted> {
         let _ = most;
         Vec::new()
     }

@@ -4,6 +4,7 @@
 //! window is loaded while the program works with those before it. The next window begins when there is room for it.
 
 mod budget;
+mod settings;
 mod windows;
 
 use std::collections::VecDeque;
@@ -17,46 +18,12 @@ use devmem_tcp::Dmabuf;
 
 use self::budget::Budget;
 pub use self::budget::Share;
+pub use self::settings::{Sharing, StreamSettings};
 use self::windows::{Window, windows};
 use super::error::LoadError;
 use super::loader::Loader;
 use super::safetensors::{Checkpoint, Destination, Selected};
 use crate::parallel::{Remedy, Setting, write_error};
-
-/// What a stream may use, and how.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct StreamSettings {
-    /// Most bytes of memory. Those of a tensor count from before it is requested until its [`Share`] is dropped.
-    pub memory_limit: u64,
-    /// Which tensors share a memory.
-    pub sharing: Sharing,
-    /// Longest gap between two runs of a part that are requested together; 32 KiB if a request costs as much as so many bytes.
-    pub merge_gap: u64,
-    /// How long [`TensorStream::next`] waits, in all, for room that only the program can make.
-    pub patience: Duration,
-}
-
-/// Which tensors share a memory, which is free when all of them are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
-    /// Those below 1 MiB that are loaded together.
-    SmallTensors,
-    /// All that are loaded together.
-    Windows,
-}
-
-impl StreamSettings {
-    /// Returns settings with a bound: see [`memory_limit`](Self::memory_limit).
-    pub fn new(memory_limit: u64) -> Self {
-        Self {
-            memory_limit,
-            sharing: Sharing::SmallTensors,
-            merge_gap: 32 << 10,
-            patience: Duration::from_secs(30),
-        }
-    }
-}
 
 /// A tensor that is there.
 #[derive(Debug)]
@@ -168,7 +135,7 @@ pub struct TensorStream<E: fmt::Debug> {
 
 /// What has come and was not taken yet.
 #[derive(Debug)]
-struct Coming<E: fmt::Debug> {
+struct Inbox<E: fmt::Debug> {
     queue: VecDeque<Arrived>,
     /// Bytes that are in place.
     bytes: u64,
@@ -179,7 +146,7 @@ struct Coming<E: fmt::Debug> {
 
 /// Between the thread and the program.
 struct Line<E: fmt::Debug> {
-    budget: Arc<Budget<Coming<E>>>,
+    budget: Arc<Budget<Inbox<E>>>,
     /// Called when there may be something to take.
     ready: Box<dyn Fn() + Send + Sync>,
 }
@@ -218,14 +185,14 @@ impl<E: fmt::Debug + Send + 'static> TensorStream<E> {
                 limit: settings.memory_limit,
             });
         }
-        let coming = Coming {
+        let inbox = Inbox {
             queue: VecDeque::new(),
             bytes: 0,
             outcome: None,
             is_over: false,
         };
         let line = Arc::new(Line {
-            budget: Budget::new(settings.memory_limit, coming),
+            budget: Budget::new(settings.memory_limit, inbox),
             ready: Box::new(ready),
         });
         let total = selected.iter().map(|it| it.bytes).sum();
@@ -255,30 +222,30 @@ impl<E: fmt::Debug> TensorStream<E> {
     /// The load failed; [`StreamFailure::Held`], after which it goes on. An error of the load is returned once, and then the end.
     pub fn next(&mut self, limit: Duration) -> Result<Next, StreamFailure<E>> {
         let until = Instant::now() + limit;
-        let mut coming = self.line.budget.locked();
+        let mut state = self.line.budget.locked();
         loop {
-            if let Some(arrived) = coming.it.queue.pop_front() {
-                coming.starved = None;
+            if let Some(arrived) = state.it.queue.pop_front() {
+                state.starved = None;
                 return Ok(Next::Tensor(arrived));
             }
-            if coming.it.is_over {
-                return match coming.it.outcome.take() {
+            if state.it.is_over {
+                return match state.it.outcome.take() {
                     Some(Err(failure)) => Err(failure),
                     Some(Ok(())) | None => Ok(Next::End),
                 };
             }
             let now = Instant::now();
             let mut longest = until.saturating_duration_since(now);
-            if let Some(needed) = coming.wanted {
-                let since = *coming.starved.get_or_insert(now);
+            if let Some(needed) = state.wanted {
+                let since = *state.starved.get_or_insert(now);
                 let left = self
                     .patience
                     .saturating_sub(now.saturating_duration_since(since));
                 longest = longest.min(left);
                 if left.is_zero() {
-                    coming.starved = None;
+                    state.starved = None;
                     return Err(StreamFailure::Held {
-                        held: coming.held,
+                        held: state.held,
                         needed,
                         limit: self.line.budget.limit,
                     });
@@ -287,7 +254,7 @@ impl<E: fmt::Debug> TensorStream<E> {
             if now >= until {
                 return Ok(Next::NotYet);
             }
-            coming = self.line.budget.wait(coming, longest);
+            state = self.line.budget.wait(state, longest);
         }
     }
 
@@ -322,17 +289,17 @@ struct EndOf<'a, E: fmt::Debug>(&'a Line<E>);
 
 impl<E: fmt::Debug> Drop for EndOf<'_, E> {
     fn drop(&mut self) {
-        let mut coming = self.0.budget.locked();
-        coming.it.is_over = true;
+        let mut state = self.0.budget.locked();
+        state.it.is_over = true;
         let ended = || LoadError::Wait(std::io::Error::other("the thread that loads has ended"));
-        coming.it.outcome.get_or_insert_with(|| Err(ended().into()));
-        self.0.tell(coming);
+        state.it.outcome.get_or_insert_with(|| Err(ended().into()));
+        self.0.tell(state);
     }
 }
 
 impl<E: fmt::Debug> Line<E> {
-    fn tell(&self, coming: MutexGuard<'_, budget::State<Coming<E>>>) {
-        drop(coming);
+    fn tell(&self, state: MutexGuard<'_, budget::State<Inbox<E>>>) {
+        drop(state);
         self.budget.changed();
         (self.ready)();
     }
@@ -382,20 +349,20 @@ impl<E: fmt::Debug + Send + 'static, A: FnMut(usize) -> Result<Dmabuf, E>> Feede
             let (member, room) = places[number];
             let (memory, share) = &rooms[room];
             left[room] -= 1;
-            let mut coming = line.budget.locked();
-            coming.it.queue.push_back(Arrived {
+            let mut state = line.budget.locked();
+            state.it.queue.push_back(Arrived {
                 selected: selected[member.number].clone(),
                 memory: memory.clone(),
                 offset: member.offset,
                 share: Arc::clone(share),
                 is_last: left[room] == 0,
             });
-            line.tell(coming);
+            line.tell(state);
         };
         let mut progress = |so_far: crate::parallel::Progress| {
-            let mut coming = line.budget.locked();
-            coming.it.bytes = before + so_far.bytes.min(whole);
-            match coming.is_ended {
+            let mut state = line.budget.locked();
+            state.it.bytes = before + so_far.bytes.min(whole);
+            match state.is_ended {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }

@@ -4,7 +4,6 @@ mod run;
 
 use std::io;
 use std::ops::{ControlFlow, Range};
-use std::time::Duration;
 
 use devmem_tcp::{Dmabuf, Netdev};
 
@@ -13,6 +12,7 @@ use super::error::{Operation, StoreError};
 use super::part::{Layout, Part};
 use super::session::Acknowledge;
 use super::sink::Sink;
+use super::stored::Stored;
 use super::supply::{Filled, Supply};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
 use crate::parallel::{Pieces, Settings, settable};
@@ -29,31 +29,6 @@ pub enum Durability {
     EachWrite,
     /// Some time later, as the server likes. A server that is restarted may have lost acknowledged writes.
     None,
-}
-
-/// The outcome of a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    /// Bytes that the server has acknowledged.
-    pub bytes: u64,
-    /// Bytes among them that were not sent, because they are zeros or discarded.
-    pub unsent_bytes: u64,
-    /// Time from the first connection to the last reply.
-    pub elapsed: Duration,
-    /// Pieces that were acknowledged.
-    pub pieces: u64,
-    /// Pieces that were written again, because a connection broke.
-    pub repeated: u64,
-    /// Connections that were made.
-    pub connections: u64,
-    /// Connections that broke.
-    pub broken: u64,
-    /// Flushes. Without one, the server may have the bytes in its memory only, unless each write was durable.
-    pub flushes: u64,
-    /// Zero-copy sends.
-    pub sends: u64,
-    /// Sends whose bytes were copied by the stack.
-    pub copied_sends: u64,
 }
 
 /// Length of a piece, by default.
@@ -251,7 +226,8 @@ impl Storer {
             Durability::Flush | Durability::EachWrite | Durability::None => Flushes::Never,
         };
         let job = Job {
-            storer: self,
+            nic: &self.nic,
+            settings: &self.settings,
             sink,
             supply,
             acknowledge,

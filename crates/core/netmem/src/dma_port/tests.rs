@@ -9,14 +9,15 @@ use devmem_uapi::DmabufId;
 
 use super::*;
 use crate::frag::Frag;
-use crate::{NiovSize, OpaqueProvider, PagePool, Payload, PoolConfig};
+use crate::{Dmabuf, MemoryProvider, NiovSize, PagePool, Payload};
 
 const NIOV: usize = 4096;
 
 /// All of this runs on opaque memory: the port moves it, nothing looks at it.
 fn opaque(count: usize) -> (PagePool, DmaPort) {
-    let provider = OpaqueProvider::new(count * NIOV, DmabufId(1), NiovSize::MIN).unwrap();
-    let pool = PagePool::create(Arc::new(provider), PoolConfig::default()).unwrap();
+    let memory = Dmabuf::opaque(count * NIOV).unwrap();
+    let provider = MemoryProvider::of_dmabuf(&memory, DmabufId(1), NiovSize::MIN).unwrap();
+    let pool = PagePool::new(Arc::new(provider));
     let port = pool.dma_port(DmaRight::of_a_nic());
     (pool, port)
 }

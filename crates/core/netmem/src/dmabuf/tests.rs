@@ -272,7 +272,8 @@ fn offsets_beyond_four_gigabytes_do_not_wrap() {
     assert_eq!(memory.slice(size - 4..size).to_vec(), b"last");
     assert_eq!(memory.slice(8..14).to_vec(), [0; 6]);
     let niov = crate::NiovSize::DEFAULT;
-    let area = crate::NetIovArea::new(&memory, 0, size, niov).unwrap();
+    let area =
+        crate::NetIovArea::cut(std::sync::Arc::clone(memory.memory()), 0, size, niov).unwrap();
     assert_eq!(area.count() as usize, size / niov.bytes());
     assert_eq!(area.offset_of(area.count() - 1), size - niov.bytes());
 }
@@ -441,6 +442,6 @@ fn an_exporter_with_a_file_that_is_too_short_or_may_shrink_is_refused() {
 fn only_memory_that_the_application_may_access_has_an_address() {
     let memory = Dmabuf::anonymous(8192).unwrap();
     assert_eq!(memory.cpu_address().unwrap() % 4096, 0);
-    let opaque = Dmabuf::new(Memory::anonymous(4096, MemoryAccess::Opaque).unwrap());
+    let opaque = Dmabuf::opaque(4096).unwrap();
     assert_eq!(opaque.cpu_address(), None);
 }

@@ -3,13 +3,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{HostProvider, Netmem, NiovSize, PoolConfig};
+use crate::{MemoryProvider, Netmem, NiovSize};
 
 const NIOV: usize = 4096;
 
 fn host_pool(pages: usize) -> PagePool {
-    let provider = Arc::new(HostProvider::new(pages * NIOV, NiovSize::MIN).unwrap());
-    PagePool::create(provider, PoolConfig::default()).unwrap()
+    let provider = Arc::new(MemoryProvider::host(pages * NIOV, NiovSize::MIN).unwrap());
+    PagePool::new(provider)
 }
 
 /// Returns a list of frags with a page each.

@@ -8,22 +8,17 @@ use devmem_uapi::DmabufId;
 
 use super::*;
 use crate::dma_port::DmaPort;
-use crate::{BufSpan, Dmabuf, DmabufProvider, HostProvider};
+use crate::{BufSpan, Dmabuf, MemoryProvider};
 
 const NIOV: usize = 4096;
 
-fn provider(count: usize) -> Arc<DmabufProvider> {
+fn provider(count: usize) -> Arc<MemoryProvider> {
     let dmabuf = Dmabuf::anonymous(count * NIOV).unwrap();
-    Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), NiovSize::MIN).unwrap())
+    Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), NiovSize::MIN).unwrap())
 }
 
-fn pool_of(provider: &Arc<DmabufProvider>, cache: usize) -> (PagePool, DmaPort) {
-    let provider: Arc<dyn MemoryProvider> = provider.clone();
-    let config = PoolConfig {
-        cache,
-        ..PoolConfig::default()
-    };
-    let pool = PagePool::create(provider, config).unwrap();
+fn pool_of(provider: &Arc<MemoryProvider>, cache: usize) -> (PagePool, DmaPort) {
+    let pool = PagePool::with_cache(Arc::clone(provider), cache);
     (pool, DmaPort::new())
 }
 
@@ -39,23 +34,6 @@ fn indices(netmems: &[Netmem]) -> Vec<u64> {
 fn a_handle_and_an_optional_handle_are_two_words() {
     assert_eq!((size_of::<Netmem>(), size_of::<Option<Netmem>>()), (16, 16));
     assert_eq!(size_of::<crate::Frag>(), 32);
-}
-
-#[test]
-fn cache_sizes_out_of_bounds_are_refused() {
-    let provider = Arc::new(HostProvider::new(8 * NIOV, NiovSize::MIN).unwrap());
-    for cache in [0, 1, 32769, usize::MAX] {
-        let error = PagePool::create(
-            provider.clone(),
-            PoolConfig {
-                cache,
-                ..PoolConfig::default()
-            },
-        )
-        .unwrap_err();
-        assert_eq!(error, PoolError::Cache { cache });
-        assert!(error.to_string().contains("2 to 32768"));
-    }
 }
 
 #[test]
@@ -414,7 +392,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A pool, the handles that are out, and what must be true of them.
 struct Model {
-    provider: Arc<DmabufProvider>,
+    provider: Arc<MemoryProvider>,
     pool: PagePool,
     port: Arc<DmaPort>,
     /// Handles, each with the stamp that its bytes carry.

@@ -9,7 +9,7 @@ use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 const RUN_SEARCH_WORDS: usize = 1024;
 
 /// A bitmap of free net_iovs. The lowest one is allocated first, so that few pages are in use and free runs stay long.
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     free: AtomicU32,
     // Lock order: a leaf. Nothing is called while it is held.
     map: Mutex<Bitmap>,
@@ -26,7 +26,7 @@ struct Bitmap {
 
 impl Chunks {
     /// Returns `count` free net_iovs.
-    pub(super) fn new(count: u32) -> Self {
+    pub(crate) fn new(count: u32) -> Self {
         let mut words = vec![u64::MAX; (count as usize).div_ceil(64)];
         if let (Some(last), tail @ 1..) = (words.last_mut(), count % 64) {
             *last = (1 << tail) - 1;
@@ -44,13 +44,13 @@ impl Chunks {
     }
 
     /// Returns the number of free net_iovs, which may have changed already.
-    pub(super) fn free(&self) -> u32 {
+    pub(crate) fn free(&self) -> u32 {
         // Acquire pairs with the Release of `free`: a thread that finds all of them free may reuse the memory.
         self.free.load(Ordering::Acquire)
     }
 
     /// Takes up to `out.len()` net_iovs, ascending. Returns the number.
-    pub(super) fn alloc_bulk(&self, out: &mut [u32]) -> usize {
+    pub(crate) fn alloc_bulk(&self, out: &mut [u32]) -> usize {
         if self.free() == 0 {
             return 0;
         }
@@ -61,7 +61,7 @@ impl Chunks {
     }
 
     /// Takes `out.len()` adjacent net_iovs, or none.
-    pub(super) fn alloc_run(&self, out: &mut [u32]) -> bool {
+    pub(crate) fn alloc_run(&self, out: &mut [u32]) -> bool {
         if (self.free() as usize) < out.len() {
             return false;
         }
@@ -76,7 +76,7 @@ impl Chunks {
     /// # Panics
     ///
     /// When one is free already or does not exist: two owners would overwrite each other's data.
-    pub(super) fn release(&self, indices: &[u32]) {
+    pub(crate) fn release(&self, indices: &[u32]) {
         let mut map = self.lock();
         for &index in indices {
             map.put(index);

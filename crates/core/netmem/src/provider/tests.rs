@@ -7,8 +7,7 @@ use super::*;
 use crate::contract;
 use crate::dma_port::DmaPort;
 use crate::{
-    BufSpan, Dmabuf, DmabufError, Frag, FragList, GeometryError, NiovSize, PagePool, PoolConfig,
-    Unreadable,
+    BufSpan, Dmabuf, DmabufError, Frag, FragList, GeometryError, NiovSize, PagePool, Unreadable,
 };
 
 const NIOV: usize = 4096;
@@ -19,16 +18,15 @@ fn small() -> NiovSize {
 
 #[test]
 fn the_host_provider_keeps_the_contract() {
-    let provider: Arc<dyn MemoryProvider> =
-        Arc::new(HostProvider::new(16 * NIOV, small()).unwrap());
+    let provider: Arc<MemoryProvider> = Arc::new(MemoryProvider::host(16 * NIOV, small()).unwrap());
     contract::check(&provider);
 }
 
 #[test]
 fn the_dmabuf_provider_keeps_the_contract() {
     let dmabuf = Dmabuf::anonymous(80 * NIOV).unwrap();
-    let provider: Arc<dyn MemoryProvider> =
-        Arc::new(DmabufProvider::new(&dmabuf, DmabufId(7), small()).unwrap());
+    let provider: Arc<MemoryProvider> =
+        Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(7), small()).unwrap());
     contract::check(&provider);
 }
 
@@ -40,8 +38,8 @@ fn the_dmabuf_provider_keeps_the_contract() {
 fn a_provider_of_part_of_a_dmabuf_keeps_the_contract() {
     let dmabuf = Dmabuf::anonymous(16 * NIOV).unwrap();
     let range = 4 * NIOV..12 * NIOV;
-    let provider: Arc<dyn MemoryProvider> =
-        Arc::new(DmabufProvider::with_range(&dmabuf, range, DmabufId(7), small()).unwrap());
+    let provider: Arc<MemoryProvider> =
+        Arc::new(MemoryProvider::of_range(&dmabuf, range, DmabufId(7), small()).unwrap());
     contract::check(&provider);
     assert!(
         dmabuf
@@ -70,22 +68,22 @@ fn a_provider_of_part_of_a_dmabuf_keeps_the_contract() {
 }
 
 #[test]
-fn the_opaque_provider_keeps_the_contract() {
-    let provider: Arc<dyn MemoryProvider> =
-        Arc::new(OpaqueProvider::new(16 * NIOV, DmabufId(7), small()).unwrap());
+fn the_provider_of_opaque_memory_keeps_the_contract() {
+    let dmabuf = Dmabuf::opaque(16 * NIOV).unwrap();
+    let provider: Arc<MemoryProvider> =
+        Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(7), small()).unwrap());
     contract::check(&provider);
 }
 
 #[test]
 fn every_access_to_opaque_memory_panics_except_by_the_port() {
-    let provider = Arc::new(OpaqueProvider::new(8 * NIOV, DmabufId(7), small()).unwrap());
-    let shared: Arc<dyn MemoryProvider> = provider.clone();
-    let mut pool = PagePool::create(shared, PoolConfig::default()).unwrap();
+    let dmabuf = Dmabuf::opaque(8 * NIOV).unwrap();
+    let provider = MemoryProvider::of_dmabuf(&dmabuf, DmabufId(7), small()).unwrap();
+    let mut pool = PagePool::new(Arc::new(provider));
     let port = DmaPort::new();
     let netmem = pool.alloc().unwrap();
     port.copy_in(&netmem, 10, b"payload");
     let frag = Frag::new(netmem, 10, 7);
-    let dmabuf = provider.dmabuf();
     let looks: [(&str, &dyn Fn()); 4] = [
         ("copy_to", &|| {
             frag.copy_to(0, &mut [0; 1]).unwrap_or_default()
@@ -106,7 +104,7 @@ fn every_access_to_opaque_memory_panics_except_by_the_port() {
     let mut seen = [0; 7];
     port.copy_out(&frag, 0, &mut seen);
     assert_eq!(&seen, b"payload");
-    provider.device_read(usize::try_from(frag.dmabuf_offset()).unwrap(), &mut seen);
+    dmabuf.device_read(usize::try_from(frag.dmabuf_offset()).unwrap(), &mut seen);
     assert_eq!(&seen, b"payload");
     drop(frag);
     pool.assert_all_home();
@@ -115,8 +113,8 @@ fn every_access_to_opaque_memory_panics_except_by_the_port() {
 #[test]
 fn device_memory_is_read_by_its_owner_and_not_by_the_stack() {
     let dmabuf = Dmabuf::anonymous(8 * NIOV).unwrap();
-    let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), small()).unwrap());
-    let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let provider = Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), small()).unwrap());
+    let mut pool = PagePool::new(provider);
     let port = DmaPort::new();
     let netmem = pool.alloc().unwrap();
     port.copy_in(&netmem, 100, b"payload");
@@ -135,8 +133,8 @@ fn device_memory_is_read_by_its_owner_and_not_by_the_stack() {
 fn memory_is_unmapped_when_the_last_net_iov_is_home_and_not_before() {
     let dmabuf = Dmabuf::anonymous(8 * NIOV).unwrap();
     let memory = dmabuf.observer();
-    let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(1), small()).unwrap());
-    let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let provider = Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(1), small()).unwrap());
+    let mut pool = PagePool::new(provider);
     let port = DmaPort::new();
     let netmem = pool.alloc().unwrap();
     drop((dmabuf, pool));
@@ -159,8 +157,8 @@ fn memory_is_unmapped_when_the_last_net_iov_is_home_and_not_before() {
 
 #[test]
 fn host_bytes_are_copied_to_several_pages_and_read_back() {
-    let provider = Arc::new(HostProvider::new(8 * NIOV, small()).unwrap());
-    let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let provider = Arc::new(MemoryProvider::host(8 * NIOV, small()).unwrap());
+    let mut pool = PagePool::new(provider);
     let bytes: Vec<u8> = (0..2 * NIOV + 100).map(|i| (i % 251) as u8).collect();
     let list = FragList::from_host_bytes(&mut pool, &bytes).unwrap();
     assert_eq!((list.frag_count(), list.is_unreadable()), (3, false));
@@ -182,7 +180,8 @@ fn refused_geometries_name_a_valid_one() {
     let dmabuf = Dmabuf::anonymous(24 * NIOV).unwrap();
     let of = |base, len, niov: usize| {
         let niov = NiovSize::new(niov)?;
-        crate::NetIovArea::new(&dmabuf, base, len, niov).map(|area| area.count())
+        let memory = Arc::clone(dmabuf.memory());
+        crate::NetIovArea::cut(memory, base, len, niov).map(|area| area.count())
     };
     assert_eq!(of(0, 24 * NIOV, NIOV), Ok(24));
     assert_eq!(of(16 * NIOV, 8 * NIOV, 2 * NIOV), Ok(4));
@@ -229,7 +228,7 @@ fn refused_geometries_name_a_valid_one() {
         text.contains("98304") && text.contains("65536") && text.contains("take 131072"),
         "{text}"
     );
-    let error = HostProvider::new(5 * NIOV, NiovSize::new(2 * NIOV).unwrap())
+    let error = MemoryProvider::host(5 * NIOV, NiovSize::new(2 * NIOV).unwrap())
         .err()
         .unwrap();
     assert!(

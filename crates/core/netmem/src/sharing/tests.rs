@@ -5,7 +5,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::*;
 use crate::payload::Payload;
-use crate::{Dmabuf, HostProvider, NiovSize, PagePool, PoolConfig};
+use crate::{Dmabuf, MemoryProvider, NiovSize, PagePool};
 
 const PAGE: u64 = 4096;
 
@@ -17,15 +17,15 @@ fn file(size: u64, flags: MemfdFlags, seals: SealFlags) -> OwnedFd {
     file
 }
 
-fn pool_of(provider: HostProvider) -> PagePool {
-    PagePool::create(Arc::new(provider), PoolConfig::default()).unwrap()
+fn pool_of(provider: MemoryProvider) -> PagePool {
+    PagePool::new(Arc::new(provider))
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "memory files")]
 fn frags_of_shareable_memory_are_read_through_the_mapping_of_a_peer() {
     let port = DmaPort::new();
-    let mut pool = pool_of(HostProvider::shareable(64 << 10, NiovSize::MIN).unwrap());
+    let mut pool = pool_of(MemoryProvider::shareable(64 << 10, NiovSize::MIN).unwrap());
     let sent: Vec<u8> = (0..10_000_u32).map(|at| (at % 251) as u8).collect();
     let list = FragList::from_host_bytes(&mut pool, &sent).unwrap();
     let mut read = Vec::new();
@@ -108,7 +108,7 @@ fn files_that_may_lose_pages_and_odd_sizes_are_refused() {
 #[cfg_attr(miri, ignore = "memory files")]
 fn anonymous_memory_has_no_file_and_device_memory_is_not_host_memory() {
     let port = DmaPort::new();
-    let mut pool = pool_of(HostProvider::new(64 << 10, NiovSize::MIN).unwrap());
+    let mut pool = pool_of(MemoryProvider::host(64 << 10, NiovSize::MIN).unwrap());
     let list = FragList::from_host_bytes(&mut pool, b"private").unwrap();
     assert!(port.shareable(list.first().unwrap()).is_none());
     let memory = Dmabuf::shared_memfd(64 << 10).unwrap();
@@ -128,7 +128,7 @@ fn a_process_that_opens_the_file_again_cannot_write_to_host_memory() {
     use rustix::io::{Errno, pwrite};
     use std::os::fd::AsRawFd;
     let port = DmaPort::new();
-    let mut pool = pool_of(HostProvider::shareable(64 << 10, NiovSize::MIN).unwrap());
+    let mut pool = pool_of(MemoryProvider::shareable(64 << 10, NiovSize::MIN).unwrap());
     let list = FragList::from_host_bytes(&mut pool, b"ours").unwrap();
     let memory = port.shareable(list.first().unwrap()).unwrap();
     let path = format!("/proc/self/fd/{}", memory.file().unwrap().as_raw_fd());

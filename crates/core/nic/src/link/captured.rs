@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use ::wire::Instant;
-use netmem::{FragList, HostProvider};
+use netmem::{FragList, MemoryProvider};
 use steer::RxQueueId;
 
 use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame};
@@ -50,16 +50,15 @@ impl<F: FnMut(Instant, Direction, &[u8]) + Send> FrameSink for F {
 /// A link that copies its frames, payload included, for a [`FrameSink`].
 ///
 /// Payload is still received directly into its memory; the copy for the sink is read back through the `DmaPort`.
-#[derive(Debug)]
-pub struct Captured<L, S> {
-    inner: L,
+pub struct Captured<S> {
+    inner: Box<dyn Link>,
     sink: S,
     scratch: Vec<u8>,
 }
 
-impl<L: Link, S: FrameSink> Captured<L, S> {
+impl<S: FrameSink> Captured<S> {
     /// Returns a link over `inner` that passes copies of its frames to `sink`.
-    pub fn new(inner: L, sink: S) -> Self {
+    pub fn new(inner: Box<dyn Link>, sink: S) -> Self {
         Self {
             inner,
             sink,
@@ -68,7 +67,7 @@ impl<L: Link, S: FrameSink> Captured<L, S> {
     }
 }
 
-impl<L: Link, S: FrameSink> Link for Captured<L, S> {
+impl<S: FrameSink> Link for Captured<S> {
     fn caps(&self) -> LinkCaps {
         self.inner.caps()
     }
@@ -104,7 +103,7 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
         Ok(sent)
     }
 
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         self.inner.send_memory()
     }
 
@@ -143,10 +142,6 @@ impl<L: Link, S: FrameSink> Link for Captured<L, S> {
 
     fn next_due(&self) -> Option<Instant> {
         self.inner.next_due()
-    }
-
-    fn is_up(&self) -> bool {
-        self.inner.is_up()
     }
 
     fn state(&self) -> LinkState {

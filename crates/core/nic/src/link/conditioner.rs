@@ -136,11 +136,6 @@ impl Conditioner {
         self.stats
     }
 
-    /// Returns the impairment of this direction.
-    pub fn impairment(&self) -> &Impairment {
-        &self.impairment
-    }
-
     fn admit(&mut self, frame: &[u8], now: Instant) {
         if self.len() >= self.impairment.limit as usize {
             self.stats.overflowed += 1;

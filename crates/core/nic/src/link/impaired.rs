@@ -22,9 +22,8 @@ const RX_BATCH_FRAMES: usize = 64;
 /// A link with an impairment (loss, delay and others) in each direction.
 ///
 /// It works on single frames with complete checksums: super-packets of the inner link are cut, and none are sent on it.
-#[derive(Debug)]
-pub struct Impaired<L> {
-    inner: L,
+pub struct Impaired {
+    inner: Box<dyn Link>,
     rx: Conditioner,
     tx: Conditioner,
     /// Buffers that the inner link scatters into.
@@ -56,9 +55,9 @@ pub struct ImpairedStats {
     pub tx_refused: u64,
 }
 
-impl<L: Link> Impaired<L> {
+impl Impaired {
     /// Returns a link over `inner` with one impairment for each direction.
-    pub fn new(inner: L, rx: Impairment, tx: Impairment) -> Self {
+    pub fn new(inner: Box<dyn Link>, rx: Impairment, tx: Impairment) -> Self {
         Self {
             rx: Conditioner::new(rx),
             tx: Conditioner::new(tx),
@@ -77,7 +76,7 @@ impl<L: Link> Impaired<L> {
     }
 
     /// Returns a link over `inner` with the same impairment in both directions, with different seeds.
-    pub fn both(inner: L, impairment: Impairment) -> Self {
+    pub fn both(inner: Box<dyn Link>, impairment: Impairment) -> Self {
         let tx = Impairment {
             seed: !impairment.seed,
             ..impairment
@@ -178,12 +177,11 @@ pub fn complete_checksum(frame: &mut [u8]) {
     }
 }
 
-impl<L: Link> Link for Impaired<L> {
+impl Link for Impaired {
     fn caps(&self) -> LinkCaps {
         // Without checksum offload the NIC completes every checksum before it sends.
         LinkCaps {
             name: "impaired",
-            vnet: false,
             tso: false,
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
@@ -205,7 +203,7 @@ impl<L: Link> Link for Impaired<L> {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent> {
-        if !self.inner.is_up() {
+        if self.inner.state() != LinkState::Up {
             return Err(io::ErrorKind::NetworkDown.into());
         }
         // `incoming` is free between two calls.
@@ -245,10 +243,6 @@ impl<L: Link> Link for Impaired<L> {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    fn is_up(&self) -> bool {
-        self.inner.is_up()
     }
 
     fn state(&self) -> LinkState {

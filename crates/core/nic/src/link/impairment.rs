@@ -11,8 +11,6 @@ pub struct Probability(u32);
 impl Probability {
     /// Never.
     pub const NEVER: Self = Self(0);
-    /// Every time.
-    pub const ALWAYS: Self = Self(Self::SCALE);
     const SCALE: u32 = 1_000_000;
 
     /// Returns the probability `ppm` / 1,000,000, `None` above one.

@@ -139,10 +139,6 @@ impl Link for MacvtapLink {
         self.ask_at
     }
 
-    fn is_up(&self) -> bool {
-        self.state == LinkState::Up
-    }
-
     fn state(&self) -> LinkState {
         self.state
     }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::socket_events::SocketEvents;
 use super::{
     BIG_PACKET_LEN, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TapLink, TapOptions,
-    TxFrame, VnetHeaderLen,
+    TxFrame,
 };
 use crate::drops::DropReason;
 
@@ -74,7 +74,6 @@ impl PacketLink {
     /// An epoll instance cannot be created.
     pub fn new(socket: OwnedFd, options: PacketLinkOptions) -> io::Result<Self> {
         let as_tap = TapOptions {
-            vnet_header: VnetHeaderLen::Ten,
             offloads: true,
             mtu: options.mtu,
             max_super_packet: options.max_super_packet,
@@ -192,10 +191,6 @@ impl Link for PacketLink {
 
     fn next_due(&self) -> Option<Instant> {
         self.look_at
-    }
-
-    fn is_up(&self) -> bool {
-        self.state == LinkState::Up
     }
 
     fn state(&self) -> LinkState {

@@ -35,7 +35,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ::wire::{EthernetHeader, Instant, VnetHeader};
-use netmem::{FragList, HostProvider, Payload};
+use netmem::{FragList, MemoryProvider, Payload};
 use peer_socket::{PeerFds, PeerSocket};
 use rustix::io::Errno;
 
@@ -101,7 +101,7 @@ impl SharedWire {
     }
 
     /// Returns that memory.
-    pub(super) fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    pub(super) fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         self.outgoing.send_memory()
     }
 

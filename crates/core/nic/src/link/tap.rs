@@ -15,16 +15,14 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted, TxFrame, VnetFd,
-    VnetHeaderLen,
+    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
+    TxFrame, VnetFd,
 };
 use flow::queue_of;
 
 /// Options that the TAP was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapOptions {
-    /// Length of the virtio-net header.
-    pub vnet_header: VnetHeaderLen,
     /// TUNSETOFFLOAD was called with checksum, TSO4 and TSO6: super-packets may be received and sent.
     pub offloads: bool,
     /// MTU of the device.
@@ -40,7 +38,6 @@ pub struct TapOptions {
 impl Default for TapOptions {
     fn default() -> Self {
         Self {
-            vnet_header: VnetHeaderLen::Ten,
             offloads: true,
             mtu: 1500,
             max_super_packet: MAX_PACKET_LEN,
@@ -129,17 +126,15 @@ impl TapLink {
             1 => None,
             _ => Some(epoll_of(&fds)?),
         };
-        let with_header = |fd| VnetFd::new(fd, options.vnet_header);
         Ok(Self {
             any,
-            ..Self::of_queues(fds.into_iter().map(with_header).collect(), options)
+            ..Self::of_queues(fds.into_iter().map(VnetFd::Queue).collect(), options)
         })
     }
 
     /// Returns a link over a connected socket, whose packets are as those of a TAP.
     pub(super) fn of_socket(socket: Arc<PeerSocket>, options: TapOptions) -> Self {
-        let socket = VnetFd::of_socket(socket, options.vnet_header);
-        Self::of_queues(vec![socket], options)
+        Self::of_queues(vec![VnetFd::Socket(socket)], options)
     }
 
     fn of_queues(fds: Vec<VnetFd>, options: TapOptions) -> Self {
@@ -209,18 +204,15 @@ impl Link for TapLink {
             max_rx_packet,
             ..
         } = self.options;
-        let queues = u16::try_from(self.fds.len()).unwrap_or(u16::MAX);
         // The kernel would complete checksums of sent frames in any case (TUNSETOFFLOAD is for received frames). Without
         // offloads the link does not use this, so that it behaves like a plain cable in both directions.
         LinkCaps {
             name: "tap",
             mtu,
-            vnet: true,
             tso: offloads,
             max_super_packet,
             max_rx_packet,
             tx_checksum: offloads,
-            queues,
             lends: false,
         }
     }
@@ -228,7 +220,7 @@ impl Link for TapLink {
     fn receive(&mut self, posted: &mut Posted<'_>, _now: Instant) -> io::Result<LinkReceived> {
         for turn in 0..self.fds.len() {
             let queue = (self.first + turn) % self.fds.len();
-            match read_into(posted, &self.fds[queue], self.options.vnet_header) {
+            match read_into(posted, &self.fds[queue]) {
                 Ok(placed) => {
                     self.note_read(queue);
                     self.up = true;
@@ -255,7 +247,7 @@ impl Link for TapLink {
             queues => queue_of(frame.head, queues),
         };
         self.scratch.clear();
-        self.scratch.resize(self.options.vnet_header.bytes(), 0);
+        self.scratch.resize(VnetHeader::LEN, 0);
         VnetHeader::new(frame.offload(), frame.head).emit(&mut self.scratch);
         self.scratch.extend_from_slice(frame.head);
         let pieces = match frame.payload.frag_count() {
@@ -290,8 +282,11 @@ impl Link for TapLink {
         }
     }
 
-    fn is_up(&self) -> bool {
-        self.up
+    fn state(&self) -> LinkState {
+        match self.up {
+            true => LinkState::Up,
+            false => LinkState::Down,
+        }
     }
 }
 
@@ -301,12 +296,8 @@ impl Link for TapLink {
 ///
 /// # Errors
 /// As readv(2). `ENETDOWN` at the end of file: the peer has closed its socket. A TAP has no end of file.
-fn read_into(
-    posted: &mut Posted<'_>,
-    queue: &VnetFd,
-    header: VnetHeaderLen,
-) -> io::Result<LinkReceived> {
-    let vnet_len = header.bytes();
+fn read_into(posted: &mut Posted<'_>, queue: &VnetFd) -> io::Result<LinkReceived> {
+    let vnet_len = VnetHeader::LEN;
     let head = posted.head.with_vnet(vnet_len, posted.predicted_header);
     let (port, spans) = (posted.port, posted.spans);
     let read = match queue.may_get_descriptors() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
-use netmem::HostProvider;
+use netmem::MemoryProvider;
 use peer_socket::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -21,7 +21,7 @@ use super::shared::{SHARED_PACKET_LEN, SharedWire};
 use super::socket_events::SocketEvents;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
-    TapLink, TapOptions, TxFrame, VnetHeaderLen,
+    TapLink, TapOptions, TxFrame,
 };
 
 /// How long a refused connection is tried again: the file of a listener exists from bind(2) on, and connections are refused until
@@ -112,7 +112,6 @@ impl UnixLink {
             },
             false => {
                 let options = TapOptions {
-                    vnet_header: VnetHeaderLen::Ten,
                     offloads,
                     mtu: ours.mtu,
                     ..TapOptions::default()
@@ -184,12 +183,10 @@ fn shared_caps(ours: WireHello) -> LinkCaps {
     LinkCaps {
         name: "unix",
         mtu: ours.mtu,
-        vnet: true,
         tso: true,
         max_super_packet: SHARED_PACKET_LEN,
         max_rx_packet: SHARED_PACKET_LEN,
         tx_checksum: true,
-        queues: 1,
         lends: true,
     }
 }
@@ -306,7 +303,7 @@ impl Link for UnixLink {
         }
     }
 
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         match &self.inner {
             Inner::Frames(_) => None,
             Inner::Shared { wire, .. } => wire.send_memory(),
@@ -315,10 +312,6 @@ impl Link for UnixLink {
 
     fn is_near(&self) -> bool {
         true
-    }
-
-    fn is_up(&self) -> bool {
-        self.sends
     }
 
     /// Returns [`LinkState::Gone`] when the peer has left, and all that it had sent is received: its end of the socket cannot be opened again.
@@ -364,7 +357,7 @@ mod tests {
             HELLO.send_to(&peer).unwrap();
             joining.join().unwrap()
         });
-        assert!(link.unwrap().is_up());
+        assert_eq!(link.unwrap().state(), LinkState::Up);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
-use netmem::HostProvider;
+use netmem::MemoryProvider;
 use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
@@ -192,7 +192,7 @@ impl Link for UnixListenLink {
         }
     }
 
-    fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         self.peer.as_ref()?.send_memory()
     }
 
@@ -212,7 +212,11 @@ impl Link for UnixListenLink {
         }
     }
 
-    fn is_up(&self) -> bool {
-        self.peer.as_ref().is_some_and(Link::is_up)
+    /// The link stays after its peer: the next one may connect.
+    fn state(&self) -> LinkState {
+        match self.peer.as_ref().map(Link::state) {
+            Some(LinkState::Up) => LinkState::Up,
+            _ => LinkState::Down,
+        }
     }
 }

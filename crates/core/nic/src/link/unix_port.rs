@@ -16,10 +16,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use super::VnetFd;
 use super::hello::{
     HELLO_LIMIT, HelloOutcome, NeedsOffloads, WireHello, connect_to, listen_at, set_wire_buffers,
 };
-use super::{VnetFd, VnetHeaderLen};
 
 /// Time between two attempts to connect, and after a failed accept(2).
 const RETRY: Duration = Duration::from_millis(200);
@@ -368,7 +368,7 @@ impl UnixPort {
             });
         }
         self.peer = Some(Peer {
-            socket: VnetFd::of_socket(Arc::new(socket), VnetHeaderLen::Ten),
+            socket: VnetFd::Socket(Arc::new(socket)),
             hello,
         });
     }

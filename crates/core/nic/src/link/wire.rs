@@ -107,6 +107,10 @@ impl WireLink {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_up(&self) -> bool {
+        self.shared.plugged.load(Ordering::Acquire) && !self.shared.ended.load(Ordering::Acquire)
+    }
+
     fn accept(&self, frame: &TxFrame<'_>) -> io::Result<VnetMeta> {
         let len = frame.frame_len();
         let longest = usize::from(self.options.mtu) + EthernetHeader::TAGGED_LEN;
@@ -140,12 +144,10 @@ impl Link for WireLink {
         LinkCaps {
             name: "wire",
             mtu,
-            vnet: offload,
             tso: offload,
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: offload,
-            queues: 1,
             lends: false,
         }
     }
@@ -184,10 +186,6 @@ impl Link for WireLink {
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.wakeups[self.side].as_ref().map(AsFd::as_fd)
-    }
-
-    fn is_up(&self) -> bool {
-        self.shared.plugged.load(Ordering::Acquire) && !self.shared.ended.load(Ordering::Acquire)
     }
 
     /// Returns [`LinkState::Gone`] when the other end was dropped, and all that it had sent is received: no other end can join.

@@ -47,18 +47,16 @@ impl Nic {
             .rx
             .queues
             .iter()
-            .map(|queue| Arc::clone(&queue.memory.provider))
+            .map(|queue| Arc::clone(queue.memory.fill.pool.provider()))
             .collect();
         for queue in &mut self.rx.queues {
-            let mine = Arc::clone(&queue.memory.provider);
+            let fill = &mut queue.memory.fill;
+            let mine = fill.pool.provider();
             let sharers = providers
                 .iter()
-                .filter(|other| Arc::ptr_eq(other, &mine))
+                .filter(|other| Arc::ptr_eq(other, mine))
                 .count();
-            queue
-                .memory
-                .fill
-                .set_share(mine.area().count() as usize / sharers.max(1));
+            fill.set_share(mine.area().count() as usize / sharers.max(1));
         }
     }
 }

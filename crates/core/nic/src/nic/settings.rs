@@ -1,14 +1,9 @@
-//! Settings that may change while the NIC runs: rings, queues, features, receive side scaling, flow rules.
+//! Settings that may change while the NIC runs: rings, receive side scaling, flow rules.
 
 use steer::{IndirectionTableError, NtupleRule, Rss, RuleError, RuleLocation, Rules, RxQueueId};
 
 use super::Nic;
-use crate::features::{
-    Channels, Features, MAX_RX_QUEUES, MAX_TX_PACKETS, Rings, SetChannelsError, SetRingsError,
-    TcpDataSplit, default_table,
-};
-use crate::queue_mgmt::ProviderChoice;
-use crate::rx_queue::RxQueue;
+use crate::features::{MAX_TX_PACKETS, Rings, SetRingsError, TcpDataSplit};
 
 impl Nic {
     /// Returns the rings.
@@ -25,75 +20,18 @@ impl Nic {
         let Rings {
             tx_packets,
             tcp_data_split,
-            hds_thresh,
         } = rings;
         if tx_packets == 0 || tx_packets > MAX_TX_PACKETS {
             return Err(SetRingsError::TxPackets(tx_packets));
         }
-        if let Some(queue) = self.last_bound_queue() {
-            if tcp_data_split != TcpDataSplit::Enabled {
-                return Err(SetRingsError::SplitNeeded(queue));
-            }
-            if hds_thresh != 0 {
-                return Err(SetRingsError::ThreshNeeded(queue));
-            }
+        if tcp_data_split != TcpDataSplit::Enabled
+            && let Some(queue) = self.last_bound_queue()
+        {
+            return Err(SetRingsError::SplitNeeded(queue));
         }
         self.rings = rings;
         self.tx.set_limit(tx_packets);
         Ok(())
-    }
-
-    /// Returns the number of queues.
-    pub fn channels(&self) -> Channels {
-        Channels {
-            rx: self.rx_queue_count(),
-            max_rx: MAX_RX_QUEUES,
-        }
-    }
-
-    /// Sets the number of RX queues; the remaining queues keep running.
-    ///
-    /// # Errors
-    /// [`SetChannelsError`]; nothing has changed.
-    pub fn set_channels(&mut self, rx: u16) -> Result<(), SetChannelsError> {
-        if rx == 0 || rx > MAX_RX_QUEUES {
-            return Err(SetChannelsError::Count(rx));
-        }
-        if let Some(queue) = self.last_bound_queue().filter(|queue| queue.0 >= rx) {
-            return Err(SetChannelsError::Bound { rx, queue });
-        }
-        self.steering.rules.check(rx)?;
-        let table = match self.rss_configured {
-            true => self.steering.rss.table.clone(),
-            false => default_table(rx),
-        };
-        table.check(rx)?;
-        let mut added = Vec::new();
-        for id in self.rx_queue_count()..rx {
-            added.push(RxQueue::new(
-                RxQueueId(id),
-                ProviderChoice::Host,
-                &self.config,
-            )?);
-        }
-        self.rx.set_queues(rx, added);
-        self.note_sharing();
-        self.steering.rss.table = table;
-        Ok(())
-    }
-
-    /// Returns the features.
-    pub fn features(&self) -> Features {
-        Features {
-            ntuple: self.steering.ntuple,
-            ..self.features
-        }
-    }
-
-    /// Sets the features. If a feature is on that the link lacks, this NIC does the work.
-    pub fn set_features(&mut self, features: Features) {
-        self.steering.ntuple = features.ntuple;
-        self.features = features;
     }
 
     /// Returns key, table and hash types of receive side scaling.
@@ -108,14 +46,7 @@ impl Nic {
     pub fn set_rss(&mut self, rss: Rss) -> Result<(), IndirectionTableError> {
         rss.table.check(self.rx_queue_count())?;
         self.steering.rss = rss;
-        self.rss_configured = true;
         Ok(())
-    }
-
-    /// Restores the default table, which distributes packets over all queues and follows their number.
-    pub fn reset_rss_table(&mut self) {
-        self.steering.rss.table = default_table(self.rx_queue_count());
-        self.rss_configured = false;
     }
 
     /// Returns the flow rules.
@@ -157,7 +88,7 @@ impl Nic {
             .queues
             .iter()
             .rev()
-            .find(|queue| queue.memory.provider.dmabuf_id().is_some())
+            .find(|queue| queue.memory.fill.pool.dmabuf_id().is_some())
             .map(|queue| queue.id)
     }
 }

@@ -42,7 +42,8 @@ impl Direct {
 
     fn add_all(&mut self, segment: &Tcp, ranges: Vec<std::ops::Range<usize>>) {
         let (send, nic) = (self.memory.begin(), &mut self.bench.nic);
-        nic.ddp_add(flow(segment), segment.seq, send, ranges)
+        nic.ddp()
+            .add(flow(segment), segment.seq, send, ranges)
             .unwrap();
     }
 
@@ -154,7 +155,7 @@ fn super_packets_longer_than_their_length_field_are_received_at_their_place() {
     let spilled = direct.stats().spilled_bytes;
     assert_eq!(spilled, elsewhere as u64);
     // The connection says where the next byte belongs.
-    direct.bench.nic.ddp_del(&flow(&segment(0, 7, 1)));
+    direct.bench.nic.ddp().remove(&flow(&segment(0, 7, 1)));
     direct.add(&segment(0, 300_007, 1), 300_000..1_000_000);
     let two = direct.pass(&segment(0, 300_007, 500_000), Delivery::Scatter);
     assert_eq!(
@@ -194,7 +195,7 @@ fn a_wrong_predicted_flow_costs_one_copy_to_the_place_of_the_right_one() {
     let mut direct = Direct::new(1 << 20);
     direct.add(&segment(0, 0, 1), 0..200_000);
     direct.add(&segment(1, 0, 1), 300_000..500_000);
-    // `ddp_add` predicts flow 1.
+    // `add` predicts flow 1.
     let one = direct.pass(&segment(0, 0, 50_000), Delivery::Scatter);
     assert_eq!(
         in_target(one.payload.frags().unwrap()),
@@ -269,20 +270,20 @@ fn the_connection_decides_where_the_next_byte_belongs() {
     let flow = flow(&first);
     drop(direct.pass(&first, Delivery::Scatter));
     // TCP has dropped it.
-    direct.bench.nic.ddp_resync(&flow, first.seq, 4000);
+    direct.bench.nic.ddp().resync(&flow, first.seq, 4000);
     let again = direct.pass(&first, Delivery::Scatter);
     assert_eq!(
         in_target(again.payload.frags().unwrap()),
         (vec![0..1000], 0)
     );
     // TCP has received 500 bytes more, out of order.
-    direct.bench.nic.ddp_resync(&flow, 1400, 2500);
+    direct.bench.nic.ddp().resync(&flow, 1400, 2500);
     let next = direct.pass(&segment(0, 1400, 1000), Delivery::Scatter);
     assert_eq!(
         in_target(next.payload.frags().unwrap()),
         (vec![1500..2500], 0)
     );
-    direct.bench.nic.ddp_del(&flow);
+    direct.bench.nic.ddp().remove(&flow);
     let rest = direct.pass(&segment(0, 2400, 1000), Delivery::Scatter);
     assert_eq!(in_target(rest.payload.frags().unwrap()), (vec![], 1000));
     drop((again, next, rest));
@@ -300,7 +301,7 @@ fn ranges_are_filled_one_after_another_also_again() {
     assert_eq!(placed(&one), (vec![900_000..900_003, 0..5000], 0));
     // TCP goes back into the first range.
     let flow = flow(&segment(0, 0, 1));
-    direct.bench.nic.ddp_resync(&flow, 2, 20_002);
+    direct.bench.nic.ddp().resync(&flow, 2, 20_002);
     let again = direct.pass(&segment(0, 2, 9002), Delivery::Scatter);
     assert_eq!(placed(&again), (vec![900_001..900_003, 0..9000], 0));
     let last = direct.pass(&segment(0, 9004, 30_000), Delivery::Scatter);
@@ -339,7 +340,8 @@ fn a_range_outside_of_the_memory_is_refused() {
         let send = direct.memory.begin();
         let nic = &mut direct.bench.nic;
         assert!(
-            nic.ddp_add(flow(&segment), 0, send, vec![0..1, range])
+            nic.ddp()
+                .add(flow(&segment), 0, send, vec![0..1, range])
                 .is_err()
         );
     }
@@ -412,7 +414,7 @@ proptest! {
                 }
                 Step::Del { flow } => {
                     let tuple = self::flow(&segment(flow, 0, 1));
-                    direct.bench.nic.ddp_del(&tuple);
+                    direct.bench.nic.ddp().remove(&tuple);
                     places[usize::from(flow)] = None;
                 }
                 Step::Segment { flow, len, gap, sacks, scatters } => {

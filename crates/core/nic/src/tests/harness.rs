@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use netmem::{DmabufId, FragList, MemoryProvider, NiovSize, OpaqueProvider};
+use netmem::{Dmabuf, DmabufId, FragList, MemoryProvider, NiovSize, PagePool};
 use steer::{FlowType, NtupleRule, PortMatch, RuleAction, RxQueueId};
 use wire::{
     ChecksumState, EtherType, EthernetHeader, Instant, IpRepr, MacAddr, TcpFlags, TcpHeader,
@@ -79,16 +79,13 @@ pub(super) struct ScriptedLink {
 pub(super) const PLAIN: LinkCaps = LinkCaps {
     name: "script",
     mtu: 9000,
-    vnet: false,
     tso: false,
     max_super_packet: MAX_PACKET_LEN,
     max_rx_packet: MAX_PACKET_LEN,
     tx_checksum: false,
-    queues: 1,
     lends: false,
 };
 pub(super) const OFFLOADED: LinkCaps = LinkCaps {
-    vnet: true,
     tso: true,
     tx_checksum: true,
     ..PLAIN
@@ -182,10 +179,6 @@ impl Link for ScriptedLink {
             gso_size: frame.gso_size,
         });
         Ok(LinkSent::Done)
-    }
-
-    fn is_up(&self) -> bool {
-        self.state() == LinkState::Up
     }
 
     fn state(&self) -> LinkState {
@@ -325,12 +318,28 @@ pub(super) fn pattern(seed: usize, len: usize) -> Vec<u8> {
 pub(super) struct Bench {
     pub(super) nic: Nic,
     pub(super) link: Handle,
-    pub(super) devices: Vec<Arc<OpaqueProvider>>,
+    pub(super) devices: Vec<Arc<MemoryProvider>>,
 }
 
-pub(super) fn opaque(bytes: usize, id: u32, niov_size: usize) -> Arc<OpaqueProvider> {
+/// Host memory that holds `bytes`.
+pub(super) fn host_payload(bytes: &[u8]) -> FragList {
+    let provider = MemoryProvider::host(1 << 20, NiovSize::MIN).unwrap();
+    FragList::from_host_bytes(&mut PagePool::new(Arc::new(provider)), bytes).unwrap()
+}
+
+pub(super) fn packet(segment: &Tcp, gso_size: u16) -> TxPacket {
+    TxPacket {
+        head: HeadBuf::from_slice(&segment.head()).unwrap(),
+        payload: host_payload(&segment.payload),
+        checksum: Some(segment.tx_checksum()),
+        gso_size,
+    }
+}
+
+pub(super) fn opaque(bytes: usize, id: u32, niov_size: usize) -> Arc<MemoryProvider> {
     let niov_size = NiovSize::new(niov_size).unwrap();
-    Arc::new(OpaqueProvider::new(bytes, DmabufId(id), niov_size).unwrap())
+    let memory = Dmabuf::opaque(bytes).unwrap();
+    Arc::new(MemoryProvider::of_dmabuf(&memory, DmabufId(id), niov_size).unwrap())
 }
 
 pub(super) fn rule(port: u16, queue: RxQueueId) -> [NtupleRule; 2] {
@@ -345,7 +354,7 @@ impl Bench {
     pub(super) fn new(
         caps: LinkCaps,
         config: NicConfig,
-        devices: Vec<Arc<OpaqueProvider>>,
+        devices: Vec<Arc<MemoryProvider>>,
     ) -> Self {
         let (link, handle) = ScriptedLink::new(caps);
         let rx_queues = 1 + devices.len() as u16;
@@ -366,7 +375,7 @@ impl Bench {
         ))
         .unwrap();
         for (queue, device) in (1..).zip(&devices) {
-            let choice = ProviderChoice::Provider(Arc::clone(device) as Arc<dyn MemoryProvider>);
+            let choice = ProviderChoice::Provider(Arc::clone(device));
             nic.restart_queue(RxQueueId(queue), choice).unwrap();
             for rule in rule(5200 + queue, RxQueueId(queue)) {
                 nic.insert_rule(None, rule).unwrap();
@@ -411,8 +420,10 @@ impl Bench {
             out.resize(at + frag.len(), 0);
             match frag.dmabuf_id() {
                 None => frag.copy_to(0, &mut out[at..]).unwrap(),
-                Some(DmabufId(id)) => self.devices[id as usize - 1]
-                    .device_read(frag.dmabuf_offset() as usize, &mut out[at..]),
+                Some(DmabufId(id)) => {
+                    let device = self.devices[id as usize - 1].observer().upgrade().unwrap();
+                    device.device_read(frag.dmabuf_offset() as usize, &mut out[at..]);
+                }
             }
         }
         out

@@ -39,13 +39,7 @@ fn pair(look: Look) -> (Nic, Nic) {
 
 fn send(peer: &mut Nic) {
     let segment = tcp(&pattern(1, 3000));
-    let packet = TxPacket {
-        head: HeadBuf::from_slice(&segment.head()).unwrap(),
-        payload: peer.host_payload(&segment.payload).unwrap(),
-        checksum: Some(segment.tx_checksum()),
-        gso_size: 1448,
-    };
-    peer.transmit(packet, NOW).unwrap();
+    peer.transmit(packet(&segment, 1448), NOW).unwrap();
 }
 
 fn after(millis: u64) -> Instant {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use netmem::{Dmabuf, DmabufId, DmabufProvider, MemoryProvider, NetIovArea, NiovSize, PoolError};
+use netmem::{Dmabuf, DmabufId, MemoryProvider, NiovSize, PagePool};
 use steer::RxQueueId;
 
 use super::harness::*;
 use crate::*;
 
-fn choice(provider: &Arc<impl MemoryProvider + 'static>) -> ProviderChoice {
-    ProviderChoice::Provider(Arc::clone(provider) as Arc<dyn MemoryProvider>)
+fn choice(provider: &Arc<MemoryProvider>) -> ProviderChoice {
+    ProviderChoice::Provider(Arc::clone(provider))
 }
 
 #[test]
@@ -17,7 +17,8 @@ fn memory_is_freed_when_its_last_frag_is_dropped() {
     let mut bench = Bench::with_device(NicConfig::default());
     let dmabuf = Dmabuf::anonymous(1 << 20).unwrap();
     let observer = dmabuf.observer();
-    let provider = Arc::new(DmabufProvider::new(&dmabuf, DmabufId(9), NiovSize::DEFAULT).unwrap());
+    let provider =
+        Arc::new(MemoryProvider::of_dmabuf(&dmabuf, DmabufId(9), NiovSize::DEFAULT).unwrap());
     bench.nic.restart_queue(Q1, choice(&provider)).unwrap();
     let segment = tcp(&pattern(3, 1000));
     bench.link.scatter(segment.frame(), PARTIAL);
@@ -61,73 +62,14 @@ fn a_restart_does_not_affect_other_queues() {
     bench.finish();
 }
 
-/// A provider without memory, which accepts a pool or refuses it.
-struct Useless {
-    area: Arc<NetIovArea>,
-    admits: bool,
-}
-
-impl Useless {
-    fn new(admits: bool) -> Arc<Self> {
-        let dmabuf = Dmabuf::anonymous(65_536).unwrap();
-        let area = NetIovArea::new(&dmabuf, 0, 65_536, NiovSize::DEFAULT).unwrap();
-        Arc::new(Self { area, admits })
-    }
-}
-
-impl MemoryProvider for Useless {
-    fn init(&self) -> Result<(), PoolError> {
-        match self.admits {
-            true => Ok(()),
-            false => Err(PoolError::Refused { reason: "closed" }),
-        }
-    }
-
-    fn alloc_bulk(&self, _: &mut [u32]) -> usize {
-        0
-    }
-
-    fn alloc_run(&self, _: &mut [u32]) -> bool {
-        false
-    }
-
-    fn release_bulk(&self, _: &[u32]) {
-        unreachable!("nothing was handed out");
-    }
-
-    fn destroy(&self) {}
-
-    fn free_niovs(&self) -> u32 {
-        0
-    }
-
-    fn area(&self) -> &Arc<NetIovArea> {
-        &self.area
-    }
-
-    fn dmabuf_id(&self) -> Option<DmabufId> {
-        Some(DmabufId(77))
-    }
-
-    fn is_readable(&self) -> bool {
-        false
-    }
-}
-
 #[test]
 fn a_failed_restart_leaves_the_queue_with_the_memory_it_had() {
     let mut bench = Bench::with_device(NicConfig::default());
     let held = bench.pass(&tcp(&pattern(0, 100)));
     let info = bench.nic.queue_info(Q1).unwrap();
-    let error = bench
-        .nic
-        .restart_queue(Q1, choice(&Useless::new(false)))
-        .unwrap_err();
-    assert!(matches!(error, RestartError::Pool(_)), "{error}");
-    let error = bench
-        .nic
-        .restart_queue(Q1, choice(&Useless::new(true)))
-        .unwrap_err();
+    let used_up = opaque(65_536, 77, 65_536);
+    let taken = PagePool::new(Arc::clone(&used_up)).alloc().unwrap();
+    let error = bench.nic.restart_queue(Q1, choice(&used_up)).unwrap_err();
     assert!(matches!(error, RestartError::Empty), "{error}");
     let error = bench
         .nic
@@ -137,7 +79,7 @@ fn a_failed_restart_leaves_the_queue_with_the_memory_it_had() {
     assert_eq!(bench.nic.queue_info(Q1).unwrap(), info);
     let packet = bench.pass(&tcp(&pattern(1, 65_160)));
     assert!(all_in(packet.payload.frags().unwrap(), 1));
-    drop((held, packet));
+    drop((held, packet, taken));
     bench.finish();
 }
 
@@ -193,15 +135,6 @@ fn steering_uses_rules_then_the_table_then_queue_0() {
     bench.nic.set_rss(rss).unwrap();
     assert_eq!(bench.pass(&to(80)).queue, Q1);
     assert_eq!(bench.pass(&to(5202)).queue, Q2, "the rule wins");
-    bench.nic.set_features(Features {
-        ntuple: false,
-        ..bench.nic.features()
-    });
-    assert_eq!(bench.pass(&to(5202)).queue, Q1, "rules do not count");
-    bench.nic.set_features(Features {
-        ntuple: true,
-        ..bench.nic.features()
-    });
     let drop_it = steer::NtupleRule {
         dst_port: steer::PortMatch::exact(666),
         ..steer::NtupleRule::any(steer::FlowType::Tcp4, steer::RuleAction::Drop)
@@ -216,63 +149,14 @@ fn steering_uses_rules_then_the_table_then_queue_0() {
 }
 
 #[test]
-fn channels_below_a_bound_queue_a_rule_or_a_set_table_are_refused() {
-    let mut bench = Bench::with_device(NicConfig::default());
-    assert_eq!(
-        bench.nic.channels(),
-        Channels {
-            rx: 2,
-            max_rx: MAX_RX_QUEUES
-        }
-    );
-    let error = bench.nic.set_channels(1).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "1 rx queues are too few while device memory is bound to rx queue 1"
-    );
-    bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
-    assert!(matches!(
-        bench.nic.set_channels(1),
-        Err(SetChannelsError::Rule(_))
-    ));
-    for location in [0, 1] {
-        bench
-            .nic
-            .remove_rule(steer::RuleLocation(location))
-            .unwrap();
-    }
-    let table = steer::IndirectionTable::new(&[Q0, Q1], 2).unwrap();
-    bench
-        .nic
-        .set_rss(steer::Rss::new(steer::ToeplitzKey::MICROSOFT, table))
-        .unwrap();
-    assert!(matches!(
-        bench.nic.set_channels(1),
-        Err(SetChannelsError::Rss(_))
-    ));
-    bench.nic.reset_rss_table();
-    bench.nic.set_channels(1).unwrap();
-    assert_eq!(bench.nic.channels().rx, 1);
-    assert!(bench.nic.queue_info(Q1).is_none());
-    for count in [0, MAX_RX_QUEUES + 1] {
-        assert!(matches!(
-            bench.nic.set_channels(count),
-            Err(SetChannelsError::Count(_))
-        ));
-    }
-    bench.pass(&tcp(b"still there"));
-    bench.finish();
-}
-
-#[test]
-fn added_channels_have_host_memory_and_are_in_the_table() {
+fn new_queues_have_host_memory_and_are_in_the_table() {
     let (link, handle) = ScriptedLink::new(OFFLOADED);
     let config = NicConfig {
         mac: OUR_MAC,
+        rx_queues: 4,
         ..NicConfig::default()
     };
     let mut nic = Nic::new(Box::new(link), config).unwrap();
-    nic.set_channels(4).unwrap();
     let mut seen = [false; 4];
     for port in 1..200 {
         handle.scatter(
@@ -288,11 +172,7 @@ fn added_channels_have_host_memory_and_are_in_the_table() {
         nic.recycle(packet.payload.into_frags());
     }
     assert_eq!(seen, [true; 4]);
-    assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().readable));
-    // Fewer again, without the predicted queue.
-    nic.set_channels(1).unwrap();
-    handle.scatter(tcp(b"x").frame(), PARTIAL);
-    assert_eq!(nic.poll_rx(NOW).unwrap().queue, Q0);
+    assert!((0..4).all(|queue| nic.queue_info(RxQueueId(queue)).unwrap().dmabuf.is_none()));
 }
 
 #[test]
@@ -310,14 +190,6 @@ fn ring_settings_that_a_binding_needs_cannot_be_changed() {
         );
         assert_eq!(error, SetRingsError::SplitNeeded(Q1));
     }
-    let error = refused(
-        &mut bench,
-        Rings {
-            hds_thresh: 1,
-            ..rings
-        },
-    );
-    assert_eq!(error, SetRingsError::ThreshNeeded(Q1));
     for tx_packets in [0, MAX_TX_PACKETS + 1] {
         let error = refused(
             &mut bench,
@@ -332,7 +204,6 @@ fn ring_settings_that_a_binding_needs_cannot_be_changed() {
     bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();
     let off = Rings {
         tcp_data_split: TcpDataSplit::Disabled,
-        hds_thresh: 7,
         tx_packets: 1,
     };
     bench.nic.set_rings(off).unwrap();

@@ -8,15 +8,6 @@ use wire::{Network, RxHeaders, TcpFlags};
 use super::harness::*;
 use crate::*;
 
-fn packet(bench: &mut Bench, segment: &Tcp, gso_size: u16) -> TxPacket {
-    TxPacket {
-        head: HeadBuf::from_slice(&segment.head()).unwrap(),
-        payload: bench.nic.host_payload(&segment.payload).unwrap(),
-        checksum: Some(segment.tx_checksum()),
-        gso_size,
-    }
-}
-
 /// Device memory that holds `bytes`, as received.
 fn device_payload(bench: &mut Bench, bytes: &[u8]) -> netmem::FragList {
     bench.pass(&tcp(bytes)).payload.into_frags()
@@ -35,7 +26,7 @@ fn a_link_without_offloads_gets_complete_checksums() {
                 v6,
                 ..tcp(&pattern(len, len))
             };
-            let packet = packet(&mut bench, &segment, 0);
+            let packet = packet(&segment, 0);
             bench.nic.transmit(packet, NOW).unwrap();
             let sent = bench.link.lock().sent.pop().unwrap();
             assert_eq!((sent.checksum, sent.gso_size), (None, 0));
@@ -53,7 +44,7 @@ fn checksums_cover_payload_in_device_memory() {
     // Odd first frag: the second starts at an odd offset of the sum.
     let mut payload = device_payload(&mut bench, &segment.payload[..777]);
     payload.append(device_payload(&mut bench, &segment.payload[777..]));
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     bench.nic.transmit(TxPacket { payload, ..tx }, NOW).unwrap();
     assert_eq!(bench.link.lock().sent.pop().unwrap().bytes, segment.frame());
     bench.finish();
@@ -63,7 +54,7 @@ fn checksums_cover_payload_in_device_memory() {
 fn a_link_with_offloads_gets_partial_checksums_and_super_packets() {
     let mut bench = Bench::with_device(NicConfig::default());
     let segment = tcp(&pattern(1, 60_000));
-    let tx = packet(&mut bench, &segment, 1448);
+    let tx = packet(&segment, 1448);
     let checksum = tx.checksum;
     bench.nic.transmit(tx, NOW).unwrap();
     let sent = bench.link.lock().sent.pop().unwrap();
@@ -71,24 +62,6 @@ fn a_link_with_offloads_gets_partial_checksums_and_super_packets() {
     assert_eq!(sent.bytes.len(), segment.frame().len());
     let stats = bench.nic.tx_stats();
     assert_eq!((stats.packets, stats.frames, stats.software_tso), (1, 1, 0));
-    // A feature that is off is not used.
-    let features = Features {
-        link_tso: false,
-        link_tx_checksum: false,
-        ..bench.nic.features()
-    };
-    bench.nic.set_features(features);
-    let tx = packet(&mut bench, &segment, 1448);
-    bench.nic.transmit(tx, NOW).unwrap();
-    assert_eq!(bench.link.lock().sent.len(), 42);
-    assert!(
-        bench
-            .link
-            .lock()
-            .sent
-            .iter()
-            .all(|sent| sent.checksum.is_none() && sent.gso_size == 0)
-    );
     bench.finish();
 }
 
@@ -105,7 +78,7 @@ fn software_segmentation_makes_the_segments_that_tcp_would_have_made() {
         };
         let mut payload = device_payload(&mut bench, &segment.payload[..5001]);
         payload.append(device_payload(&mut bench, &segment.payload[5001..]));
-        let tx = packet(&mut bench, &segment, 1400);
+        let tx = packet(&segment, 1400);
         bench.nic.transmit(TxPacket { payload, ..tx }, NOW).unwrap();
         let sent = std::mem::take(&mut bench.link.lock().sent);
         assert_eq!(sent.len(), 11);
@@ -158,12 +131,11 @@ const LONG_PACKETS: LinkCaps = LinkCaps {
 #[test]
 fn a_super_packet_longer_than_its_length_field_is_sent_whole_or_in_segments() {
     for link_tso in [true, false] {
-        let mut bench = Bench::new(LONG_PACKETS, NicConfig::default(), vec![]);
-        let features = Features {
-            link_tso,
-            ..bench.nic.features()
+        let caps = LinkCaps {
+            tso: link_tso,
+            ..LONG_PACKETS
         };
-        bench.nic.set_features(features);
+        let mut bench = Bench::new(caps, NicConfig::default(), vec![]);
         // The shortest one of IPv4 and of IPv6, and a long one.
         for (v6, payload_len) in [
             (false, 65_536 - 20 - 32),
@@ -177,7 +149,7 @@ fn a_super_packet_longer_than_its_length_field_is_sent_whole_or_in_segments() {
             };
             // At an MTU of 1500: no segment has the option of the super-packet.
             let gso_size = if v6 { 1428 } else { 1448 };
-            let tx = packet(&mut bench, &segment, gso_size);
+            let tx = packet(&segment, gso_size);
             bench.nic.transmit(tx, NOW).unwrap();
             let sent = std::mem::take(&mut bench.link.lock().sent);
             if link_tso {
@@ -201,7 +173,7 @@ fn a_super_packet_longer_than_its_length_field_is_sent_whole_or_in_segments() {
                 assert_eq!(segments.collect::<Vec<_>>().concat(), segment.payload);
             }
         }
-        let tx = packet(&mut bench, &tcp(&pattern(1, 160_000)), 1448);
+        let tx = packet(&tcp(&pattern(1, 160_000)), 1448);
         let refused = bench.nic.transmit(tx, NOW);
         assert!(
             matches!(refused, Err(TransmitError::TooLong { max: 160_018, .. })),
@@ -222,7 +194,7 @@ fn a_super_packet_that_the_link_has_no_memory_for_is_sent_as_shorter_ones() {
             flags: TcpFlags::ACK | TcpFlags::PSH,
             ..tcp(&pattern(1, 150_000))
         };
-        let tx = packet(&mut bench, &segment, 1400);
+        let tx = packet(&segment, 1400);
         // Packets that are not sent at once are sent later.
         bench.link.lock().takes = 1;
         bench.nic.transmit(tx, NOW).unwrap();
@@ -261,7 +233,7 @@ fn a_super_packet_that_the_link_has_no_memory_for_is_sent_as_shorter_ones() {
     }
     // If the link refuses every length, the packet is dropped and counted.
     bench.link.lock().takes_bytes = 1000;
-    let tx = packet(&mut bench, &tcp(&pattern(1, 150_000)), 1400);
+    let tx = packet(&tcp(&pattern(1, 150_000)), 1400);
     assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::Refused));
     assert_eq!(bench.nic.drops().get(DropReason::TxLinkError), 1);
     bench.finish();
@@ -273,7 +245,7 @@ fn a_link_that_refused_long_super_packets_gets_fewer_of_them() {
     // Sends a packet as one frame or as three; returns the number of frames.
     let send = |bench: &mut Bench, link_takes: usize| {
         bench.link.lock().takes_bytes = link_takes;
-        let tx = packet(bench, &tcp(&pattern(1, 150_000)), 1400);
+        let tx = packet(&tcp(&pattern(1, 150_000)), 1400);
         bench.nic.transmit(tx, NOW).unwrap();
         std::mem::take(&mut bench.link.lock().sent).len()
     };
@@ -300,7 +272,7 @@ fn a_link_that_refused_long_super_packets_gets_fewer_of_them() {
 fn a_super_packet_of_one_segment_is_an_ordinary_packet() {
     let mut bench = Bench::with_device(NicConfig::default());
     let segment = tcp(&pattern(1, 1400));
-    let tx = packet(&mut bench, &segment, 1400);
+    let tx = packet(&segment, 1400);
     bench.nic.transmit(tx, NOW).unwrap();
     assert_eq!(bench.link.lock().sent.pop().unwrap().gso_size, 0);
     bench.finish();
@@ -315,7 +287,7 @@ fn packets_for_a_busy_link_are_sent_later_and_in_order() {
         ..tcp(&pattern(seq as usize, 2800))
     };
     for seq in 0..4 {
-        let tx = packet(&mut bench, &segment(seq), 1400);
+        let tx = packet(&segment(seq), 1400);
         bench.nic.transmit(tx, NOW).unwrap();
     }
     // 1.5 packets left: the second is cut in the middle.
@@ -352,7 +324,7 @@ fn a_busy_link_is_tried_once_for_all_packets_of_one_time() {
     let mut bench = plain_bench();
     bench.link.lock().takes = 1;
     let mut transmit = |now| {
-        let tx = packet(&mut bench, &tcp(b"packet"), 0);
+        let tx = packet(&tcp(b"packet"), 0);
         bench.nic.transmit(tx, now).unwrap();
         bench.nic.tx_stats().busy
     };
@@ -382,12 +354,12 @@ fn a_full_transmit_queue_drops_the_newest_packet_and_counts_it() {
     bench.link.lock().takes = 0;
     let segment = tcp(&pattern(0, 100));
     for _ in 0..2 {
-        let tx = packet(&mut bench, &segment, 0);
+        let tx = packet(&segment, 0);
         assert!(bench.nic.tx_room() > 0);
         bench.nic.transmit(tx, NOW).unwrap();
     }
     assert_eq!(bench.nic.tx_room(), 0);
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::QueueFull));
     assert_eq!(bench.dropped(DropReason::TxBusy), 1);
     bench.link.lock().takes = usize::MAX;
@@ -401,11 +373,11 @@ fn packets_for_a_link_that_is_down_are_dropped_until_it_is_up() {
     let mut bench = plain_bench();
     let segment = tcp(&pattern(0, 100));
     bench.link.lock().takes = 0;
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     bench.nic.transmit(tx, NOW).unwrap();
     bench.link.lock().up = false;
     let later = NOW + Duration::from_nanos(1);
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     assert_eq!(bench.nic.transmit(tx, later), Err(TransmitError::LinkDown));
     assert_eq!(
         bench.dropped(DropReason::TxLinkDown),
@@ -415,10 +387,10 @@ fn packets_for_a_link_that_is_down_are_dropped_until_it_is_up() {
     assert!(!bench.nic.is_up());
     bench.link.lock().up = true;
     bench.link.lock().takes = usize::MAX;
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     bench.nic.transmit(tx, NOW).unwrap();
     bench.link.lock().refuses = true;
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     assert_eq!(bench.nic.transmit(tx, NOW), Err(TransmitError::Refused));
     assert_eq!(bench.dropped(DropReason::TxLinkError), 1);
     bench.finish();
@@ -432,12 +404,12 @@ fn packets_for_a_link_that_is_down_are_dropped_until_it_is_up() {
 fn invalid_packets_are_refused() {
     let mut bench = plain_bench();
     let segment = tcp(&pattern(0, 1449));
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     let longer = Tcp {
         payload: pattern(0, 9000),
         ..segment.clone()
     };
-    let too_long = packet(&mut bench, &longer, 0);
+    let too_long = packet(&longer, 0);
     assert_eq!(
         bench.nic.transmit(too_long, NOW),
         Err(TransmitError::TooLong {
@@ -446,7 +418,7 @@ fn invalid_packets_are_refused() {
         })
     );
     let gso_size = 1500;
-    let too_long = packet(&mut bench, &longer, gso_size);
+    let too_long = packet(&longer, gso_size);
     assert_eq!(
         bench.nic.transmit(too_long, NOW),
         Err(TransmitError::TooLong {
@@ -458,9 +430,9 @@ fn invalid_packets_are_refused() {
         payload: pattern(0, 65_000),
         ..segment.clone()
     };
-    let mut payload = bench.nic.host_payload(&huge.payload).unwrap();
-    payload.append(bench.nic.host_payload(&pattern(0, 1000)).unwrap());
-    let template = packet(&mut bench, &huge, 1400);
+    let mut payload = host_payload(&huge.payload);
+    payload.append(host_payload(&pattern(0, 1000)));
+    let template = packet(&huge, 1400);
     let too_long = TxPacket {
         payload,
         ..template
@@ -477,7 +449,7 @@ fn invalid_packets_are_refused() {
         bench.nic.transmit(bad_head, NOW),
         Err(TransmitError::BadHead)
     );
-    let tx = packet(&mut bench, &segment, 0);
+    let tx = packet(&segment, 0);
     let checksum = Some(wire::TxChecksum {
         start: 60,
         offset: 60,
@@ -486,7 +458,7 @@ fn invalid_packets_are_refused() {
         bench.nic.transmit(TxPacket { checksum, ..tx }, NOW),
         Err(TransmitError::BadHead)
     );
-    let tx = packet(&mut bench, &longer, 1400);
+    let tx = packet(&longer, 1400);
     let no_checksum = TxPacket {
         checksum: None,
         ..tx
@@ -495,7 +467,7 @@ fn invalid_packets_are_refused() {
         bench.nic.transmit(no_checksum, NOW),
         Err(TransmitError::BadSuperPacket)
     );
-    let tx = packet(&mut bench, &longer, 1400);
+    let tx = packet(&longer, 1400);
     let no_tcp = TxPacket {
         head: HeadBuf::from_slice(&[0; 66]).unwrap(),
         ..tx
@@ -521,7 +493,7 @@ fn payload_is_dropped_when_the_link_has_it() {
     drop(payload);
     let payload = watched.share();
     let segment = tcp(&pattern(0, 1000));
-    let template = packet(&mut bench, &segment, 0);
+    let template = packet(&segment, 0);
     bench.link.lock().takes = 0;
     let payload = netmem::FragList::from(netmem::Frag::new(payload, 128, 1000));
     bench.nic.restart_queue(Q1, ProviderChoice::Host).unwrap();

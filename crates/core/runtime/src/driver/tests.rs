@@ -8,7 +8,7 @@ use netsim::Flood;
 use nic::{Nic, NicConfig};
 use stack::{Readiness, Secret, SendMsg, SocketId, Stack, StackConfig};
 
-use super::leftovers::{POLL_INTERVAL, TICK};
+use super::unsent::{POLL_INTERVAL, TICK};
 use super::*;
 use crate::calls::{Awaited, Parked};
 use crate::limit::{Idling, NotReady, Wait, WaitLimit};

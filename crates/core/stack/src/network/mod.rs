@@ -10,7 +10,6 @@ mod tx;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use devmem_uapi::IfIndex;
 use nic::{LEGACY_SUPER_PAYLOAD, Nic};
 use tcp::{LinkLimits, SeqNum, SuperPayload, UnfitPayload};
 use wire::{Instant, MacAddr};
@@ -33,8 +32,6 @@ const MAX_HEADERS_V6: usize = 40 + 8 + 60;
 pub(crate) struct Network {
     /// Hardware address of the NIC.
     mac: MacAddr,
-    /// Number of the interface.
-    pub(crate) ifindex: IfIndex,
     routes: Routes,
     point_to_point: Option<MacAddr>,
     neighbors: Neighbors<WaitingPacket>,
@@ -52,10 +49,9 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Returns the network of a NIC with the hardware address `mac` and the interface number `ifindex`.
+    /// Returns the network of a NIC with the hardware address `mac`.
     pub(crate) fn new(
         mac: MacAddr,
-        ifindex: IfIndex,
         routes: Routes,
         point_to_point: Option<MacAddr>,
         claims: Claims,
@@ -63,7 +59,6 @@ impl Network {
     ) -> Self {
         Self {
             mac,
-            ifindex,
             routes,
             point_to_point,
             claims,

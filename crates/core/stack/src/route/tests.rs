@@ -282,12 +282,16 @@ fn the_longest_prefix_of_addresses_and_routes_decides() {
     };
     let mut routes = routes(&[ip("10.77.0.1")]);
     // As Google's cloud lends them: the router is on the link by a route of its own.
-    let leased = LeasedAddress::new(ip("10.156.0.18"), 32)
-        .with_route(through("10.156.0.1", 32, None))
-        .with_route(through("0.0.0.0", 0, Some("10.156.0.1")))
-        .with_route(through("192.0.2.0", 24, Some("10.156.0.1")))
-        .with_route(through("10.77.0.128", 25, Some("10.156.0.1")))
-        .with_route(through("172.16.0.0", 12, None));
+    let leased = LeasedAddress {
+        routes: vec![
+            through("10.156.0.1", 32, None),
+            through("0.0.0.0", 0, Some("10.156.0.1")),
+            through("192.0.2.0", 24, Some("10.156.0.1")),
+            through("10.77.0.128", 25, Some("10.156.0.1")),
+            through("172.16.0.0", 12, None),
+        ],
+        ..LeasedAddress::new(ip("10.156.0.18"), 32)
+    };
     routes.add(MAC, &leased).unwrap();
     for (destination, next_hop) in [
         ("8.8.8.8", "10.77.0.1"),
@@ -305,11 +309,10 @@ fn the_longest_prefix_of_addresses_and_routes_decides() {
         routes.route(ip("192.0.2.9")).unwrap().next_hop,
         ip("10.77.0.1")
     );
-    let off_link = LeasedAddress::new(ip("10.9.0.2"), 24).with_route(through(
-        "0.0.0.0",
-        0,
-        Some("10.156.0.1"),
-    ));
+    let off_link = LeasedAddress {
+        routes: vec![through("0.0.0.0", 0, Some("10.156.0.1"))],
+        ..LeasedAddress::new(ip("10.9.0.2"), 24)
+    };
     assert_eq!(
         routes.add(MAC, &off_link),
         Err(AddressError::GatewayOffLink {
@@ -324,13 +327,17 @@ fn a_deprecated_address_is_no_source_while_there_is_another() {
     let router = NetworkRoute::default_through(ip("fe80::1"));
     let old = LeasedAddress {
         is_deprecated: true,
-        ..LeasedAddress::new(ip("2001:db8:1::5"), 64).with_route(router)
+        routes: vec![router],
+        ..LeasedAddress::new(ip("2001:db8:1::5"), 64)
     };
     routes.add(MAC, &old).unwrap();
     let source = |routes: &Routes, to: &str| routes.route(ip(to)).unwrap().source;
     // The longest common prefix does not decide.
     assert_eq!(source(&routes, "2001:db8:1::9"), ip("2001:db8:1::5"));
-    let live = LeasedAddress::new(ip("2001:db8:2::5"), 64).with_route(router);
+    let live = LeasedAddress {
+        routes: vec![router],
+        ..LeasedAddress::new(ip("2001:db8:2::5"), 64)
+    };
     routes.add(MAC, &live).unwrap();
     assert_eq!(source(&routes, "2001:db8:1::9"), ip("2001:db8:2::5"));
     assert!(routes.is_ours(ip("2001:db8:1::5")), "it can still be used");

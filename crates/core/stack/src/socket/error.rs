@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use devmem_uapi::{DmabufId, Errno, IfIndex, MAX_DONTNEED_TOKENS, UIO_MAXIOV};
+use devmem_uapi::{DmabufId, Errno, MAX_DONTNEED_TOKENS, UIO_MAXIOV};
 use tcp::{StateKind, TcpError};
 use thiserror::Error;
 
 use super::errqueue::MAX_ZEROCOPY_SENDS;
 use super::id::SocketId;
-use super::token_table::{BadTokens, MAX_TOKENS};
+use super::token_table::MAX_TOKENS;
 use crate::route::RouteError;
 
 /// Errno for a control buffer that is too small. Linux returns it to programs although the uAPI headers do not define
@@ -66,14 +66,6 @@ pub enum RecvError {
         /// Bytes for one message.
         need: usize,
     },
-    /// The next bytes lie in memory of a provider that is no dma-buf binding.
-    #[error(
-        "the next {bytes} bytes lie in device memory that no dma-buf binding owns: only its provider can take them"
-    )]
-    NotOurMemory {
-        /// How many bytes at least.
-        bytes: usize,
-    },
     /// The socket holds too many tokens.
     #[error("{MAX_TOKENS} frags are outstanding at this socket")]
     TooManyTokens,
@@ -94,7 +86,6 @@ impl RecvError {
             Self::Connection(error) => connection_errno(*error),
             Self::Unreadable { .. } | Self::NoBuffer { .. } => Errno::EFAULT,
             Self::NoControlSpace { .. } => ETOOSMALL,
-            Self::NotOurMemory { .. } => Errno::ENODEV,
             Self::TooManyTokens => Errno::ENOMEM,
         }
     }
@@ -110,10 +101,7 @@ impl RecvError {
             Self::NoBuffer { .. } => Some("give a buffer"),
             Self::NoControlSpace { .. } => Some("give a larger one"),
             Self::TooManyTokens => Some("return some with SO_DEVMEM_DONTNEED"),
-            Self::BadSocket(_)
-            | Self::Connection(_)
-            | Self::NotOurMemory { .. }
-            | Self::ErrorQueueEmpty => None,
+            Self::BadSocket(_) | Self::Connection(_) | Self::ErrorQueueEmpty => None,
         }
     }
 }
@@ -163,18 +151,6 @@ pub enum SendError {
     ReceiveBinding {
         /// The id.
         dmabuf: DmabufId,
-    },
-    /// Packets to the peer leave through another interface than that of the binding.
-    #[error(
-        "dma-buf {dmabuf} is bound to interface {bound}, but the route to the peer leaves by interface {egress}"
-    )]
-    OtherDevice {
-        /// The id.
-        dmabuf: DmabufId,
-        /// The binding's interface.
-        bound: IfIndex,
-        /// The route's interface.
-        egress: IfIndex,
     },
     /// There is no longer a route to the peer.
     #[error(transparent)]
@@ -227,7 +203,6 @@ impl SendError {
             | Self::ZerocopyOff
             | Self::UnknownBinding { .. }
             | Self::ReceiveBinding { .. } => Errno::EINVAL,
-            Self::OtherDevice { .. } => Errno::ENODEV,
             Self::NoRoute(_) => Errno::EHOSTUNREACH,
             Self::OutOfBounds { .. } | Self::NotOffsets | Self::NoDmabufNamed => Errno::EFAULT,
             Self::TooManyRanges { .. } => Errno::EMSGSIZE,
@@ -249,7 +224,6 @@ impl SendError {
             Self::ReceiveBinding { .. } => {
                 Some("bind the memory for sending (bind-tx) and name that id")
             }
-            Self::OtherDevice { .. } => Some("bind it there, too, or send from host memory"),
             Self::OutOfBounds { .. } => Some("write offsets into it to the iovec"),
             Self::TooManySends => Some("read the error queue, and send more at once"),
             Self::NoMemory => {
@@ -466,12 +440,6 @@ impl DontneedError {
             Self::OddLength { .. } => Some("give a multiple of 8"),
             Self::BadSocket(_) => None,
         }
-    }
-}
-
-impl From<BadTokens> for DontneedError {
-    fn from(BadTokens::TooMany { given }: BadTokens) -> Self {
-        Self::TooManyRanges { given }
     }
 }
 

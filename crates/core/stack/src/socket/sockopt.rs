@@ -59,42 +59,6 @@ pub enum SocketOption {
     SynRetries(u8),
 }
 
-/// The name of an option.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OptionName {
-    /// [`SocketOption::NoDelay`].
-    NoDelay,
-    /// [`SocketOption::KeepAlive`].
-    KeepAlive,
-    /// [`SocketOption::UserTimeout`].
-    UserTimeout,
-    /// [`SocketOption::MergeFrags`].
-    MergeFrags,
-    /// [`SocketOption::Zerocopy`].
-    Zerocopy,
-    /// [`SocketOption::Cork`].
-    Cork,
-    /// [`SocketOption::RcvBuf`].
-    RcvBuf,
-    /// [`SocketOption::SndBuf`].
-    SndBuf,
-    /// [`SocketOption::NotsentLowat`].
-    NotsentLowat,
-    /// [`SocketOption::Tos`].
-    Tos,
-    /// [`SocketOption::Timestamping`].
-    Timestamping,
-    /// [`SocketOption::Congestion`].
-    Congestion,
-    /// [`SocketOption::HopLimit`].
-    HopLimit,
-    /// [`SocketOption::MayFragment`].
-    MayFragment,
-    /// [`SocketOption::SynRetries`].
-    SynRetries,
-}
-
 /// The values of all options of one socket. Connections inherit those of their listener.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SocketSettings {
@@ -162,29 +126,6 @@ impl SocketSettings {
         self.limit_send_buffer(usize::MAX);
         Ok(())
     }
-
-    /// Returns an option.
-    pub(crate) fn get(&self, name: OptionName) -> SocketOption {
-        match name {
-            OptionName::NoDelay => SocketOption::NoDelay(self.tcp.nodelay),
-            OptionName::KeepAlive => SocketOption::KeepAlive(self.tcp.keepalive),
-            OptionName::UserTimeout => SocketOption::UserTimeout(self.tcp.user_timeout),
-            OptionName::MergeFrags => SocketOption::MergeFrags(self.merge_frags),
-            OptionName::Zerocopy => SocketOption::Zerocopy(self.zerocopy),
-            OptionName::Cork => SocketOption::Cork(self.tcp.cork),
-            OptionName::RcvBuf => SocketOption::RcvBuf(self.tcp.rcv_buf_max),
-            OptionName::SndBuf => SocketOption::SndBuf(self.snd_buf),
-            OptionName::NotsentLowat => {
-                SocketOption::NotsentLowat(self.tcp.notsent_lowat.unwrap_or(0))
-            }
-            OptionName::Tos => SocketOption::Tos(self.tos),
-            OptionName::Timestamping => SocketOption::Timestamping(self.timestamping),
-            OptionName::Congestion => SocketOption::Congestion(self.tcp.congestion),
-            OptionName::HopLimit => SocketOption::HopLimit(self.hop_limit),
-            OptionName::MayFragment => SocketOption::MayFragment(self.may_fragment),
-            OptionName::SynRetries => SocketOption::SynRetries(self.tcp.syn_retries),
-        }
-    }
 }
 
 /// Checks keepalive times: with an interval of 0, probes would never stop.
@@ -212,42 +153,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_that_is_set_is_returned() {
-        let mut options = SocketSettings::default();
-        let keepalive = Some(Keepalive::default());
+    fn every_option_changes_a_setting_of_its_own() {
         let second = Duration::from_secs(1);
-        for (name, option) in [
-            (OptionName::NoDelay, SocketOption::NoDelay(true)),
-            (OptionName::KeepAlive, SocketOption::KeepAlive(keepalive)),
-            (
-                OptionName::UserTimeout,
-                SocketOption::UserTimeout(Some(second)),
-            ),
-            (OptionName::MergeFrags, SocketOption::MergeFrags(true)),
-            (OptionName::Zerocopy, SocketOption::Zerocopy(true)),
-            (OptionName::Cork, SocketOption::Cork(true)),
-            (OptionName::RcvBuf, SocketOption::RcvBuf(4096)),
-            (OptionName::SndBuf, SocketOption::SndBuf(4096)),
-            (OptionName::NotsentLowat, SocketOption::NotsentLowat(1)),
-            (OptionName::Tos, SocketOption::Tos(0x10)),
-            (OptionName::HopLimit, SocketOption::HopLimit(Some(1))),
-            (OptionName::MayFragment, SocketOption::MayFragment(true)),
-            (OptionName::SynRetries, SocketOption::SynRetries(2)),
-            (
-                OptionName::Congestion,
-                SocketOption::Congestion(CongestionKind::NewReno),
-            ),
-            (
-                OptionName::Timestamping,
-                SocketOption::Timestamping(Timestamping {
-                    acked: true,
-                    ..Timestamping::default()
-                }),
-            ),
-        ] {
-            assert_ne!(options.get(name), option);
-            options.set(option).unwrap();
-            assert_eq!(options.get(name), option);
+        let timestamping = Timestamping {
+            acked: true,
+            ..Timestamping::default()
+        };
+        let options = [
+            SocketOption::NoDelay(true),
+            SocketOption::KeepAlive(Some(Keepalive::default())),
+            SocketOption::UserTimeout(Some(second)),
+            SocketOption::MergeFrags(true),
+            SocketOption::Zerocopy(true),
+            SocketOption::Cork(true),
+            SocketOption::RcvBuf(4096),
+            SocketOption::SndBuf(4096),
+            SocketOption::NotsentLowat(1),
+            SocketOption::Tos(0x10),
+            SocketOption::HopLimit(Some(1)),
+            SocketOption::MayFragment(true),
+            SocketOption::SynRetries(2),
+            SocketOption::Congestion(CongestionKind::NewReno),
+            SocketOption::Timestamping(timestamping),
+        ];
+        let set = options.map(|option| {
+            let mut settings = SocketSettings::default();
+            settings.set(option).unwrap();
+            settings
+        });
+        for (at, settings) in set.iter().enumerate() {
+            assert_ne!(*settings, SocketSettings::default(), "{:?}", options[at]);
+            assert!(!set[..at].contains(settings), "{:?}", options[at]);
         }
     }
 
@@ -259,9 +195,6 @@ mod tests {
             ..Keepalive::default()
         };
         assert!(options.set(SocketOption::KeepAlive(Some(hasty))).is_err());
-        assert_eq!(
-            options.get(OptionName::KeepAlive),
-            SocketOption::KeepAlive(None)
-        );
+        assert_eq!(options, SocketSettings::default());
     }
 }

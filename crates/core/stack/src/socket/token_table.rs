@@ -7,28 +7,13 @@
 use devmem_uapi::{DmabufToken, FragToken, MAX_DONTNEED_FRAGS, MAX_DONTNEED_TOKENS};
 use netmem::{Frag, FragList, Netmem};
 use smallvec::SmallVec;
-use thiserror::Error;
 
+use super::error::DontneedError;
 use super::free_map::FreeMap;
 
 /// Maximum number of tokens of one socket. Peeking issues tokens without taking data, so a limit is needed. The
 /// kernel's is 2^31 (linux `xa_limit_31b`), more than fit into memory.
 pub const MAX_TOKENS: usize = 1 << 24;
-
-/// The table has [`MAX_TOKENS`] tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TableFull;
-
-/// Why [`TokenTable::release`] released nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub(crate) enum BadTokens {
-    /// The call has too many ranges.
-    #[error("{given} token ranges in one call; give at most {MAX_DONTNEED_TOKENS}")]
-    TooMany {
-        /// Number of ranges.
-        given: usize,
-    },
-}
 
 /// Slots that an empty table keeps: few, so that an idle connection needs little memory, and enough for one that lends a
 /// frag from time to time without an allocation.
@@ -90,10 +75,10 @@ impl<H> Default for TokenTable<H> {
 }
 
 impl<H> TokenTable<H> {
-    /// Lends `held` under the lowest free token.
-    pub(crate) fn issue(&mut self, held: H) -> Result<FragToken, TableFull> {
+    /// Lends `held` under the lowest free token; `None` if [`MAX_TOKENS`] are lent.
+    pub(crate) fn issue(&mut self, held: H) -> Option<FragToken> {
         if self.outstanding >= MAX_TOKENS {
-            return Err(TableFull);
+            return None;
         }
         if self.slots.capacity() == 0 {
             self.slots
@@ -105,7 +90,7 @@ impl<H> TokenTable<H> {
             None => self.slots.push(Some(held)),
         }
         self.outstanding += 1;
-        Ok(FragToken(number as u32 + 1))
+        Some(FragToken(number as u32 + 1))
     }
 
     /// Takes back the frags of `ranges`, passes each to `home`, and returns their number.
@@ -116,9 +101,9 @@ impl<H> TokenTable<H> {
         &mut self,
         ranges: &[DmabufToken],
         mut home: impl FnMut(H),
-    ) -> Result<u32, BadTokens> {
+    ) -> Result<u32, DontneedError> {
         if ranges.len() > MAX_DONTNEED_TOKENS {
-            return Err(BadTokens::TooMany {
+            return Err(DontneedError::TooManyRanges {
                 given: ranges.len(),
             });
         }
@@ -170,7 +155,7 @@ mod tests {
     fn lent(count: u32) -> TokenTable<u32> {
         let mut table = TokenTable::default();
         for number in 1..=count {
-            assert_eq!(table.issue(number), Ok(FragToken(number)));
+            assert_eq!(table.issue(number), Some(FragToken(number)));
         }
         table
     }
@@ -222,7 +207,10 @@ mod tests {
         let mut table = lent(2);
         let unknown = [range(0, 1), range(3, 5), range(u32::MAX, 1)];
         assert_eq!(release(&mut table, &unknown), (0, vec![]));
-        assert_eq!((table.outstanding(), table.issue(3)), (2, Ok(FragToken(3))));
+        assert_eq!(
+            (table.outstanding(), table.issue(3)),
+            (2, Some(FragToken(3)))
+        );
         let held: Vec<_> = table.held().copied().collect();
         assert_eq!(held, [1, 2, 3]);
     }
@@ -232,7 +220,7 @@ mod tests {
         let mut table = lent(1);
         let ranges = [range(1, 1); MAX_DONTNEED_TOKENS + 1];
         let refused = table.release(&ranges, |_| panic!("nothing is freed"));
-        assert_eq!(refused, Err(BadTokens::TooMany { given: 129 }));
+        assert_eq!(refused, Err(DontneedError::TooManyRanges { given: 129 }));
         assert_eq!(release(&mut table, &ranges[1..]), (1, vec![1]));
     }
 
@@ -250,13 +238,13 @@ mod tests {
             release(&mut table, &[range(start, 1024)]);
         }
         assert_eq!((table.slots.capacity(), table.outstanding()), (0, 0));
-        assert_eq!(table.issue(1), Ok(FragToken(1)));
+        assert_eq!(table.issue(1), Some(FragToken(1)));
         assert_eq!(table.slots.capacity(), USUAL_SLOTS_MAX);
         let mut small = lent(IDLE_SLOTS as u32);
         release(&mut small, &[range(1, IDLE_SLOTS as u32)]);
         assert_eq!(
             (small.slots.capacity(), small.issue(1)),
-            (IDLE_SLOTS, Ok(FragToken(1)))
+            (IDLE_SLOTS, Some(FragToken(1)))
         );
     }
 
@@ -267,6 +255,9 @@ mod tests {
         let mut home = Vec::new();
         table.release_all(|held| home.push(held));
         assert_eq!(home, [1, 3, 4, 5]);
-        assert_eq!((table.outstanding(), table.issue(9)), (0, Ok(FragToken(1))));
+        assert_eq!(
+            (table.outstanding(), table.issue(9)),
+            (0, Some(FragToken(1)))
+        );
     }
 }

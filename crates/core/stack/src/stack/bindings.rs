@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use devmem_uapi::DmabufId;
-use netmem::{FragSource, MemoryProvider};
+use netmem::{Dmabuf, FragSource, MemoryProvider};
 
 use super::Stack;
-use crate::binding::{
-    BindRx, BindRxError, BindTx, BindTxError, BindingInfo, BoundMemory, RxBinding, RxPart,
-    TxBinding, UnbindRxError,
-};
+use crate::binding::{BindRx, BindRxError, BindTxError, BoundMemory, RxPart, UnbindRxError};
 use crate::memory::StackMemory;
 use crate::socket::error::UnknownBinding;
 
@@ -80,48 +77,24 @@ impl Stack {
     }
 
     /// Returns the memory provider of a binding, which counts its net_iovs, also after the binding has ended.
-    pub fn provider(&self, id: DmabufId) -> Option<Arc<dyn MemoryProvider>> {
+    pub fn provider(&self, id: DmabufId) -> Option<Arc<MemoryProvider>> {
         let binding = self.memory.bindings.by_id.get(&id);
         binding.map(|binding| Arc::clone(&binding.provider))
-    }
-
-    /// Returns the bindings for receiving, in the order of their ids.
-    pub fn bindings(&self) -> impl Iterator<Item = BindingInfo> + '_ {
-        self.memory.bindings.by_id.iter().map(
-            |(
-                &id,
-                RxBinding {
-                    queues,
-                    niov_size,
-                    dmabuf,
-                    provider: _,
-                    claim: _,
-                },
-            )| BindingInfo {
-                id,
-                queues: queues.clone(),
-                niov_size: *niov_size,
-                size: dmabuf.size(),
-            },
-        )
     }
 
     /// Binds a dma-buf for sending: [`SendMsg::device`](crate::SendMsg::device) may name ranges of it.
     ///
     /// # Errors
     /// [`BindTxError`]. Nothing has changed then.
-    pub fn bind_tx(&mut self, request: BindTx) -> Result<DmabufId, BindTxError> {
-        let netmem_tx = self.nic.features().netmem_tx;
-        request.validate(self.network.ifindex, netmem_tx)?;
+    pub fn bind_tx(&mut self, dmabuf: &Dmabuf) -> Result<DmabufId, BindTxError> {
         let bindings = &mut self.memory.bindings;
         let id = bindings.next_id().ok_or(BindTxError::NoId)?;
-        let BindTx { ifindex, dmabuf } = request;
-        let memory = FragSource::new(&dmabuf, id)?;
+        let memory = FragSource::new(dmabuf, id)?;
         if let Some(engine) = dmabuf.copy_engine() {
             let prepared = self.nic.prepare_tx(engine);
             prepared.map_err(|error| BindTxError::Staging(error.to_string()))?;
         }
-        bindings.insert_tx(id, TxBinding { ifindex, memory });
+        bindings.insert_tx(id, memory);
         Ok(id)
     }
 
@@ -145,11 +118,6 @@ impl Stack {
             .bindings
             .sending
             .get(&id)
-            .map(|binding| binding.memory.in_flight())
-    }
-
-    /// Returns the ids of the bindings for sending.
-    pub fn tx_bindings(&self) -> impl Iterator<Item = DmabufId> + '_ {
-        self.memory.bindings.sending.keys().copied()
+            .map(FragSource::in_flight)
     }
 }

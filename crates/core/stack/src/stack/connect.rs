@@ -21,45 +21,20 @@ impl Stack {
     /// [`ConnectError`]. If the peer refuses or does not answer, the socket reports it later.
     pub fn connect(&mut self, remote: SocketAddr, now: Instant) -> Result<SocketId, ConnectError> {
         let settings = self.tcp.config().settings;
-        self.connect_from(None, remote, &settings, now)
+        self.connect_from(None, remote, &settings, None, now)
     }
 
     /// As [`Stack::connect`], with a local address (if the address is unspecified, or the port 0, the stack chooses it)
     /// and settings of TCP for this connection.
     ///
+    /// With `early`, the SYN carries payload (TCP Fast Open, RFC 7413): until the next poll, [`Stack::sendmsg`] takes as
+    /// much as the SYN has room for, from host or device memory. It takes none (`WouldBlock`) if the peer's cookie is not
+    /// known yet; the SYN requests it then, for later connections. The peer may see such a SYN twice: send only
+    /// idempotent requests this way.
+    ///
     /// # Errors
     /// [`ConnectError`].
     pub fn connect_from(
-        &mut self,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-        settings: &tcp::Settings,
-        now: Instant,
-    ) -> Result<SocketId, ConnectError> {
-        self.open(local, remote, settings, None, now)
-    }
-
-    /// As [`Stack::connect_from`], with payload in the SYN (TCP Fast Open, RFC 7413): until the next poll,
-    /// [`Stack::sendmsg`] takes as much as the SYN has room for, from host or device memory. It takes none
-    /// (`WouldBlock`) if the peer's cookie is not known yet; the SYN requests it then, for later connections.
-    ///
-    /// The peer may see such a SYN twice: send only idempotent requests this way.
-    ///
-    /// # Errors
-    /// [`ConnectError`].
-    pub fn connect_early(
-        &mut self,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-        settings: &tcp::Settings,
-        cookie: EarlyCookie,
-        now: Instant,
-    ) -> Result<SocketId, ConnectError> {
-        self.open(local, remote, settings, Some(cookie), now)
-    }
-
-    /// Opens a connection, with Fast Open if `early` says so.
-    pub(super) fn open(
         &mut self,
         local: Option<SocketAddr>,
         remote: SocketAddr,
@@ -147,7 +122,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns whether the SYN of [`Stack::connect_early`] to `peer` would take payload.
+    /// Returns whether the SYN of [`Stack::connect_from`] to `peer` would take payload.
     pub fn has_early_cookie(&self, peer: IpAddr, cookie: EarlyCookie, now: Instant) -> bool {
         let settings = &self.tcp.config().fast_open;
         let no_cookie = cookie == EarlyCookie::NotNeeded;

@@ -2,7 +2,7 @@
 
 use netmem::FragList;
 use nic::Origin;
-use wire::{FourTuple, Instant, RxHeaders, protocol};
+use wire::{Instant, RxHeaders};
 
 use super::Stack;
 use crate::drops::DropReason;
@@ -35,17 +35,12 @@ impl Stack {
             return self.network.drops.count(DropReason::IcmpRateLimited);
         }
         let IcmpError { kind, quoted } = error;
-        let Some(quoted) = quoted.filter(|quoted| quoted.protocol == protocol::TCP) else {
+        // The quoted packet was sent by this stack.
+        let connection = quoted.and_then(|quoted| Some((quoted.answers()?, quoted.seq)));
+        let Some((tuple, seq)) = connection else {
             return self.network.drops.count(DropReason::IcmpIgnored);
         };
-        // The quoted packet was sent by this stack: its source is the local address.
-        let tuple = FourTuple {
-            src_ip: quoted.dst,
-            dst_ip: quoted.src,
-            src_port: quoted.dst_port,
-            dst_port: quoted.src_port,
-        };
-        if !self.connection_icmp(&tuple, tcp::SeqNum(quoted.seq), kind, now) {
+        if !self.connection_icmp(&tuple, tcp::SeqNum(seq), kind, now) {
             self.network.drops.count(DropReason::IcmpNoConnection);
         }
     }

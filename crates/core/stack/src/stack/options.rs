@@ -7,7 +7,7 @@ use crate::socket::agenda::Mark;
 use crate::socket::error::{BadSocket, OptionError};
 use crate::socket::id::SocketId;
 use crate::socket::kind::SocketKind;
-use crate::socket::sockopt::{OptionName, SocketOption};
+use crate::socket::sockopt::SocketOption;
 use crate::socket::timestamps::Timestamping;
 
 impl Stack {
@@ -43,15 +43,15 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns an option.
+    /// Returns whether small segments are sent at once (TCP_NODELAY).
     ///
     /// # Errors
-    /// [`OptionError`].
-    pub fn option(&self, id: SocketId, name: OptionName) -> Result<SocketOption, OptionError> {
+    /// [`BadSocket`].
+    pub fn has_nodelay(&self, id: SocketId) -> Result<bool, BadSocket> {
         match self.sockets.get(id)? {
-            SocketKind::Connection(connection) => Ok(connection.options.get(name)),
-            SocketKind::Listener(listener) => Ok(listener.options.get(name)),
-            SocketKind::TimeWait(_) => Err(BadSocket(id).into()),
+            SocketKind::Connection(connection) => Ok(connection.options.tcp.nodelay),
+            SocketKind::Listener(listener) => Ok(listener.options.tcp.nodelay),
+            SocketKind::TimeWait(_) => Err(BadSocket(id)),
         }
     }
 

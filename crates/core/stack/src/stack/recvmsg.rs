@@ -190,17 +190,14 @@ enum FragKind {
     Linear,
     /// Device memory of a binding.
     Device(DmabufId),
-    /// Device memory of another memory provider.
-    Foreign,
 }
 
 impl FragKind {
     fn of(frag: &Frag) -> Self {
-        match (frag.is_readable(), frag.is_linear(), frag.dmabuf_id()) {
-            (true, false, _) => Self::Readable,
-            (true, true, _) => Self::Linear,
-            (false, _, Some(id)) => Self::Device(id),
-            (false, _, None) => Self::Foreign,
+        match (frag.dmabuf_id(), frag.is_linear()) {
+            (None, false) => Self::Readable,
+            (None, true) => Self::Linear,
+            (Some(id), _) => Self::Device(id),
         }
     }
 
@@ -288,7 +285,6 @@ impl Delivery<'_, '_> {
                 self.deliver_device(queue, id, run)
             }
             FragKind::Device(id) => self.deliver_device(queue, id, len),
-            FragKind::Foreign => Err(End::Refused(RecvError::NotOurMemory { bytes: len })),
         }?;
         self.unreadable = Some(kind.is_unreadable());
         Ok(())
@@ -373,7 +369,7 @@ impl Delivery<'_, '_> {
             return;
         };
         match self.tokens.issue(memory) {
-            Ok(token) => {
+            Some(token) => {
                 cmsg.frag_token = token;
                 if let Some(places) = &mut self.placed_frags {
                     places.on_lent(&cmsg);
@@ -381,7 +377,7 @@ impl Delivery<'_, '_> {
                 let pushed = self.sink.push(DevmemCmsg::Dmabuf(cmsg));
                 debug_assert!(pushed.is_ok(), "a sink keeps its word about its room");
             }
-            Err(_) => debug_assert!(false, "room in the token table was asked before"),
+            None => debug_assert!(false, "room in the token table was asked before"),
         }
     }
 }

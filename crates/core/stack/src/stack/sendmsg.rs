@@ -5,12 +5,13 @@
 use std::ops::Range;
 
 use devmem_uapi::{CmsgIter, DmabufId, MsgFlags, UIO_MAXIOV, ZerocopyId};
-use netmem::{FragList, FragUse, Payload};
+use netmem::{FragList, FragSource, FragUse, Payload};
 use tcp::{Push, StateKind};
 
 use super::Stack;
-use crate::binding::{Bindings, EgressRoutes, TxBinding};
+use crate::binding::Bindings;
 use crate::memory::SendPools;
+use crate::route::Routes;
 use crate::socket::agenda::Mark;
 use crate::socket::connection::{ConnectionSocket, SourceMemory, acked_offset};
 use crate::socket::error::SendError;
@@ -156,22 +157,18 @@ impl Stack {
                 send_host(&mut connection, pools, sending, host, msg.pieces, flags)?
             }
             (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
-                let egress = EgressRoutes {
-                    routes: network.routes(),
-                    ifindex: network.ifindex,
-                };
-                let bindings = &memory.bindings;
-                let binding = judge_device(
+                let (bindings, routes) = (&memory.bindings, network.routes());
+                let memory = judge_device(
                     &connection,
                     bindings,
-                    egress,
+                    routes,
                     sending,
                     dmabuf,
                     ranges,
                     flags,
                 )?;
                 can_send(id, &mut connection)?;
-                send_device(&mut connection, binding, sending, ranges, flags)?
+                send_device(&mut connection, memory, sending, ranges, flags)?
             }
             // An address must not be taken for an offset, nor an offset for an address.
             (TxSource::Devmem(_), Iovec::Host(_)) => return Err(SendError::NotOffsets),
@@ -318,12 +315,12 @@ impl Sending {
 fn judge_device<'b>(
     socket: &ConnectionSocket,
     bindings: &'b Bindings,
-    egress: EgressRoutes<'_>,
+    routes: &Routes,
     sending: &Sending,
     dmabuf: DmabufId,
     ranges: &[Range<usize>],
     flags: MsgFlags,
-) -> Result<&'b TxBinding, SendError> {
+) -> Result<&'b FragSource, SendError> {
     if ranges.len() > UIO_MAXIOV {
         return Err(SendError::TooManyRanges {
             given: ranges.len(),
@@ -335,28 +332,28 @@ fn judge_device<'b>(
     if !socket.options.zerocopy {
         return Err(SendError::ZerocopyOff);
     }
-    let binding = bindings.tx(dmabuf, &egress, socket.tuple().src_ip)?;
+    let memory = bindings.tx(dmabuf, routes, socket.tuple().src_ip)?;
     for range in ranges {
         let (offset, len) = (range.start, range.len());
-        if range.start > range.end || binding.memory.check(offset, len).is_err() {
+        if range.start > range.end || memory.check(offset, len).is_err() {
             return Err(SendError::OutOfBounds {
                 dmabuf,
                 offset,
                 end: range.end,
-                size: binding.memory.size(),
+                size: memory.size(),
             });
         }
     }
     if sending.number.is_none() && !socket.writer.errors.has_room() {
         return Err(SendError::TooManySends);
     }
-    Ok(binding)
+    Ok(memory)
 }
 
 /// Queues ranges of device memory as far as there is room.
 fn send_device(
     socket: &mut ConnectionSocket,
-    binding: &TxBinding,
+    memory: &FragSource,
     sending: &mut Sending,
     ranges: &[Range<usize>],
     flags: MsgFlags,
@@ -367,7 +364,7 @@ fn send_device(
     let begun = sending
         .number
         .and_then(|id| socket.writer.errors.take_memory(id));
-    let send = begun.unwrap_or_else(|| binding.memory.begin());
+    let send = begun.unwrap_or_else(|| memory.begin());
     let mut rest = ranges.iter().cloned();
     // No memory of this host is used up.
     socket.options.limit_send_buffer(usize::MAX);

@@ -1,6 +1,6 @@
 //! Direct placement: a program says where the next bytes of a connection belong, and the NIC receives them there.
 //!
-//! The NIC keeps the ranges (`nic::Nic::ddp_add`), by sequence number. A connection keeps the position in its stream at which its
+//! The NIC keeps the ranges (`nic::DdpTable::add`), by sequence number. A connection keeps the position in its stream at which its
 //! place ends. After each segment, [`ConnectionSocket::advance_place`](crate::socket::connection::ConnectionSocket::advance_place)
 //! tells the NIC where the next byte in order belongs: only TCP knows which segments count.
 
@@ -84,7 +84,7 @@ impl Stack {
             let (flow, rest) = (*connection.tuple(), behind(ranges, unread).collect());
             let frags = target_memory.begin();
             places.add(id, target, frags.observer(), ranges);
-            let added = nic.ddp_add(flow, seq.0, frags, rest);
+            let added = nic.ddp().add(flow, seq.0, frags, rest);
             debug_assert!(added.is_ok(), "the ranges were checked: {added:?}");
         }
         Ok(())

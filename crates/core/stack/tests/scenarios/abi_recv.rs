@@ -2,7 +2,7 @@
 
 use super::common::{Bound, RecvArgs, assert_says, recv};
 use devmem_uapi::{DevmemCmsg, Errno, MsgFlags};
-use netmem::{Dmabuf, NiovSize};
+use netmem::NiovSize;
 use netsim::{Door as _, PairConfig, Side};
 use stack::{ETOOSMALL, Stopped};
 
@@ -374,30 +374,6 @@ fn a_receive_of_no_bytes_returns_none_and_takes_none() {
     assert_eq!(super::common::readable(&bound.pair.b, bound.receiver), 10);
     let received = bound.recv(10, 8, DEVMEM).unwrap();
     bound.give_back(&received);
-    bound.finish();
-}
-
-#[test]
-fn memory_of_a_provider_that_is_no_binding_is_enodev() {
-    use std::sync::Arc;
-    let mut bound = Bound::new(&PairConfig::default());
-    unbind(&mut bound);
-    let provider = Arc::new(super::common::Foreign::new(
-        Dmabuf::anonymous(1 << 20).unwrap(),
-    ));
-    let choice = nic::ProviderChoice::Provider(provider);
-    bound
-        .pair
-        .b
-        .stack_mut()
-        .nic_mut()
-        .restart_queue(steer::RxQueueId(0), choice)
-        .unwrap();
-    bound.send(100);
-    let refused = bound.recv(4096, 8, DEVMEM).unwrap_err();
-    assert_eq!(refused, Errno::ENODEV);
-    assert_says(&bound.pair.b, &["100 bytes"]);
-    assert_eq!(bound.recv(4096, 8, MsgFlags::empty()), Err(Errno::EFAULT));
     bound.finish();
 }
 

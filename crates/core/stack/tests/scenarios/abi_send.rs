@@ -13,7 +13,7 @@ use devmem_uapi::{
     Cmsg, CmsgIter, CmsgWriter, DmabufId, Errno, MsgFlags, ZerocopyId, ZerocopyRange, cmsg_space,
     sockopt,
 };
-use netmem::{Dmabuf, NiovSize};
+use netmem::NiovSize;
 use netsim::{Door as _, PairConfig, Pattern, Progress, RecvRoom, Side};
 use stack::{ETOOSMALL, FlushScope, Readiness, SendMsg, SocketOption};
 
@@ -147,19 +147,6 @@ fn range(lo: u32, hi: u32, copied: bool) -> ZerocopyRange {
         hi: ZerocopyId(hi),
         copied,
     }
-}
-
-#[test]
-fn bind_tx_on_a_nic_that_cannot_is_eopnotsupp() {
-    let mut pair = Pair::new(&PairConfig::default());
-    let nic = pair.a.stack_mut().nic_mut();
-    let features = nic.features();
-    nic.set_features(nic::Features {
-        netmem_tx: false,
-        ..features
-    });
-    let dmabuf = Dmabuf::anonymous(4096).unwrap();
-    assert_eq!(pair.a.bind_tx(&dmabuf), Err(Errno::EOPNOTSUPP));
 }
 
 #[test]

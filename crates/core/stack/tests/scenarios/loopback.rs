@@ -5,13 +5,12 @@
 )]
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::common::{PORT, assert_no_memory_drops, drops};
 use super::{DeviceSource, DoorSocket, Pair, Sink, Source};
-use devmem_uapi::{DmabufId, Errno, MsgFlags};
-use netmem::{Dmabuf, NiovSize, OpaqueProvider};
+use devmem_uapi::{Errno, MsgFlags};
+use netmem::{Dmabuf, NiovSize};
 use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
 use stack::{FlushScope, Readiness, SendMsg, SocketOption};
 
@@ -213,18 +212,17 @@ fn host_memory_to_host_memory_in_both_directions() {
 #[test]
 fn one_dmabuf_may_be_sent_from_and_received_to_and_is_never_read_by_the_stack() {
     let mut pair = Pair::new(&PairConfig::default());
-    let opaque = Arc::new(OpaqueProvider::new(4 << 20, DmabufId(0), NiovSize::DEFAULT).unwrap());
-    let source_memory =
-        Arc::new(OpaqueProvider::new(1 << 20, DmabufId(0), NiovSize::DEFAULT).unwrap());
-    let rx = pair.bind_memory(Side::A, opaque.dmabuf().clone(), NiovSize::DEFAULT, &[0]);
-    let tx = pair.bind_tx_memory(Side::A, source_memory.dmabuf().clone());
+    let opaque = Dmabuf::opaque(4 << 20).unwrap();
+    let source_memory = Dmabuf::opaque(1 << 20).unwrap();
+    let rx = pair.bind_memory(Side::A, opaque.clone(), NiovSize::DEFAULT, &[0]);
+    let tx = pair.bind_tx_memory(Side::A, source_memory.clone());
     let (receiver, sender) = connect(&mut pair, Side::A.ipv6(), PORT);
     let pattern = Pattern::new(5);
-    let device = Arc::clone(&source_memory);
+    let device = source_memory.clone();
     let write = Box::new(move |offset: usize, bytes: &[u8]| device.device_write(offset, bytes));
     let mut source =
         DeviceSource::with_writer(&mut pair.a, sender, tx, 1 << 20, write, pattern, 3_000_000);
-    let device = Arc::clone(&opaque);
+    let device = opaque.clone();
     let reader = Box::new(move |offset, out: &mut [u8]| device.device_read(offset as usize, out));
     let mut sink = Sink::new(receiver, pattern).with_reader(rx, reader);
     pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.a)))

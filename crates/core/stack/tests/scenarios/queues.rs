@@ -114,7 +114,7 @@ fn steer(pair: &mut Pair, port: u16, queue: u16) {
 fn rss_to_queue_0(pair: &mut Pair) {
     let nic = pair.b.stack_mut().nic_mut();
     let mut rss = nic.rss().clone();
-    rss.table = IndirectionTable::new(&[RxQueueId(0)], nic.channels().rx).unwrap();
+    rss.table = IndirectionTable::new(&[RxQueueId(0)], nic.rx_queue_count()).unwrap();
     nic.set_rss(rss).unwrap();
 }
 

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use super::common::{PORT, assert_no_memory_drops, drops};
 use super::{Pair, Sink, Source};
-use devmem_uapi::DmabufId;
-use netmem::{NiovSize, OpaqueProvider};
+use netmem::{Dmabuf, NiovSize};
 use netsim::{Door as _, PairConfig, Pattern, Progress, Report, Side};
 
 /// One transfer from A to memory bound at B.
@@ -331,13 +330,12 @@ fn sixty_four_connections_share_the_memory() {
 #[test]
 fn the_stack_never_reads_payload() {
     let mut pair = Pair::new(&PairConfig::default());
-    let opaque =
-        std::sync::Arc::new(OpaqueProvider::new(4 << 20, DmabufId(0), NiovSize::DEFAULT).unwrap());
-    let id = pair.bind_memory(Side::B, opaque.dmabuf().clone(), NiovSize::DEFAULT, &[0]);
+    let opaque = Dmabuf::opaque(4 << 20).unwrap();
+    let id = pair.bind_memory(Side::B, opaque.clone(), NiovSize::DEFAULT, &[0]);
     let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
     let pattern = Pattern::new(5);
     let mut source = Source::new(sender, pattern, 3_000_000, 40_000);
-    let device = std::sync::Arc::clone(&opaque);
+    let device = opaque.clone();
     let reader = Box::new(move |offset, out: &mut [u8]| device.device_read(offset as usize, out));
     let mut sink = Sink::new(receiver, pattern).with_reader(id, reader);
     pair.run(|pair| source.run(&mut pair.a).and(sink.run(&mut pair.b)))

@@ -3,13 +3,12 @@
 //! back.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::common::{PORT, assert_no_memory_drops, drops};
 use super::{DeviceSource, DoorSocket, Pair, Sink};
 use devmem_uapi::{DmabufId, Errno, MsgFlags};
-use netmem::{NiovSize, OpaqueProvider};
+use netmem::{Dmabuf, NiovSize};
 use netsim::{Door as _, PairConfig, Pattern, Progress, Side};
 use nic::Impairment;
 use stack::{Readiness, SocketOption};
@@ -309,12 +308,11 @@ fn the_stack_never_reads_the_payload_that_it_sends() {
             impairment,
             ..PairConfig::default()
         });
-        let opaque =
-            Arc::new(OpaqueProvider::new(256 << 10, DmabufId(0), NiovSize::DEFAULT).unwrap());
-        let tx = pair.bind_tx_memory(Side::A, opaque.dmabuf().clone());
+        let opaque = Dmabuf::opaque(256 << 10).unwrap();
+        let tx = pair.bind_tx_memory(Side::A, opaque.clone());
         let (receiver, sender) = pair.connect(Side::B, Side::B.ipv4(), PORT);
         let pattern = Pattern::new(8);
-        let device = Arc::clone(&opaque);
+        let device = opaque.clone();
         let write = Box::new(move |offset: usize, bytes: &[u8]| device.device_write(offset, bytes));
         let mut source = DeviceSource::with_writer(
             &mut pair.a,

@@ -21,7 +21,7 @@ fn connect_early(pair: &mut Pair, cookie: EarlyCookie) -> SocketId {
     let stack = pair.a.stack_mut();
     let options = stack.tcp_config().settings;
     stack
-        .connect_early(None, REMOTE(), &options, cookie, now)
+        .connect_from(None, REMOTE(), &options, Some(cookie), now)
         .unwrap()
 }
 

@@ -3,10 +3,10 @@
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use devmem_uapi::{DevmemCmsg, Errno, IfIndex, MsgFlags};
-use netmem::{Dmabuf, NiovSize};
+use devmem_uapi::{DevmemCmsg, Errno, MsgFlags};
+use netmem::NiovSize;
 use netsim::{Door as _, PairConfig, Side};
-use stack::{BindTx, BindTxError, OptionName, Readiness, SendMsg, SocketOption, Stopped};
+use stack::{Readiness, SendMsg, SocketOption, Stopped};
 
 use crate::scenarios::Pair;
 use crate::scenarios::common::{Bound, PORT};
@@ -119,7 +119,7 @@ fn a_stale_id_is_ebadf_for_every_call() {
             .set_option(id, SocketOption::NoDelay(true))
             .unwrap_err()
             .errno(),
-        stack.option(id, OptionName::NoDelay).unwrap_err().errno(),
+        stack.has_nodelay(id).unwrap_err().errno(),
         stack.readiness(id).unwrap_err().errno(),
         stack.info(id).unwrap_err().errno(),
         stack.local_addr(id).unwrap_err().errno(),
@@ -210,31 +210,6 @@ fn a_typed_sink_is_served_by_the_same_path() {
         (16, Stopped::ControlFull, vec![DevmemCmsg::Linear(16)])
     );
     bound.finish();
-}
-
-#[test]
-fn bind_tx_of_another_interface_is_enodev() {
-    let mut pair = Pair::new(&PairConfig::default());
-    let dmabuf = Dmabuf::anonymous(4096).unwrap();
-    let refused = pair
-        .a
-        .stack_mut()
-        .bind_tx(BindTx {
-            ifindex: IfIndex(7),
-            dmabuf: dmabuf.clone(),
-        })
-        .unwrap_err();
-    assert_eq!(
-        refused,
-        BindTxError::UnknownInterface {
-            ifindex: IfIndex(7),
-            ours: IfIndex(1)
-        }
-    );
-    assert_eq!(
-        (refused.errno(), pair.a.stack_mut().tx_bindings().count()),
-        (Errno::ENODEV, 0)
-    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use devmem_uapi::{DmabufId, IfIndex};
+use devmem_uapi::DmabufId;
 use netmem::{Dmabuf, NiovSize};
 use netsim::{Direct, Door as _, MAX_STEPS, Pattern, Progress, STEP, Side, Sink, Source};
 use nic::{
@@ -65,10 +65,6 @@ impl Link for AnyShard {
 
     fn next_due(&self) -> Option<Instant> {
         self.link().next_due()
-    }
-
-    fn is_up(&self) -> bool {
-        self.link().is_up()
     }
 
     fn state(&self) -> LinkState {
@@ -153,7 +149,6 @@ fn bind(stacks: &mut [Stack], memory: &Dmabuf) -> DmabufId {
     let mut ids = Vec::new();
     for (number, stack) in stacks.iter_mut().enumerate() {
         let request = BindRx {
-            ifindex: IfIndex(1),
             dmabuf: memory.clone(),
             niov_size: NIOV,
             queues: vec![QUEUE],
@@ -207,7 +202,7 @@ impl World {
             "" => Box::new(a),
             text => {
                 let impairment = format!("{text},seed={}", seed + 1).parse().unwrap();
-                Box::new(Impaired::both(a, impairment))
+                Box::new(Impaired::both(Box::new(a), impairment))
             }
         };
         let mut world = Self {

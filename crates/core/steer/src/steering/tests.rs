@@ -17,7 +17,6 @@ fn steering() -> Steering {
     Steering {
         rss: Rss::new(ToeplitzKey::MICROSOFT, table),
         rules,
-        ntuple: true,
     }
 }
 
@@ -39,18 +38,6 @@ fn packets_without_a_matching_rule_use_rss() {
     );
     assert_eq!(
         steering().select_queue(&Packet::tcp6().headers(), QUEUES),
-        Ok(RxQueueId(2))
-    );
-}
-
-#[test]
-fn rules_count_only_while_ntuple_is_on() {
-    let steering = Steering {
-        ntuple: false,
-        ..steering()
-    };
-    assert_eq!(
-        steering.select_queue(&Packet::tcp4().headers(), QUEUES),
         Ok(RxQueueId(2))
     );
 }

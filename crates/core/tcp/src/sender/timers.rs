@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
+use crate::config::RTO_MIN;
 use crate::rack::probe_timeout;
 use crate::rtt::RttEstimator;
 
@@ -297,7 +298,7 @@ impl SendTimers {
             self.arm(SendTimer::Reorder, at, deadline);
         } else if flight.may_probe && self.due.is_none() && self.retransmits == 0 {
             let single = flight.outstanding <= u64::from(flight.mss);
-            let timeout = probe_timeout(flight.rtt, single.then_some(flight.rtt.rto_min()));
+            let timeout = probe_timeout(flight.rtt, single.then_some(RTO_MIN));
             let at = self.last_sent.max(self.rto_base).max(self.heard_at) + timeout;
             self.arm(SendTimer::TailProbe, at.min(rto_at), deadline);
         } else {

@@ -3,10 +3,10 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Ecn, Instant, TcpOptions, Timestamps};
+use wire::{Ecn, Instant};
 
 use crate::disposition::Disposition;
-use crate::options::{TimestampClock, TsRecent};
+use crate::options::{TimestampClock, TsRecent, ack_options};
 use crate::segment::{Control, Segment};
 use crate::segment_drop::SegmentDrop;
 use crate::seqnum::SeqNum;
@@ -128,19 +128,12 @@ impl TimeWait {
 
     /// Returns the ACK that is due, if one is.
     pub fn poll_send<P: Payload>(&mut self, now: Instant) -> Option<Segment<P>> {
-        let timestamps = self.ts_recent.map(|recent| Timestamps {
-            value: self.clock.value(now),
-            echo: recent.value(),
-        });
         core::mem::take(&mut self.ack_due).then(|| Segment {
             seq: self.snd_nxt,
             ack: Some(self.rcv_nxt),
             ecn: self.ecn,
             window: self.window,
-            options: TcpOptions {
-                timestamps,
-                ..TcpOptions::default()
-            },
+            options: ack_options(self.ts_recent.map(TsRecent::value), self.clock.value(now)),
             ..Segment::default()
         })
     }

@@ -447,10 +447,9 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
-    /// Returns clock and TSecr of the timestamps option, if it was negotiated.
+    /// Returns clock and echo of the timestamps option, if it was negotiated.
     pub(crate) fn timestamps(&self) -> Option<(TimestampClock, u32)> {
-        let recent = self.receiver.ts_recent()?;
-        Some((self.clock, recent.value()))
+        Some((self.clock, self.receiver.ts_recent()?.value()))
     }
 
     pub(crate) fn info(&self, info: &mut Info) {

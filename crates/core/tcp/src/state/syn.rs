@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use netmem::Payload;
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::Instant;
 
 use crate::config::{ConnectionConfig, EcnMode, MAX_UNSCALED_WINDOW};
 use crate::context::Context;
@@ -11,7 +11,9 @@ use crate::ecn;
 use crate::ecn::accecn::negotiation;
 use crate::ecn::agreed::Agreed;
 use crate::error::TcpError;
-use crate::options::{Negotiated, TimestampClock, TsRecent, syn_ack_options, syn_options};
+use crate::options::{
+    Negotiated, TimestampClock, TsRecent, ack_options, syn_ack_options, syn_options,
+};
 use crate::receiver::ReceiverStart;
 use crate::segment::{Control, Segment};
 use crate::segment_drop::SegmentDrop;
@@ -394,18 +396,11 @@ impl SynReceived {
 
     /// Returns an ACK without SYN.
     fn bare_ack<P: Payload>(&self, now: Instant) -> Segment<P> {
-        let timestamps = self.ts_recent.map(|recent| Timestamps {
-            value: self.clock.value(now),
-            echo: recent.value(),
-        });
         Segment {
             seq: self.iss + 1,
             ack: Some(self.irs + 1),
             window: self.offer.syn_window >> self.negotiated.rcv_wscale,
-            options: TcpOptions {
-                timestamps,
-                ..TcpOptions::default()
-            },
+            options: ack_options(self.ts_recent.map(TsRecent::value), self.clock.value(now)),
             ..Segment::default()
         }
     }

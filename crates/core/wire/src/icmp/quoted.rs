@@ -6,6 +6,8 @@ use crate::head::Head;
 use crate::ipv4::Ipv4Header;
 use crate::ipv6::ExtensionHeaders;
 use crate::ipv6::Ipv6Header;
+use crate::protocol;
+use crate::rx_headers::FourTuple;
 
 /// The packet that an ICMP error quotes. It is not trusted: a receiver first checks that `seq` is
 /// among the sequence numbers in flight (RFC 5927 4.1).
@@ -26,6 +28,16 @@ pub struct Quoted {
 }
 
 impl Quoted {
+    /// Returns the four-tuple of packets that answer the quoted one, if it is of TCP.
+    pub fn answers(&self) -> Option<FourTuple> {
+        (self.protocol == protocol::TCP).then_some(FourTuple {
+            src_ip: self.dst,
+            dst_ip: self.src,
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+        })
+    }
+
     /// Parses a quoted IPv4 packet, `None` if it is too short or not a first fragment.
     pub(super) fn parse_v4(packet: &[u8]) -> Option<Self> {
         let ip = Ipv4Header::parse_quoted(packet).ok()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use devmem_gpu::{Allocation, GpuError};
-use netmem::{Dmabuf, DmabufId, DmabufProvider, Exporter, HostProvider, MemoryProvider, NiovSize};
+use netmem::{Dmabuf, DmabufId, Exporter, MemoryProvider, NiovSize};
 
 use super::adopted::{adopt, adopt_from_owner, synchronize_default_stream};
 use super::support::{Api, memory, on_each};
@@ -72,7 +72,7 @@ fn memory_outlives_handles_in_any_order() {
         drop(device);
         let engine = Arc::clone(memory.copy_engine().unwrap());
         let niov = NiovSize::new(65_536).unwrap();
-        let ring = HostProvider::pinned(1 << 20, niov, &engine).unwrap();
+        let ring = MemoryProvider::pinned(1 << 20, niov, &engine).unwrap();
         assert_eq!(ring.area().count(), 16);
         memory.copy_in(5, b"still there").unwrap();
         drop(engine);
@@ -178,7 +178,7 @@ fn the_owner_of_adopted_memory_is_dropped_after_its_last_user() {
         synchronize_default_stream(&device).unwrap();
         memory.copy_in(0, b"theirs").unwrap();
         let niov = NiovSize::MIN;
-        let provider = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
+        let provider = MemoryProvider::of_dmabuf(&memory, DmabufId(1), niov).unwrap();
         drop(memory);
         assert_eq!(count(), 0, "a binding uses it");
         drop(provider);

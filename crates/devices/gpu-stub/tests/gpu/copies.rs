@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use netmem::{
-    CopyError, CopyPiece, CopyWay, DeviceState, DmaPort, Dmabuf, DmabufId, DmabufProvider, Frag,
-    FragList, HostProvider, Lane, NiovSize, PagePool, Payload, PieceList, PoolConfig,
+    CopyError, CopyPiece, CopyWay, DeviceState, DmaPort, Dmabuf, DmabufId, Frag, FragList, Lane,
+    MemoryProvider, NiovSize, PagePool, Payload, PieceList,
 };
 
 use super::adopted::hold_default_stream;
@@ -23,9 +23,9 @@ impl Pools {
         let niov = NiovSize::MIN;
         let memory = api.alloc(0, 1 << 20);
         let engine = memory.copy_engine().unwrap();
-        let host = HostProvider::pinned(1 << 20, niov, engine).unwrap();
-        let device = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
-        let pool = |provider| PagePool::create(provider, PoolConfig::default()).unwrap();
+        let host = MemoryProvider::pinned(1 << 20, niov, engine).unwrap();
+        let device = MemoryProvider::of_dmabuf(&memory, DmabufId(1), niov).unwrap();
+        let pool = |provider| PagePool::new(provider);
         let (host, device) = (pool(Arc::new(host)), pool(Arc::new(device)));
         let port = host.dma_port(mapped::DmaRight::of_a_nic());
         Self {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use netmem::{DmabufId, DmabufProvider, MemoryProvider, NiovSize, contract};
+use netmem::{DmabufId, MemoryProvider, NiovSize, contract};
 
 use super::support::on_each;
 
@@ -14,8 +14,8 @@ fn memory_of_a_device_keeps_the_contract_of_providers() {
             let memory = api.alloc(0, 1 << 20);
             for niov in [4096, 65_536] {
                 let niov = NiovSize::new(niov).unwrap();
-                let provider = DmabufProvider::new(&memory, DmabufId(1), niov).unwrap();
-                let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+                let provider = MemoryProvider::of_dmabuf(&memory, DmabufId(1), niov).unwrap();
+                let provider: Arc<MemoryProvider> = Arc::new(provider);
                 contract::check(&provider);
             }
         },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use devmem_gpu::Device;
 use devmem_linux::test_util::skip;
-use netmem::{Dmabuf, DmabufId, DmabufProvider, Lane, MemoryProvider, NiovSize, contract};
+use netmem::{Dmabuf, DmabufId, Lane, MemoryProvider, NiovSize, contract};
 
 use super::adopted::{adopt, adopt_exported};
 use super::support::{Api, copy_ten_bytes};
@@ -58,8 +58,9 @@ fn staged_batches_keep_the_contract_of_providers() {
         let memory = memory(&device, 2 << 20);
         for niov in [4096, 65_536] {
             let niov = NiovSize::new(niov).expect("a size");
-            let provider = DmabufProvider::new(&memory, DmabufId(1), niov).expect("whole net_iovs");
-            let provider: Arc<dyn MemoryProvider> = Arc::new(provider);
+            let provider =
+                MemoryProvider::of_dmabuf(&memory, DmabufId(1), niov).expect("whole net_iovs");
+            let provider: Arc<MemoryProvider> = Arc::new(provider);
             contract::check(&provider);
         }
     }

@@ -20,7 +20,7 @@ use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
 
 pub use super::file::{read_file, readv, write_file, writev};
 use super::memory::{read, slice, slice_mut, write};
-use super::message::{self, By, Head};
+use super::message::{self, Head, IoCall};
 pub use super::option::{getsockopt, setsockopt};
 pub use super::watch::{epoll_ctl, epoll_wait, poll};
 
@@ -159,9 +159,9 @@ pub unsafe fn recv<W: Waiter>(
     if buf.is_null() && len > 0 && !discards {
         return Err(Errno::EFAULT);
     }
-    let by = By::Socket(flags);
+    let call = IoCall::Socket(flags);
     // SAFETY: the contract at the top of the file.
-    let received = unsafe { message::recv(posix, fd, &[entry], &mut [], by) };
+    let received = unsafe { message::recv(posix, fd, &[entry], &mut [], call) };
     received.map(|received| received.bytes)
 }
 
@@ -178,9 +178,9 @@ pub unsafe fn recvmsg<W: Waiter>(
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
     // SAFETY: as above.
     let control = unsafe { message::control_to_write(&head) }?;
-    let by = By::Socket(flags.cast_unsigned());
+    let call = IoCall::Socket(flags.cast_unsigned());
     // SAFETY: as above.
-    let received = unsafe { message::recv(posix, fd, &entries, control, by) }?;
+    let received = unsafe { message::recv(posix, fd, &entries, control, call) }?;
     // The fields that recvmsg(2) writes, and no more. A stream returns no address (linux `tcp_recvmsg` sets msg_namelen to 0).
     let name_len = msg.wrapping_byte_add(offset_of!(msghdr, msg_namelen));
     let control_len = msg.wrapping_byte_add(offset_of!(msghdr, msg_controllen));
@@ -220,7 +220,7 @@ pub unsafe fn sendto<W: Waiter>(
         iov_base: buf.cast_mut(),
         iov_len: len,
     };
-    let by = By::Socket(flags.cast_unsigned());
+    let call = IoCall::Socket(flags.cast_unsigned());
     // SAFETY: the contract at the top of the file.
     let address = unsafe { early_address(address, address_len, flags) }?;
     let head = Head {
@@ -228,7 +228,7 @@ pub unsafe fn sendto<W: Waiter>(
         address,
     };
     // SAFETY: as above; the memory is only read.
-    unsafe { message::send(posix, fd, &[entry], head, by) }
+    unsafe { message::send(posix, fd, &[entry], head, call) }
 }
 
 /// sendmsg(2).
@@ -246,11 +246,11 @@ pub unsafe fn sendmsg<W: Waiter>(
     c_int::try_from(head.msg_controllen).map_err(|_| Errno::ENOBUFS)?;
     // SAFETY: as above.
     let control = unsafe { message::control_to_read(&head) }?;
-    let by = By::Socket(flags.cast_unsigned());
+    let call = IoCall::Socket(flags.cast_unsigned());
     // SAFETY: as above.
     let address = unsafe { early_address(head.msg_name.cast(), head.msg_namelen, flags) }?;
     // SAFETY: as above.
-    unsafe { message::send(posix, fd, &entries, Head { control, address }, by) }
+    unsafe { message::send(posix, fd, &entries, Head { control, address }, call) }
 }
 
 /// ioctl(2) with its argument as a word.

@@ -15,7 +15,7 @@ use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, UIO_MAXIOV};
 use libc::iovec;
 
-use super::message::{self, By, Head};
+use super::message::{self, Head, IoCall};
 
 /// read(2).
 pub unsafe fn read_file<W: Waiter>(
@@ -32,7 +32,7 @@ pub unsafe fn read_file<W: Waiter>(
         return Err(Errno::EFAULT);
     }
     // SAFETY: the contract at the top of `call`.
-    let received = unsafe { message::recv(posix, fd, &[entry], &mut [], By::File) };
+    let received = unsafe { message::recv(posix, fd, &[entry], &mut [], IoCall::File) };
     received.map(|received| received.bytes)
 }
 
@@ -46,7 +46,7 @@ pub unsafe fn readv<W: Waiter>(
     // SAFETY: the contract at the top of `call`.
     let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
     // SAFETY: as above.
-    let received = unsafe { message::recv(posix, fd, &entries, &mut [], By::File) };
+    let received = unsafe { message::recv(posix, fd, &entries, &mut [], IoCall::File) };
     received.map(|received| received.bytes)
 }
 
@@ -69,7 +69,7 @@ pub unsafe fn write_file<W: Waiter>(
         iov_len: len,
     };
     // SAFETY: the contract at the top of `call`; the memory is only read.
-    unsafe { message::send(posix, fd, &[entry], Head::default(), By::File) }
+    unsafe { message::send(posix, fd, &[entry], Head::default(), IoCall::File) }
 }
 
 /// writev(2).
@@ -82,5 +82,5 @@ pub unsafe fn writev<W: Waiter>(
     // SAFETY: the contract at the top of `call`.
     let entries = unsafe { message::entries(iov, iov_count(count)?) }?;
     // SAFETY: as above.
-    unsafe { message::send(posix, fd, &entries, Head::default(), By::File) }
+    unsafe { message::send(posix, fd, &entries, Head::default(), IoCall::File) }
 }

@@ -39,7 +39,7 @@ fn total(entries: &[iovec]) -> Result<usize, Errno> {
 
 /// The call that moves bytes: sockets support both, other files only the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum IoCall {
     /// read, write.
     File,
     /// recv, send and the related calls, with these flags.
@@ -56,14 +56,14 @@ pub(super) unsafe fn recv<W: Waiter>(
     fd: i32,
     entries: &[iovec],
     control: &mut [u8],
-    by: By,
+    call: IoCall,
 ) -> Result<Received, Errno> {
     let len = total(entries)?;
     if let [entry] = entries {
         let has_memory = if entry.iov_base.is_null() { 0 } else { len };
         // SAFETY: the entry is valid by the contract of the caller; a null one means no bytes.
         let host = unsafe { slice_mut(entry.iov_base, has_memory) }?;
-        return receive(posix, fd, RecvArgs { host, len, control }, by);
+        return receive(posix, fd, RecvArgs { host, len, control }, call);
     }
     let waiting = posix.call(|table| table.readable(fd))?.max(1);
     let with_memory = entries.iter().filter(|entry| !entry.iov_base.is_null());
@@ -76,7 +76,7 @@ pub(super) unsafe fn recv<W: Waiter>(
         len: limit,
         control,
     };
-    let received = receive(posix, fd, args, by)?;
+    let received = receive(posix, fd, args, call)?;
     let mut rest = scratch.get(..received.host_bytes).unwrap_or_default();
     for entry in entries.iter().filter(|entry| !entry.iov_base.is_null()) {
         let (piece, after) = rest.split_at(rest.len().min(entry.iov_len));
@@ -92,11 +92,11 @@ fn receive<W: Waiter>(
     posix: &Posix<W>,
     fd: i32,
     args: RecvArgs<'_>,
-    by: By,
+    call: IoCall,
 ) -> Result<Received, Errno> {
-    match by {
-        By::File => posix.read(fd, args),
-        By::Socket(flags) => posix.recv(fd, args, flags),
+    match call {
+        IoCall::File => posix.read(fd, args),
+        IoCall::Socket(flags) => posix.recv(fd, args, flags),
     }
 }
 
@@ -120,11 +120,11 @@ pub(super) unsafe fn send<W: Waiter>(
     fd: i32,
     entries: &[iovec],
     head: Head<'_>,
-    by: By,
+    call: IoCall,
 ) -> Result<usize, Errno> {
     let Head { control, address } = head;
     total(entries)?;
-    if let By::Socket(flags) = by
+    if let IoCall::Socket(flags) = call
         && names_dmabuf(control)
     {
         let ranges: Vec<Range<usize>> = entries.iter().map(range).collect::<Result<_, _>>()?;
@@ -148,9 +148,9 @@ pub(super) unsafe fn send<W: Waiter>(
             &gathered
         }
     };
-    match by {
-        By::File => posix.write(fd, host),
-        By::Socket(flags) => {
+    match call {
+        IoCall::File => posix.write(fd, host),
+        IoCall::Socket(flags) => {
             let pieces = pieces(entries);
             let args = SendArgs {
                 host,

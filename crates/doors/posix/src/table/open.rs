@@ -161,12 +161,10 @@ impl Table {
             return Err(Errno::ENETUNREACH);
         }
         let config = sock.options.config(self.stack.tcp_config());
-        let id = match sock.options.fast_open.wanted() {
-            Some(cookie) => self
-                .stack
-                .connect_early(sock.bound, remote, &config, cookie, now),
-            None => self.stack.connect_from(sock.bound, remote, &config, now),
-        };
+        let early = sock.options.fast_open.wanted();
+        let id = self
+            .stack
+            .connect_from(sock.bound, remote, &config, early, now);
         let id = id.map_err(|error| error.errno())?;
         self.apply_options(fd, id)?;
         let local = self.stack.local_addr(id).ok();

@@ -1,24 +1,14 @@
 //! BAR 0: the registers.
 
 use gve_defs::registers::{
-    ADMINQ_DOORBELL, Bar0, DRIVER_RESET, DRIVER_RUN, DRIVER_STATUS, DRIVER_VERSION,
+    ADMINQ_DOORBELL, DRIVER_RESET, DRIVER_RUN, DRIVER_STATUS, DRIVER_VERSION,
     STATUS_DEVICE_IS_RESET, STATUS_LINK_UP, STATUS_REPORT_STATS, STATUS_RESET_REQUESTED,
 };
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
-use super::adminq::Adminq;
+use super::adminq::ring::Adminq;
 use crate::device::{Gve, LinkState, Requests};
 use crate::env::{Env, GuestAddr};
-
-/// The registers as written by the driver; those of the device are filled in on a read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Registers(Bar0);
-
-impl Default for Registers {
-    fn default() -> Self {
-        Self(Bar0::new_zeroed())
-    }
-}
 
 impl Gve {
     pub(crate) fn read_registers(&self, offset: u64, out: &mut [u8]) {

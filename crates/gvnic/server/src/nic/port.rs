@@ -8,10 +8,7 @@ use anyhow::Context;
 use devmem_linux::packet::{self, PacketOptions, Presence, Station};
 use devmem_linux::tap::{TapOffloads, TapOptions, TapSetUp, VnetHeader as TapHeader};
 use gve::{Offload, WireFeatures};
-use nic::{
-    MAX_FRAME_LEN, MAX_PACKET_LEN, UnixPort, UnixPortEvent, VnetFd, VnetHeaderLen, WireHello,
-    Written,
-};
+use nic::{MAX_FRAME_LEN, MAX_PACKET_LEN, UnixPort, UnixPortEvent, VnetFd, WireHello, Written};
 use peer_socket::{ListenError, SocketFile};
 use rustix::io::Errno;
 use tool::output::{Failure, note};
@@ -103,7 +100,7 @@ impl OpenPort {
                 let set_up = addresses.map(|addresses| tap.set_up_interface(mtu, &addresses));
                 let set_up = set_up.transpose()?;
                 let fd = tap.into_queues().pop().context("a TAP without a queue")?;
-                let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
+                let fd = VnetFd::Queue(fd);
                 Self::Tap(TapPort {
                     fd,
                     offloads,
@@ -252,7 +249,7 @@ impl PacketPort {
             mtu: bytes(socket.mtu()),
         };
         let (fd, _no_ports) = socket.into_parts();
-        let fd = VnetFd::new(fd, VnetHeaderLen::Ten);
+        let fd = VnetFd::Queue(fd);
         Ok(Self {
             fd,
             index,

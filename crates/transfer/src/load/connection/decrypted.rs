@@ -3,7 +3,7 @@
 use devmem_tcp::Stream;
 
 use super::host_bytes::give;
-use super::{Counts, Received, Wire};
+use super::wire::{Counts, Received, Wire};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Session};

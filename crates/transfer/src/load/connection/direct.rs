@@ -1,7 +1,7 @@
 //! A wire without TLS: the NIC receives payload at its place, or a copy from the bound memory takes it there.
 
-mod foretelling;
 mod plan;
+mod prediction;
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -10,7 +10,7 @@ use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use self::plan::Plan;
 use super::host_bytes::{TEXT_BYTES, give};
-use super::{Counts, Received, Wire, to_usize};
+use super::wire::{Counts, Received, Wire, to_usize};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};
@@ -37,7 +37,7 @@ pub(super) struct Direct {
     planned: usize,
     /// It has payload of the last of those, whose end may have to wait for a place. Until there are new ones, nothing is added to it.
     plans_all: bool,
-    /// Received bytes that lay in the place of other payload than was foretold.
+    /// Received bytes that lay in the place of other payload than was predicted.
     moved: VecDeque<u8>,
     /// Bytes that the session has taken.
     taken: u64,

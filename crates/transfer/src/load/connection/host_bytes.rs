@@ -1,6 +1,6 @@
 //! Bytes of a connection that are in host memory already: decrypted, or moved away from a wrong place.
 
-use super::to_usize;
+use super::wire::to_usize;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};
 

@@ -7,7 +7,6 @@ use std::vec;
 use devmem_tcp::{ConnectOptions, Connecting, Error, Netdev, SendSignal, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::no_address;
 use crate::load::error::LoadError;
 
 /// Time limit of one attempt to connect: a SYN and its repetitions after 1 and 3 seconds.
@@ -147,7 +146,7 @@ impl Attempt {
 }
 
 fn no_server() -> LoadError {
-    no_address("the server")
+    LoadError::no_address("the server")
 }
 
 /// Returns the addresses with the two families in turn, that of the first one first (RFC 8305 4).

@@ -6,10 +6,10 @@ use std::time::Duration;
 use devmem_tcp::Netdev;
 
 use super::approach::Approach;
+use super::error_details::ErrorDetails;
 use super::head::Head;
 use super::request::{Ask, HttpRequest};
-use super::said::Said;
-use super::talk::{self, Broken, Response};
+use super::round_trip::{self, Broken, Response};
 use super::way::Way;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
@@ -123,7 +123,7 @@ impl Client<'_> {
         Ok(way)
     }
 
-    /// Asks a place, again if it is busy. See [`talk::exchange`].
+    /// Asks a place, again if it is busy. See [`round_trip::exchange`].
     ///
     /// # Errors
     /// The host does not answer, or the answer makes no sense.
@@ -210,7 +210,8 @@ impl Client<'_> {
         go_on: &mut GoOn<'_>,
     ) -> Result<Result<Response, Broken>, LoadError> {
         let request = &way.request;
-        let answered = talk::exchange(&mut transport, request, ask, wanted, self.limit, go_on)?;
+        let answered =
+            round_trip::exchange(&mut transport, request, ask, wanted, self.limit, go_on)?;
         if let Ok(response) = &answered
             && response.is_reusable
         {
@@ -235,7 +236,7 @@ fn step(
     with_range: bool,
 ) -> Result<Step, LoadError> {
     let head = &response.head;
-    let said = Said::of(head, &response.body);
+    let details = ErrorDetails::of(head, &response.body);
     let has_range = head
         .range
         .as_ref()
@@ -256,7 +257,7 @@ fn step(
         _ => {}
     }
     if matches!(head.status, 301 | 307 | 400 | 403)
-        && let Some(region) = &said.region
+        && let Some(region) = &details.region
         && let Some(other) = way.request.in_region(region)
     {
         return Ok(Step::Region(other));
@@ -272,7 +273,7 @@ fn step(
             });
             request.map(Step::Elsewhere)
         }
-        _ => Err(said.refused(&way.shown(), head)),
+        _ => Err(details.refused(&way.shown(), head)),
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Head {
     /// Whether checksums of Amazon's fields are of those of parts, if the server says.
     is_composite: Option<bool>,
     /// What a hub says about an error.
-    pub(crate) said: Option<String>,
+    pub(crate) error_message: Option<String>,
     /// The region of an S3 bucket, if the request was for another one.
     pub(crate) region: Option<String>,
 }
@@ -209,7 +209,7 @@ impl Head {
                 self.is_composite = Some(!text.eq_ignore_ascii_case("FULL_OBJECT"));
             }
             "x-amz-bucket-region" => self.region = Some(beginning(text)),
-            "x-error-message" => self.said = Some(beginning(text)),
+            "x-error-message" => self.error_message = Some(beginning(text)),
             "date" => self.date = date::seconds(text),
             "retry-after" => self.retry_at = Some(text.to_owned()),
             name => {

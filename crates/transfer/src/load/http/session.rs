@@ -9,16 +9,16 @@ use std::sync::Arc;
 use self::body::{Body, Framing};
 use self::heads::Heads;
 use super::chunks;
+use super::error_details::ErrorDetails;
 use super::fields::ContentRange;
 use super::head::{self, Head};
 use super::moved::Moved;
 use super::request::Ask;
-use super::said::Said;
 use super::volume::{Placed, Volume};
 use super::way::Way;
 use crate::load::error::LoadError;
 use crate::load::hop::Hop;
-use crate::load::session::{Fault, Foretold, Next, Session};
+use crate::load::session::{Fault, Next, Predicted, Session};
 use crate::parallel::{Cause, Piece, Remedy, Setting};
 
 /// Bytes to look at for a head.
@@ -261,7 +261,7 @@ fn refused(placed: &Placed, way: Arc<Way>, head: &Head, rest: &[u8]) -> Fault {
             wait: head.retry_after,
         };
     }
-    let refusal = Said::of(head, rest).refused(&way.shown(), head);
+    let refusal = ErrorDetails::of(head, rest).refused(&way.shown(), head);
     let may_have_expired = matches!(head.status, 400 | 401 | 403 | 404 | 410);
     match head.is_redirect() || may_have_expired && way.is_redirected() {
         true => Fault::Moved(Box::new(Moved {
@@ -336,20 +336,20 @@ impl Session for HttpSession {
         }
     }
 
-    fn foretold(&self, most: usize) -> Vec<Foretold> {
+    fn predicted(&self, most: usize) -> Vec<Predicted> {
         let Some((unanswered, mut come)) = self.unanswered() else {
             return Vec::new();
         };
-        let foretell = |asked: &Asked| {
-            let head = self.heads.foretell(self.range_of(asked)?)?;
+        let predict = |asked: &Asked| {
+            let head = self.heads.predict(self.range_of(asked)?)?;
             let gap = head.checked_sub(std::mem::take(&mut come))?;
-            Some(Foretold {
+            Some(Predicted {
                 gap,
                 at: asked.piece.start,
                 len: asked.piece.len(),
             })
         };
-        unanswered.take(most).map_while(foretell).collect()
+        unanswered.take(most).map_while(predict).collect()
     }
 
     fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault> {

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 
 use devmem_tcp::Stream;
 
+use super::error_details::ErrorDetails;
 use super::head::{self, Head};
 use super::request::HttpRequest;
-use super::said::Said;
 use crate::load::error::LoadError;
 use crate::parallel::{Cause, is_not_ready};
 
@@ -93,7 +93,7 @@ impl Tunnel {
     }
 
     fn refused(&self, head: Head) -> LoadError {
-        let said = Said::of(&head, &self.text).shown();
+        let said = ErrorDetails::of(&head, &self.text).shown();
         let Head { status, reason, .. } = head;
         let remedy = match status {
             407 => "put user:password@ into the URL of the proxy: https_proxy",

@@ -3,16 +3,21 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::Loader;
+use devmem_tcp::Netdev;
+
 use crate::load::active::Active;
-use crate::load::connection::{Connection, Counts};
+use crate::load::connection::Connection;
+use crate::load::connection::wire::Counts;
 use crate::load::error::LoadError;
-use crate::load::http::Moved;
+use crate::load::http::{Client, Moved};
 use crate::load::landing::Landing;
 use crate::load::loaded::Loaded;
+use crate::load::notice::Notice;
 use crate::load::session::Fault;
 use crate::load::source::{Begun, Connecting, Opened, Rules, Source};
-use crate::parallel::{Cause, Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Slots, turn_all};
+use crate::parallel::{
+    Cause, Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Settings, Slots, turn_all,
+};
 
 /// Told of the progress of a run; may end it.
 type Report<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
@@ -30,10 +35,18 @@ struct Moves {
     at: u64,
 }
 
+/// What a load does, and by which rules.
+#[derive(Clone, Copy)]
+pub(super) struct Job<'a> {
+    pub(super) nic: &'a Netdev,
+    pub(super) settings: &'a Settings,
+    pub(super) notice: &'a Notice,
+    pub(super) source: &'a Source,
+}
+
 /// A running load.
 pub(super) struct Run<'a> {
-    loader: &'a Loader,
-    source: &'a Source,
+    job: Job<'a>,
     pieces: Pieces,
     /// Requests in flight on one connection.
     window: usize,
@@ -54,22 +67,20 @@ impl<'a> Run<'a> {
     /// # Errors
     /// The process has no free file descriptor.
     pub(super) fn new(
-        loader: &'a Loader,
-        source: &'a Source,
+        job: Job<'a>,
         pieces: Pieces,
         landing: Landing<'a>,
         connections: usize,
         window: usize,
     ) -> Result<Self, LoadError> {
-        let idle = Idle::new(&loader.nic).map_err(LoadError::Wait)?;
+        let idle = Idle::new(job.nic).map_err(LoadError::Wait)?;
         let now = Instant::now();
         Ok(Self {
-            loader,
-            source,
+            job,
             pieces,
             window,
             landing,
-            slots: Slots::new(connections, loader.settings.attempts()),
+            slots: Slots::new(connections, job.settings.attempts()),
             connecting: Vec::new(),
             moves: Moves::default(),
             active: match idle.serves_alone() {
@@ -84,7 +95,7 @@ impl<'a> Run<'a> {
     /// Runs to the end.
     ///
     /// # Errors
-    /// Those of [`Loader::load`].
+    /// Those of `Loader::load`.
     pub(super) fn run(mut self, progress: &mut Report<'_>) -> Result<Loaded, LoadError> {
         let start = Instant::now();
         while !self.pieces.is_done() {
@@ -92,7 +103,7 @@ impl<'a> Run<'a> {
             if progress(so_far).is_break() {
                 return Err(LoadError::Cancelled);
             }
-            self.source.keep_alive();
+            self.job.source.keep_alive();
             self.active.choose(so_far, Instant::now());
             self.finish_connecting()?;
             self.prepare_all(progress)?;
@@ -201,14 +212,14 @@ impl<'a> Run<'a> {
         next: Piece,
         progress: &mut Report<'_>,
     ) -> Result<(), LoadError> {
-        let nic = &self.loader.nic;
+        let nic = self.job.nic;
         let so_far = self.progress();
         let mut go_on = || progress(so_far);
         let rules = Rules {
             window: self.window,
-            limit: self.loader.settings.idle_limit(),
+            limit: self.job.settings.idle_limit(),
         };
-        match self.source.begin(nic, rules, next.start, &mut go_on) {
+        match self.job.source.begin(nic, rules, next.start, &mut go_on) {
             Ok(Begun::Open(transport, session)) => self.connected(index, Ok((transport, session))),
             Ok(Begun::Connecting(connecting)) => {
                 self.connecting.push((index, connecting));
@@ -258,7 +269,7 @@ impl<'a> Run<'a> {
         };
         let now = Instant::now();
         let turned = connection.turn(&mut self.landing, now);
-        let limit = self.loader.settings.idle_limit();
+        let limit = self.job.settings.idle_limit();
         let mut has_progress = false;
         while let Some(piece) = connection.completed(now) {
             self.pieces.finish(piece);
@@ -333,7 +344,7 @@ impl<'a> Run<'a> {
         } = connection.counts();
         self.loaded.mispredicted += mispredicted;
         self.loaded.decrypted += decrypted;
-        let counted = connection.close(self.source.pool(), &self.loader.nic);
+        let counted = connection.close(self.job.source.pool(), self.job.nic);
         self.loaded.add_stats(counted);
         kept
     }
@@ -342,7 +353,12 @@ impl<'a> Run<'a> {
     fn find_again(&mut self, moved: Moved, progress: &mut Report<'_>) -> Result<(), LoadError> {
         let Moved { file, way, refusal } = moved;
         let so_far = self.progress();
-        let client = self.loader.client(file.pool());
+        let client = Client {
+            nic: self.job.nic,
+            pool: file.pool(),
+            limit: self.job.settings.idle_limit(),
+            notice: self.job.notice,
+        };
         if !file.find_again(client, &way, &mut || progress(so_far))? {
             return Ok(());
         }
@@ -365,7 +381,7 @@ impl<'a> Run<'a> {
         cause: Cause,
         wait: Option<Duration>,
     ) -> Result<(), LoadError> {
-        let attempts = self.loader.settings.attempts();
+        let attempts = self.job.settings.attempts();
         match self.slots.failed(index, wait) {
             Failed::GoOn => {
                 self.say_wait(&cause);
@@ -380,7 +396,7 @@ impl<'a> Run<'a> {
         let is_idle = self.slots.open().next().is_none() && self.connecting.is_empty();
         if is_idle && let Some(due) = self.slots.next_due() {
             let wait = due.saturating_duration_since(Instant::now());
-            self.loader.notice.waits(cause, wait);
+            self.job.notice.waits(cause, wait);
         }
     }
 }

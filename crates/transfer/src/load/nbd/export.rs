@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_tcp::{Netdev, RecvError, Stream};
 
-use super::handshake::{Agreed, MAX_NAME_BYTES, Talk};
+use super::handshake::{Agreed, MAX_NAME_BYTES, Negotiation};
 use super::session::NbdSession;
 use super::url::NbdUrl;
 use super::{CAN_MULTI_CONN, READ_ONLY};
@@ -85,7 +85,7 @@ impl NbdExport {
         let go_on = &mut dial::always;
         let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
         let mut stream = dial::connect(nic, &addresses, go_on)?;
-        Talk::begin(&mut stream, &url.host, go_on)?.list()
+        Negotiation::begin(&mut stream, &url.host, go_on)?.list()
     }
 
     /// Returns the number of bytes.
@@ -196,6 +196,6 @@ fn negotiate(
         });
     }
     let mut stream = dial::connect(nic, addresses, go_on)?;
-    let agreed = Talk::begin(&mut stream, &url.host, go_on)?.choose(&url.export)?;
+    let agreed = Negotiation::begin(&mut stream, &url.host, go_on)?.choose(&url.export)?;
     Ok((stream, agreed))
 }

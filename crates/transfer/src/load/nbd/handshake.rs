@@ -66,7 +66,7 @@ pub(super) struct Agreed {
 }
 
 /// A connection that negotiates.
-pub(super) struct Talk<'a> {
+pub(super) struct Negotiation<'a> {
     stream: &'a mut Stream,
     batch: RxBatch,
     host: &'a str,
@@ -94,7 +94,7 @@ struct Answer {
     data: Vec<u8>,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Negotiation<'a> {
     /// Reads the greeting and answers it.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl<'a> Talk<'a> {
     ) -> Result<Self, LoadError> {
         stream.set_timeout(Some(SLICE));
         let batch = RxBatch::with_capacity(16);
-        let mut talk = Self {
+        let mut negotiation = Self {
             stream,
             batch,
             host,
@@ -115,25 +115,25 @@ impl<'a> Talk<'a> {
             has_zeroes: true,
             go_on,
         };
-        if talk.u64()? != NBD_MAGIC {
-            return Err(talk.invalid("it does not begin as an NBD server does"));
+        if negotiation.u64()? != NBD_MAGIC {
+            return Err(negotiation.invalid("it does not begin as an NBD server does"));
         }
-        match talk.u64()? {
+        match negotiation.u64()? {
             OPTION_MAGIC => {}
             OLD_MAGIC => {
-                talk.style = Style::Old;
-                return Ok(talk);
+                negotiation.style = Style::Old;
+                return Ok(negotiation);
             }
-            _ => return Err(talk.invalid("it does not go on as an NBD server does")),
+            _ => return Err(negotiation.invalid("it does not go on as an NBD server does")),
         }
-        let flags = talk.u16()?;
+        let flags = negotiation.u16()?;
         let ours = flags & (FIXED_NEWSTYLE | NO_ZEROES);
         if flags & FIXED_NEWSTYLE == 0 {
-            talk.style = Style::Newstyle;
+            negotiation.style = Style::Newstyle;
         }
-        talk.has_zeroes = ours & NO_ZEROES == 0;
-        talk.write(&u32::from(ours).to_be_bytes())?;
-        Ok(talk)
+        negotiation.has_zeroes = ours & NO_ZEROES == 0;
+        negotiation.write(&u32::from(ours).to_be_bytes())?;
+        Ok(negotiation)
     }
 
     /// Takes the one export of a server with the oldstyle negotiation.

@@ -28,8 +28,8 @@ const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_LIMIT: Duration = Duration::from_secs(30);
 /// I/O queues that a controller is asked for.
 const QUEUES: u16 = 128;
-/// Time between two looks whether a controller is ready.
-const LOOK: Duration = Duration::from_millis(10);
+/// Time between two polls of the status of a controller.
+const STATUS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest wait for the end of a controller.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 /// The bits of the result of Connect that demand authentication (Base, "Connect Response", AUTHREQ).
@@ -317,7 +317,7 @@ impl Drop for Association {
             {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(STATUS_POLL_INTERVAL);
         }
     }
 }
@@ -459,7 +459,7 @@ fn enable(
                 return Err(queue.broken("the controller has a fatal error (CSTS.CFS)"));
             }
             Phase::Starting | Phase::ShutDown if start.elapsed() < limit => {
-                dial::pause(LOOK, go_on)?
+                dial::pause(STATUS_POLL_INTERVAL, go_on)?
             }
             Phase::Starting | Phase::ShutDown => {
                 return Err(

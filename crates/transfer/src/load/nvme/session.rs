@@ -13,7 +13,7 @@ use super::association::Membership;
 use super::limits::Limits;
 use crate::checksum::Crc32c;
 use crate::load::error::LoadError;
-use crate::load::session::{Fault, Foretold, Next, Session};
+use crate::load::session::{Fault, Next, Predicted, Session};
 use crate::parallel::{InFlight, Piece};
 
 /// Length of a response, and of a header of data, without digests.
@@ -41,7 +41,7 @@ pub(crate) struct NvmeSession {
     next_id: u16,
     /// Bytes of an incomplete header, or of an incomplete digest of data.
     text: Vec<u8>,
-    coming: Coming,
+    next_part: NextPart,
     /// The checksum of the data of the current PDU so far.
     sum: Crc32c,
     completed: VecDeque<Piece>,
@@ -68,7 +68,7 @@ struct ReplyForm {
 
 /// What comes next.
 #[derive(Clone, Copy, Debug)]
-enum Coming {
+enum NextPart {
     Header,
     Data(Data),
     Digest(Data),
@@ -106,7 +106,7 @@ impl NvmeSession {
             reply_form: ReplyForm::default(),
             next_id: 0,
             text: Vec::new(),
-            coming: Coming::Header,
+            next_part: NextPart::Header,
             sum: Crc32c::default(),
             completed: VecDeque::new(),
             last_word: None,
@@ -177,7 +177,7 @@ impl NvmeSession {
             },
         };
         self.sum = Crc32c::default();
-        self.coming = Coming::Data(Data {
+        self.next_part = NextPart::Data(Data {
             command_id: data.command_id,
             at: piece.start.saturating_add(received),
             left: data.len.into(),
@@ -238,19 +238,19 @@ impl NvmeSession {
     }
 
     /// Adds the data from `at` to `end`, of one command, in parts as those before, until there are `most`. Returns the gap behind them.
-    fn foretell(
+    fn predict(
         &self,
-        foretold: &mut Vec<Foretold>,
+        predicted: &mut Vec<Predicted>,
         most: usize,
         mut gap: usize,
         mut at: u64,
         end: u64,
     ) -> usize {
         let between = self.digests.data_bytes() + self.header_bytes();
-        while at < end && foretold.len() < most {
+        while at < end && predicted.len() < most {
             let part = self.reply_form.part_bytes.unwrap_or(u64::MAX).max(1);
             let len = part.min(end - at);
-            foretold.push(Foretold { gap, at, len });
+            predicted.push(Predicted { gap, at, len });
             at += len;
             gap = between;
         }
@@ -262,7 +262,7 @@ impl NvmeSession {
 
     /// Ends the data of a PDU.
     fn end_data(&mut self, data: Data) -> Result<(), Fault> {
-        self.coming = Coming::Header;
+        self.next_part = NextPart::Header;
         if data.is_last && data.is_success {
             self.complete(data.command_id);
         }
@@ -333,11 +333,13 @@ impl Session for NvmeSession {
     }
 
     fn next(&self) -> Next {
-        match self.coming {
-            Coming::Data(Data { at, left, .. }) => Next::Payload { at, len: left },
-            Coming::Digest(_) => Next::Header(DIGEST_BYTES.saturating_sub(self.text.len()).max(1)),
-            Coming::Header if self.asked.is_empty() => Next::Nothing,
-            Coming::Header => match parse_from_controller(&self.text, self.digests) {
+        match self.next_part {
+            NextPart::Data(Data { at, left, .. }) => Next::Payload { at, len: left },
+            NextPart::Digest(_) => {
+                Next::Header(DIGEST_BYTES.saturating_sub(self.text.len()).max(1))
+            }
+            NextPart::Header if self.asked.is_empty() => Next::Nothing,
+            NextPart::Header => match parse_from_controller(&self.text, self.digests) {
                 Ok(Parsed::More(more)) => Next::Header(more),
                 // `on_text` has taken whole headers, and refused wrong ones.
                 Ok(Parsed::Whole(_)) | Err(_) => Next::Header(1),
@@ -346,21 +348,21 @@ impl Session for NvmeSession {
     }
 
     /// The rest of a command whose data come in parts, and the data of the commands that were not answered, in their order.
-    fn foretold(&self, most: usize) -> Vec<Foretold> {
+    fn predicted(&self, most: usize) -> Vec<Predicted> {
         let header = self.header_bytes();
         let unread = |len: usize| len.saturating_sub(self.text.len());
-        let (before, current) = match self.coming {
-            Coming::Header => (unread(header), None),
-            Coming::Data(data) => (self.digests.data_bytes() + header, Some(data)),
-            Coming::Digest(data) => (unread(DIGEST_BYTES) + header, Some(data)),
+        let (before, current) = match self.next_part {
+            NextPart::Header => (unread(header), None),
+            NextPart::Data(data) => (self.digests.data_bytes() + header, Some(data)),
+            NextPart::Digest(data) => (unread(DIGEST_BYTES) + header, Some(data)),
         };
-        let mut foretold = Vec::with_capacity(most);
+        let mut predicted = Vec::with_capacity(most);
         let in_parts = self.in_parts.and_then(|id| self.asked.get(id.into()));
         let in_parts = in_parts.filter(|asked| asked.received < asked.piece.len());
         let mut gap = match in_parts {
             Some(Asked { piece, received }) => {
                 let at = piece.start.saturating_add(*received);
-                self.foretell(&mut foretold, most, before, at, piece.end)
+                self.predict(&mut predicted, most, before, at, piece.end)
             }
             None => {
                 let succeeds = current.is_some_and(|data| data.is_last && data.is_success);
@@ -369,36 +371,36 @@ impl Session for NvmeSession {
             }
         };
         for (_, piece) in &self.unanswered {
-            if foretold.len() >= most {
+            if predicted.len() >= most {
                 break;
             }
-            gap = self.foretell(&mut foretold, most, gap, piece.start, piece.end);
+            gap = self.predict(&mut predicted, most, gap, piece.start, piece.end);
         }
-        foretold
+        predicted
     }
 
     fn on_text(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         self.text.extend_from_slice(bytes);
-        match self.coming {
-            Coming::Digest(data) => self.on_digest(data)?,
-            Coming::Header | Coming::Data(_) => self.on_header()?,
+        match self.next_part {
+            NextPart::Digest(data) => self.on_digest(data)?,
+            NextPart::Header | NextPart::Data(_) => self.on_header()?,
         }
         Ok(bytes.len())
     }
 
     fn on_bytes(&mut self, len: u64) -> Result<(), Fault> {
-        let Coming::Data(mut data) = self.coming else {
+        let NextPart::Data(mut data) = self.next_part else {
             return Ok(());
         };
         data.at = data.at.saturating_add(len);
         data.left = data.left.saturating_sub(len);
         if data.left > 0 {
-            self.coming = Coming::Data(data);
+            self.next_part = NextPart::Data(data);
             return Ok(());
         }
         match self.digests.data {
             true => {
-                self.coming = Coming::Digest(data);
+                self.next_part = NextPart::Digest(data);
                 Ok(())
             }
             false => self.end_data(data),

@@ -16,7 +16,7 @@ const HOST_ID_FILE: &str = "/etc/nvme/hostid";
 /// What the name of a host without one begins with (Base, "NVMe Qualified Names").
 const UUID_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 /// Characters of a NQN that a URL shows as they are.
-const KEPT: &str = ":@,=";
+const UNENCODED: &str = ":@,=";
 
 /// An `nvme://` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +56,13 @@ impl NvmeUrl {
 
     /// Returns the URL from the slash behind the host on.
     pub fn encoded_path(&self) -> String {
-        let mut text = format!("/{}", encoded_bytes(self.subsystem.as_bytes(), KEPT));
+        let mut text = format!("/{}", encoded_bytes(self.subsystem.as_bytes(), UNENCODED));
         let mut parameters = Vec::new();
         parameters.extend(self.nsid.map(|nsid| format!("nsid={nsid}")));
         let host_nqn = self.host_nqn.as_deref();
-        parameters
-            .extend(host_nqn.map(|nqn| format!("hostnqn={}", encoded_bytes(nqn.as_bytes(), KEPT))));
+        parameters.extend(
+            host_nqn.map(|nqn| format!("hostnqn={}", encoded_bytes(nqn.as_bytes(), UNENCODED))),
+        );
         if self.digests.header {
             parameters.push("hdr-digest=1".to_owned());
         }

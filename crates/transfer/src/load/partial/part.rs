@@ -1,11 +1,11 @@
 //! The two files beside the one that is loaded.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::{PartialError, failed, open};
+use super::error::{PartialError, failed};
 
 /// `NAME.part`, which has the bytes, and `NAME.part.state`, which says which.
 #[derive(Debug)]
@@ -57,4 +57,16 @@ impl Part {
         let named = fs::metadata(&self.bytes);
         Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())))
     }
+}
+
+/// Opens a file with what it has, for reading, too: checksums are computed of what was written.
+pub(super) fn open(path: &Path, or_create: bool) -> Result<File, PartialError> {
+    let mut options = OpenOptions::new();
+    let opened = options
+        .read(true)
+        .write(true)
+        .create(or_create)
+        .truncate(false)
+        .open(path);
+    opened.map_err(failed("open", path))
 }

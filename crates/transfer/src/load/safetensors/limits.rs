@@ -8,6 +8,9 @@ pub(super) const MAX_FILES: usize = 10_000;
 pub(super) const MAX_HEADER_BYTES: u64 = 128_000_000;
 /// Most bytes of tensors that came with the headers and are kept in host memory until the load. Others are requested again.
 pub(super) const MAX_EARLY_BYTES: usize = 64 << 20;
+/// Bytes of a file that the first request for it asks for: nearly all headers, and all of a short file. Of a long one that has no such header, fewer than
+/// one in a thousand bytes are requested twice.
+pub(super) const FIRST_BYTES: usize = 256 << 10;
 /// Most dimensions of a tensor: those of numpy and torch have at most 64.
 pub(super) const MAX_DIMENSIONS: usize = 64;
 

@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use super::error::CheckpointError;
+use super::limits::FIRST_BYTES;
 use super::shards::Shard;
-use super::{CheckpointError, FIRST_BYTES};
 use crate::load::dial::{GoOn, SLICE, ask};
 use crate::load::error::LoadError;
 use crate::load::http::{Client, HttpFile};

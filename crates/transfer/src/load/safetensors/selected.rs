@@ -6,7 +6,7 @@ use devmem_tcp::Dmabuf;
 
 use super::selection::{Selected, Step};
 use super::{Checkpoint, CheckpointFile};
-use crate::load::coming::ArrivalCounter;
+use crate::load::arrival_counter::ArrivalCounter;
 use crate::load::error::LoadError;
 use crate::load::loaded::Loaded;
 use crate::load::loader::Loader;
@@ -62,10 +62,10 @@ impl Checkpoint {
             spans,
             early,
         } = plan;
-        let mut coming = ArrivalCounter::new(spans, destinations.len());
-        coming.complete().for_each(&mut *landed);
+        let mut counter = ArrivalCounter::new(spans, destinations.len());
+        counter.complete().for_each(&mut *landed);
         let source = Source::Files(self.volume.clone());
-        let mut watch = |range| coming.add(range, landed);
+        let mut watch = |range| counter.add(range, landed);
         let mut loaded = loader.load_watched(&source, &parts, Some(&mut watch), &mut |so_far| {
             progress(Progress {
                 bytes: early + so_far.bytes,

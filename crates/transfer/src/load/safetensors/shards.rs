@@ -7,9 +7,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
+use super::error::CheckpointError;
+use super::header;
 use super::json::{self, JsonError};
-use super::limits::{CheckpointLimit, MAX_FILES, MAX_TENSORS};
-use super::{CheckpointError, FIRST_BYTES, header};
+use super::limits::{CheckpointLimit, FIRST_BYTES, MAX_FILES, MAX_TENSORS};
 use crate::load::dial::GoOn;
 use crate::load::error::LoadError;
 use crate::load::http::{Client, HttpFile, HttpRequest};

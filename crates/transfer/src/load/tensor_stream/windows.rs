@@ -1,6 +1,6 @@
 //! Which tensors are loaded together, and how their memory is divided.
 
-use super::{Sharing, StreamSettings};
+use super::settings::{Sharing, StreamSettings};
 use crate::load::safetensors::Selected;
 
 /// Divisor: a window has a quarter of the bound, so that one is loaded while the program has others.

@@ -3,16 +3,16 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use devmem_tcp::{BoundTx, Dmabuf, stats::SendCounts};
+use devmem_tcp::{BoundTx, Dmabuf, Netdev, stats::SendCounts};
 
-use super::{Stored, Storer};
 use crate::load::LoadError;
-use crate::parallel::{Cause, Failed, Idle, Piece, Pieces, Progress, Slots, turn_all};
+use crate::parallel::{Cause, Failed, Idle, Piece, Pieces, Progress, Settings, Slots, turn_all};
 use crate::store::connection::{Acknowledged, Connection};
 use crate::store::error::{Operation, StoreError};
 use crate::store::ledger::Ledger;
 use crate::store::session::{Acknowledge, Fault, Write};
 use crate::store::sink::Sink;
+use crate::store::stored::Stored;
 use crate::store::supply::{Supplied, Supply};
 
 /// A flush is requested after so many bytes: what a server that is restarted makes us write again.
@@ -42,7 +42,8 @@ pub(crate) enum Flushes {
 
 /// What a store does.
 pub(crate) struct Job<'a> {
-    pub(crate) storer: &'a Storer,
+    pub(crate) nic: &'a Netdev,
+    pub(crate) settings: &'a Settings,
     pub(crate) sink: &'a Sink,
     pub(crate) supply: Supply<'a>,
     pub(crate) acknowledge: Acknowledge,
@@ -79,14 +80,14 @@ impl<'a> Run<'a> {
     ) -> Result<Self, StoreError> {
         let lane = |_| {
             Ok(Lane {
-                tx: job.storer.nic.bind_tx(memory).map_err(StoreError::Bind)?,
+                tx: job.nic.bind_tx(memory).map_err(StoreError::Bind)?,
                 stuck: Vec::new(),
             })
         };
         let lanes = (0..connections).map(lane);
         Ok(Self {
-            slots: Slots::new(connections, job.storer.settings.attempts()),
-            idle: Idle::new(&job.storer.nic).map_err(StoreError::Wait)?,
+            slots: Slots::new(connections, job.settings.attempts()),
+            idle: Idle::new(job.nic).map_err(StoreError::Wait)?,
             lanes: lanes.collect::<Result<_, StoreError>>()?,
             job,
             pieces,
@@ -99,7 +100,7 @@ impl<'a> Run<'a> {
     /// Runs to the end.
     ///
     /// # Errors
-    /// Those of [`Storer::store`].
+    /// Those of `Storer::store`.
     pub(crate) fn run(mut self, progress: &mut Report<'_>) -> Result<Stored, StoreError> {
         let start = Instant::now();
         let ended = self.run_to_end(progress);
@@ -213,7 +214,8 @@ impl<'a> Run<'a> {
 
     fn connect(&mut self, index: usize, progress: &mut Report<'_>) -> Result<(), StoreError> {
         let Job {
-            storer,
+            nic,
+            settings,
             sink,
             acknowledge,
             ..
@@ -221,8 +223,8 @@ impl<'a> Run<'a> {
         // The server accepts the connection after this moment.
         let since = self.ledger.moment();
         let so_far = self.progress();
-        let window = storer.settings.window(self.pieces.piece_bytes());
-        match sink.connect(&storer.nic, window, acknowledge, &mut || progress(so_far)) {
+        let window = settings.window(self.pieces.piece_bytes());
+        match sink.connect(nic, window, acknowledge, &mut || progress(so_far)) {
             Ok((stream, session)) => {
                 self.stored.connections += 1;
                 let connection = Connection::new(stream, session, since);
@@ -266,7 +268,7 @@ impl<'a> Run<'a> {
             return Ok(false);
         };
         let turned = connection.turn(&self.lanes[index].tx);
-        let limit = self.job.storer.settings.idle_limit();
+        let limit = self.job.settings.idle_limit();
         let acknowledged = self.take_acknowledged(index);
         let open = self.slots.get(index);
         let has_pace = open.map_or(Ok(()), |open| open.check_pace(limit));
@@ -382,7 +384,7 @@ impl<'a> Run<'a> {
         match self.slots.failed(index, None) {
             Failed::GoOn => Ok(()),
             Failed::GiveUp => Err(StoreError::GaveUp {
-                attempts: self.job.storer.settings.attempts(),
+                attempts: self.job.settings.attempts(),
                 cause,
                 acknowledged: self.pieces.done(),
                 total: self.pieces.total(),

@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use ::wire::{Instant, VnetHeader};
-use netmem::{DmaPort, Frag, FragList, HostProvider, MemoryObserver, Payload, ShareableMemory};
+use netmem::{DmaPort, Frag, FragList, MemoryObserver, MemoryProvider, Payload, ShareableMemory};
 
 use super::super::{LentUntil, TxFrame};
 use super::departures::read_only;
@@ -102,7 +102,7 @@ impl Outgoing {
         Ok(())
     }
 
-    pub(super) fn send_memory(&self) -> Option<&Arc<HostProvider>> {
+    pub(super) fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
         self.send_memory.as_ref().map(SendMemory::provider)
     }
 

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use netmem::{
-    BufSpan, DmaPort, Frag, FragList, HostProvider, MemoryObserver, Netmem, NiovSize, PagePool,
-    Payload, PoolConfig, ShareableMemory,
+    BufSpan, DmaPort, Frag, FragList, MemoryObserver, MemoryProvider, Netmem, NiovSize, PagePool,
+    Payload, ShareableMemory,
 };
 
 use super::limits::KEEP_BYTES;
@@ -26,11 +26,11 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new() -> io::Result<Self> {
         let niov_size = NiovSize::new(STAGE_NIOV).map_err(io::Error::other)?;
-        let provider = HostProvider::shareable(STAGE_BYTES, niov_size).map_err(io::Error::other)?;
+        let provider =
+            MemoryProvider::shareable(STAGE_BYTES, niov_size).map_err(io::Error::other)?;
         let memory = provider.observer();
-        let pool = PagePool::create(Arc::new(provider), PoolConfig::default());
         Ok(Self {
-            pool: pool.map_err(io::Error::other)?,
+            pool: PagePool::new(Arc::new(provider)),
             memory,
         })
     }
@@ -72,14 +72,14 @@ impl Stage {
 /// stack has not sent yet.
 #[derive(Debug)]
 pub(super) struct SendMemory {
-    provider: Arc<HostProvider>,
+    provider: Arc<MemoryProvider>,
     memory: MemoryObserver,
 }
 
 impl SendMemory {
     pub(super) fn new(bytes: usize) -> io::Result<Self> {
         let provider =
-            HostProvider::shareable(bytes, NiovSize::DEFAULT).map_err(io::Error::other)?;
+            MemoryProvider::shareable(bytes, NiovSize::DEFAULT).map_err(io::Error::other)?;
         let memory = provider.observer();
         Ok(Self {
             provider: Arc::new(provider),
@@ -87,7 +87,7 @@ impl SendMemory {
         })
     }
 
-    pub(super) fn provider(&self) -> &Arc<HostProvider> {
+    pub(super) fn provider(&self) -> &Arc<MemoryProvider> {
         &self.provider
     }
 

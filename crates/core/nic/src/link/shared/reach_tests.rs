@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::wire::MacAddr;
-use netmem::{
-    Dmabuf, DmabufId, FragList, FragSource, HostProvider, NiovSize, PagePool, PoolConfig,
-};
+use netmem::{Dmabuf, DmabufId, FragList, FragSource, MemoryProvider, NiovSize, PagePool};
 use rustix::fs::fstat;
 
 use super::arrivals::PACKET_BYTES;
@@ -115,8 +113,8 @@ fn nic_on(link: UnixListenLink) -> Nic {
 
 /// Host memory that has a file, but is not memory of the wire.
 fn host_pool() -> PagePool {
-    let provider = HostProvider::shareable(4 << 20, NiovSize::DEFAULT).unwrap();
-    PagePool::create(Arc::new(provider), PoolConfig::default()).unwrap()
+    let provider = MemoryProvider::shareable(4 << 20, NiovSize::DEFAULT).unwrap();
+    PagePool::new(Arc::new(provider))
 }
 
 fn text(word: [u8; 8]) -> Vec<u8> {
@@ -178,7 +176,7 @@ fn send_memory_is_of_one_peer_and_what_waits_in_it_is_copied_for_the_next() {
 
     let mut first = Spy::join(&path, &mut nic);
     let provider = Arc::clone(nic.link().send_memory().unwrap());
-    let mut pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let mut pool = PagePool::new(provider);
     let waiting = FragList::from_host_bytes(&mut pool, &text(*b"UNSENT-1")).unwrap();
     let again = FragList::from_host_bytes(&mut pool, &text(*b"SENT-TWO")).unwrap();
     send_host(&mut nic, &mut pool, *b"HOST-ONE");
@@ -189,7 +187,7 @@ fn send_memory_is_of_one_peer_and_what_waits_in_it_is_copied_for_the_next() {
 
     let mut second = Spy::join(&path, &mut nic);
     let other = Arc::clone(nic.link().send_memory().unwrap());
-    let mut its_pool = PagePool::create(other, PoolConfig::default()).unwrap();
+    let mut its_pool = PagePool::new(other);
     send_host(&mut nic, &mut its_pool, *b"HOST-TWO");
     // As a retransmission of what was queued while the first peer was there.
     nic.transmit(packet_v4(again), NOW).unwrap();

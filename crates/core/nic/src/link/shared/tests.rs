@@ -10,7 +10,7 @@ use ::wire::{
     emit_tcp_frame_headers, tcp_tx_checksum,
 };
 use mapped::DmaRight;
-use netmem::{Dmabuf, DmabufId, FragSource, FragUse, HostProvider, NiovSize, PagePool, PoolConfig};
+use netmem::{Dmabuf, DmabufId, FragSource, FragUse, MemoryProvider, NiovSize, PagePool};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -80,7 +80,7 @@ fn nics_with_send_memory() -> (Nic, Nic, PagePool) {
     let mut link = UnixLink::new(a, HELLO, HELLO).unwrap();
     link.share_send_memory().unwrap();
     let provider = Arc::clone(crate::Link::send_memory(&link).unwrap());
-    let pool = PagePool::create(provider, PoolConfig::default()).unwrap();
+    let pool = PagePool::new(provider);
     let (mut ours, mut peer) = (nic_of(link, OURS), nic_on(b, THEIRS));
     greet(&mut ours, &mut peer);
     (ours, peer, pool)
@@ -146,8 +146,8 @@ fn port() -> netmem::DmaPort {
 }
 
 fn host_pool() -> PagePool {
-    let provider = HostProvider::shareable(4 * MIB, NiovSize::MIN).unwrap();
-    PagePool::create(Arc::new(provider), PoolConfig::default()).unwrap()
+    let provider = MemoryProvider::shareable(4 * MIB, NiovSize::MIN).unwrap();
+    PagePool::new(Arc::new(provider))
 }
 
 fn bytes(payload: &FragList) -> Vec<u8> {

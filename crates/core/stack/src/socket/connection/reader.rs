@@ -204,8 +204,8 @@ impl Reader {
         let delivered = self.delivered(conn);
         let left = end.saturating_sub(delivered);
         match (conn.rcv_nxt(), usize::try_from(left)) {
-            (Some(seq), Ok(left)) if left > 0 => nic.ddp_resync(flow, seq.0, left),
-            (Some(_), _) if delivered == end => nic.ddp_del(flow),
+            (Some(seq), Ok(left)) if left > 0 => nic.ddp().resync(flow, seq.0, left),
+            (Some(_), _) if delivered == end => nic.ddp().remove(flow),
             _ => {
                 self.end_place(flow, nic);
                 return true;
@@ -217,7 +217,7 @@ impl Reader {
     /// Ends the placement of the connection, if there is one: no later packet changes the bytes of its place.
     pub(crate) fn end_place(&mut self, flow: &FourTuple, nic: &mut Nic) {
         if self.place.take().is_some() {
-            nic.ddp_del(flow);
+            nic.ddp().remove(flow);
         }
     }
 }

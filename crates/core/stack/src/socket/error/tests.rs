@@ -45,11 +45,6 @@ fn each_refusal_of_a_receive_has_the_kernels_errno_and_a_remedy() {
             "message of 40 bytes",
         ),
         (
-            RecvError::NotOurMemory { bytes: 7 },
-            Errno::ENODEV,
-            "provider",
-        ),
-        (
             RecvError::TooManyTokens,
             Errno::ENOMEM,
             "SO_DEVMEM_DONTNEED",
@@ -103,15 +98,6 @@ fn each_refusal_of_a_send_from_device_memory_has_the_kernels_errno_and_a_remedy(
             SendError::ReceiveBinding { dmabuf },
             Errno::EINVAL,
             "bind-tx",
-        ),
-        (
-            SendError::OtherDevice {
-                dmabuf,
-                bound: IfIndex(1),
-                egress: IfIndex(2),
-            },
-            Errno::ENODEV,
-            "bind it there",
         ),
         (
             SendError::NoRoute(RouteError::NoRoute(ADDRESS)),
@@ -193,7 +179,7 @@ fn each_refusal_of_another_call_has_the_kernels_errno() {
     for (errno, expected) in [
         (DontneedError::from(bad).errno(), Errno::EBADF),
         (
-            DontneedError::from(BadTokens::TooMany { given: 129 }).errno(),
+            DontneedError::TooManyRanges { given: 129 }.errno(),
             Errno::EINVAL,
         ),
         (DontneedError::OddLength { len: 7 }.errno(), Errno::EINVAL),

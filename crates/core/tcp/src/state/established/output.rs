@@ -1,13 +1,14 @@
 //! Segments of a synchronized connection, and its timers.
 
 use netmem::Payload;
-use wire::{Instant, TcpOptions, Timestamps};
+use wire::Instant;
 
 use super::{SegmentVerdict, Synchronized};
 use crate::context::Context;
 use crate::disposition::{Disposition, Next};
 use crate::ecn::echo::EarlierAck;
 use crate::error::TcpError;
+use crate::options::{TsRecent, ack_options};
 use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
@@ -80,20 +81,16 @@ impl<P: Payload> Synchronized<P> {
 
     /// Returns the ACK of data whose marks differ from those of the newest: the ACK of that follows.
     fn earlier_ack(&self, earlier: EarlierAck, window: u16, now: Instant) -> Segment<P> {
-        let timestamps = self.timestamps().map(|(clock, echo)| Timestamps {
-            value: clock.value(now),
-            echo,
-        });
         Segment {
             seq: self.sender.snd_nxt(),
             ack: Some(earlier.ack),
             ece: earlier.ece,
             ecn: self.codepoint(),
             window,
-            options: TcpOptions {
-                timestamps,
-                ..TcpOptions::default()
-            },
+            options: ack_options(
+                self.receiver.ts_recent().map(TsRecent::value),
+                self.clock.value(now),
+            ),
             ..Segment::default()
         }
     }

@@ -10,7 +10,7 @@ use super::kernel::{Aborted, Block};
 use super::layout::*;
 
 /// Looks before a thread that waits sleeps.
-const LOOKS: u32 = 64;
+const SPINS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
 /// Slices to pass on before this process ends itself, for a test of what that does to others; many, unless the test says so.
@@ -190,7 +190,7 @@ impl<'a> End<'a> {
                 return Err(Aborted);
             }
             looks += 1;
-            match looks < LOOKS {
+            match looks < SPINS {
                 true => thread::yield_now(),
                 false => thread::sleep(NAP),
             }

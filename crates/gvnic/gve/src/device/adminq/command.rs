@@ -5,8 +5,7 @@ use gve_defs::adminq::{
     CreateTxQueue, DescribeDevice, DestroyQueue, ExtendedCommand, GetPtypeMap, QueryFlowRules,
     QueryRss, ReportLinkSpeed, ReportStats, SetDriverParameter, VerifyDriverCompatibility, opcode,
 };
-
-use super::body;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// An admin command of the driver.
 #[derive(Clone, Copy, Debug)]
@@ -52,5 +51,13 @@ impl AdminqCommand {
             opcode::EXTENDED_COMMAND => Self::Extended(body(entry)?),
             _ => return Err(AdminqStatus::UNIMPLEMENTED),
         })
+    }
+}
+
+/// Reads the struct of a command from the start of an entry's body.
+fn body<T: FromBytes + KnownLayout + Immutable>(entry: &AdminqEntry) -> Result<T, AdminqStatus> {
+    match T::read_from_prefix(&entry.body) {
+        Ok((value, _)) => Ok(value),
+        Err(_) => Err(AdminqStatus::INVALID_ARGUMENT),
     }
 }

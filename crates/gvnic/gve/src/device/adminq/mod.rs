@@ -6,51 +6,16 @@ mod command;
 mod describe;
 mod flow_rules;
 mod queues;
-pub(crate) mod report;
+mod report;
+pub(super) mod ring;
 mod rss;
 
-use gve_defs::adminq::{AdminqEntry, AdminqStatus, ENTRY_BYTES, STATUS_OFFSET};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use gve_defs::adminq::{AdminqEntry, AdminqStatus, STATUS_OFFSET};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::device::Gve;
 use crate::env::{BadAddress, Env, GuestAddr, GuestMemory};
 use command::AdminqCommand;
-
-/// The admin queue of a running driver.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Adminq {
-    base: GuestAddr,
-    /// A power of two.
-    entries: u32,
-    /// Number of executed commands, modulo 2^32.
-    done: u32,
-}
-
-impl Adminq {
-    /// Returns a queue of `bytes` bytes; `None` if the number of entries is not a power of two, or if the queue reaches
-    /// past the address space.
-    pub(crate) fn new(base: GuestAddr, bytes: u16) -> Option<Self> {
-        let usable = bytes.is_power_of_two() && usize::from(bytes) >= ENTRY_BYTES;
-        let entries = u32::from(bytes) / ENTRY_BYTES as u32;
-        let end = base.checked_add(bytes.into());
-        (usable && end.is_some()).then_some(Self {
-            base,
-            entries,
-            done: 0,
-        })
-    }
-
-    /// Returns the event counter.
-    pub(crate) const fn done(&self) -> u32 {
-        self.done
-    }
-
-    fn addr(&self, index: u32) -> GuestAddr {
-        let at = u64::from(index % self.entries) * ENTRY_BYTES as u64;
-        // Cannot wrap: `new` has checked that the queue ends within the address space.
-        GuestAddr(self.base.0 + at)
-    }
-}
 
 impl Gve {
     /// Executes the commands up to the driver's count `announced`.
@@ -59,16 +24,13 @@ impl Gve {
             self.stats.adminq_broken += 1;
             return;
         };
-        let (queue, first) = (*adminq, adminq.done);
-        // On any error, too, so that the driver does not wait for these commands.
-        adminq.done = announced;
-        let count = announced.wrapping_sub(first);
-        if count > queue.entries {
+        let queue = *adminq;
+        let Some(count) = adminq.take(announced) else {
             self.stats.adminq_broken += 1;
             return;
-        }
+        };
         for index in 0..count {
-            let addr = queue.addr(first.wrapping_add(index));
+            let addr = queue.addr(queue.done().wrapping_add(index));
             if self.run_entry(addr, env).is_err() {
                 self.stats.adminq_broken += 1;
             }
@@ -160,12 +122,4 @@ fn answer_within(
         return Err(AdminqStatus::INVALID_ARGUMENT);
     }
     answer(memory, addr, bytes)
-}
-
-/// Reads the struct of a command from the start of an entry's body.
-fn body<T: FromBytes + KnownLayout + Immutable>(entry: &AdminqEntry) -> Result<T, AdminqStatus> {
-    match T::read_from_prefix(&entry.body) {
-        Ok((value, _)) => Ok(value),
-        Err(_) => Err(AdminqStatus::INVALID_ARGUMENT),
-    }
 }

@@ -1,27 +1,12 @@
-//! The statistics area, which `ethtool -S` of the guest shows.
+//! The command for the statistics of the guest's `ethtool -S`.
 
 use std::time::Duration;
 
-use gve_defs::adminq::{AdminqStatus, ReportStats, Stat, StatsReport, stat_name};
-use wire::Instant;
-use zerocopy::IntoBytes;
+use gve_defs::adminq::{AdminqStatus, ReportStats};
 
-use crate::device::{Gve, STATS_PERIOD};
-use crate::env::{Env, GuestAddr, GuestMemory};
-use crate::stats::RxQueueStats;
-
-/// Minimum period, even if the driver configures a shorter one.
-const MIN_PERIOD: Duration = Duration::from_millis(100);
-
-/// Guest memory for statistics.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StatsArea {
-    addr: GuestAddr,
-    /// Bytes, header included; `addr + len` is in the address space.
-    len: u64,
-    period: Option<Duration>,
-    due: Option<Instant>,
-}
+use crate::device::Gve;
+use crate::device::stats_area::StatsArea;
+use crate::env::{Env, GuestAddr};
 
 impl Gve {
     pub(super) fn attach_stats(
@@ -30,71 +15,15 @@ impl Gve {
         env: &Env<'_>,
     ) -> Result<(), AdminqStatus> {
         let len = command.stats_report_len.get();
-        if len == 0 {
-            self.stats_area = None;
-            return Ok(());
-        }
-        let addr = GuestAddr(command.stats_report_addr.get());
-        if addr.checked_add(len).is_none() || len < size_of::<StatsReport>() as u64 {
-            return Err(AdminqStatus::INVALID_ARGUMENT);
-        }
-        let asked = Duration::from_millis(command.interval.get());
-        let period = match asked.is_zero() {
-            true => None,
-            false => Some(asked.clamp(MIN_PERIOD, STATS_PERIOD)),
-        };
-        self.stats_area = Some(StatsArea {
-            addr,
-            len,
-            period,
-            due: period.map(|period| env.now + period),
-        });
-        Ok(())
-    }
-}
-
-impl StatsArea {
-    /// Returns when the statistics are due.
-    pub(crate) const fn due(&self) -> Option<Instant> {
-        self.due
-    }
-
-    /// Schedules the next report.
-    pub(crate) fn next(&mut self, now: Instant) {
-        self.due = self.period.map(|period| now + period);
-    }
-
-    /// Writes four statistics for each existing queue, up to the end of the area. The driver's own statistics come first;
-    /// it locates those of the device from the end (gve_ethtool.c `gve_get_ethtool_stats`).
-    ///
-    /// Without room or memory nothing is written: the interface has no way to report an error.
-    pub(crate) fn write<'a>(
-        &self,
-        queues: impl Iterator<Item = (bool, &'a RxQueueStats)>,
-        memory: &dyn GuestMemory,
-    ) {
-        let mut bytes = Vec::new();
-        for (id, (_, stats)) in (0u32..).zip(queues).filter(|(_, (live, _))| *live) {
-            let values: [_; stat_name::PER_RX_QUEUE] = [
-                (stat_name::RX_QUEUE_DROP_CNT, stats.drops),
-                (stat_name::RX_NO_BUFFERS_POSTED, stats.no_buffers),
-                (stat_name::RX_DROPS_PACKET_OVER_MRU, stats.over_mru),
-                (stat_name::RX_DROPS_INVALID_CHECKSUM, stats.bad_checksum),
-            ];
-            for (name, value) in values {
-                let stat = Stat {
-                    stat_name: name.into(),
-                    queue_id: id.into(),
-                    value: value.into(),
-                };
-                bytes.extend_from_slice(stat.as_bytes());
+        self.stats_area = match len {
+            0 => None,
+            _ => {
+                let addr = GuestAddr(command.stats_report_addr.get());
+                let interval = Duration::from_millis(command.interval.get());
+                let area = StatsArea::new(addr, len, interval, env.now);
+                Some(area.ok_or(AdminqStatus::INVALID_ARGUMENT)?)
             }
-        }
-        let room = self.len - size_of::<StatsReport>() as u64;
-        if let Some(before) = room.checked_sub(bytes.len() as u64) {
-            let offset = size_of::<StatsReport>() as u64 + before;
-            // Cannot wrap: `attach_stats` has checked that the area is in the address space.
-            let _unmapped = memory.write(GuestAddr(self.addr.0 + offset), &bytes);
-        }
+        };
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Where the next bytes of a connection go, as far as their order can be foretold.
+//! Where the next bytes of a connection go, as far as their order can be predicted.
 //!
 //! Headers between payload go to the last bytes of payload that comes later, which nobody needs yet. If that payload is planned before they
 //! were read, its bytes that belong there go to payload that comes later still, and are copied to their place when they have come.
@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::load::session::{Foretold, Next};
+use crate::load::session::{Next, Predicted};
 
 /// Most ranges of payload that are planned: those of the commands that are usually in flight.
 pub(super) const AHEAD: usize = 64;
@@ -39,7 +39,7 @@ enum Kind {
     Payload {
         at: u64,
         /// Its header has not come.
-        is_foretold: bool,
+        is_predicted: bool,
     },
 }
 
@@ -101,10 +101,10 @@ impl Plan {
     }
 
     /// Returns whether it has bytes whose header has not come, or had not when they were planned.
-    pub(super) fn is_foretold(&self) -> bool {
+    pub(super) fn is_predicted(&self) -> bool {
         self.parts.iter().any(|part| match part.kind {
             Kind::Headers => true,
-            Kind::Payload { is_foretold, .. } => is_foretold,
+            Kind::Payload { is_predicted, .. } => is_predicted,
         })
     }
 
@@ -121,7 +121,7 @@ impl Plan {
     pub(super) fn continued(
         &self,
         taken: u64,
-        upcoming: &[Foretold],
+        upcoming: &[Predicted],
         places_of: impl Fn(u64, u64) -> Option<Vec<Range<usize>>>,
     ) -> (Self, bool) {
         let (mut plan, mut agrees) = (self.clone(), true);
@@ -146,7 +146,7 @@ impl Plan {
     }
 
     /// Returns whether the planned bytes from position `before` on are those of a gap and of payload.
-    fn agrees_with(&self, before: u64, next: &Foretold) -> bool {
+    fn agrees_with(&self, before: u64, next: &Predicted) -> bool {
         let start = before.saturating_add(next.gap as u64);
         let end = start.saturating_add(next.len);
         // Not all parts are looked at for each of the payloads.
@@ -181,11 +181,11 @@ impl Plan {
     fn add(
         &mut self,
         before: u64,
-        next: &Foretold,
-        later: &[Foretold],
+        next: &Predicted,
+        later: &[Predicted],
         places_of: &impl Fn(u64, u64) -> Option<Vec<Range<usize>>>,
     ) -> Option<()> {
-        let Foretold { gap, at, len } = *next;
+        let Predicted { gap, at, len } = *next;
         let start = before.saturating_add(gap as u64);
         let places = places_of(at, len)?;
         let is_whole = total(&places) == len;
@@ -204,7 +204,7 @@ impl Plan {
             start: start.saturating_add(planned),
             kind: Kind::Payload {
                 at: at.saturating_add(planned),
-                is_foretold: gap > 0,
+                is_predicted: gap > 0,
             },
             places: Vec::new(),
             borrowed: Vec::new(),
@@ -229,7 +229,7 @@ impl Plan {
         &self,
         part: &mut Part,
         mut place: Range<usize>,
-        later: &[Foretold],
+        later: &[Predicted],
         places_of: &impl Fn(u64, u64) -> Option<Vec<Range<usize>>>,
     ) -> Option<()> {
         while !place.is_empty() {
@@ -276,7 +276,7 @@ impl Plan {
     /// Returns room for `len` bytes in the last range of payload, before all that is borrowed there, or is in `others`.
     fn room_in(
         &self,
-        payload: &Foretold,
+        payload: &Predicted,
         len: usize,
         others: &[Range<usize>],
         places_of: &impl Fn(u64, u64) -> Option<Vec<Range<usize>>>,
@@ -335,8 +335,8 @@ mod tests {
     }
 
     /// Commands of 1 MiB from `first` to `last`, behind headers of 24 bytes.
-    fn commands(first: u64, last: u64) -> Vec<Foretold> {
-        let command = |number| Foretold {
+    fn commands(first: u64, last: u64) -> Vec<Predicted> {
+        let command = |number| Predicted {
             gap: 24,
             at: number * MIB,
             len: MIB,
@@ -408,7 +408,7 @@ mod tests {
         let (plan, _) = plan.continued(0, &commands(7, 8), places_of);
         let (start, end) = (7 << 20, 8 << 20);
         assert_eq!(plan.places(0), [end - 24..end, start..end - 24]);
-        let current = [Foretold {
+        let current = [Predicted {
             gap: 0,
             at: 7 * MIB,
             len: MIB,
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn other_bytes_than_planned_do_not_fit() {
         let (mut plan, _) = Plan::default().continued(0, &commands(0, 8), places_of);
-        assert!(plan.is_foretold());
+        assert!(plan.is_predicted());
         let payload = |at| Next::Payload { at, len: MIB };
         assert!(!plan.fits(0, payload(0)), "a header comes first");
         plan.forget(24);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_ends_where_what_is_foretold_changes() {
+    fn a_plan_ends_where_what_is_predicted_changes() {
         let (plan, _) = Plan::default().continued(0, &commands(0, 8), places_of);
         let mut later = commands(0, 8);
         // A response comes with each of them.
@@ -450,7 +450,7 @@ mod tests {
         parts[0].len = MIB / 2;
         parts.insert(
             1,
-            Foretold {
+            Predicted {
                 gap: 24,
                 at: MIB / 2,
                 len: MIB / 2,
@@ -473,14 +473,14 @@ mod tests {
         assert!(plan.is_empty());
         // The first half of a range, because the rest is in another memory.
         let half = |at: u64, len: u64| places_of(at, len / 2);
-        let current = [Foretold {
+        let current = [Predicted {
             gap: 0,
             at: 0,
             len: MIB,
         }];
         let (plan, _) = Plan::default().continued(0, &current, half);
         assert_eq!(plan.places(0), [0..1 << 19]);
-        assert!(!plan.is_foretold());
+        assert!(!plan.is_predicted());
         let (again, agrees) = plan.continued(0, &current, half);
         assert!(agrees && again == plan);
     }

@@ -3,7 +3,7 @@
 
 use crate::parallel::Piece;
 
-/// Heads in a row of the foretold length after which others are foretold, at first.
+/// Heads in a row of the predicted length after which others are predicted, at first.
 const FIRST_NEEDED: u32 = 2;
 
 /// What the heads of a connection were like.
@@ -28,7 +28,7 @@ impl Default for Heads {
 }
 
 impl Heads {
-    /// Notes a head of `len` bytes, of the response with the bytes `range` of its file. After each that was foretold and had another length
+    /// Notes a head of `len` bytes, of the response with the bytes `range` of its file. After each that was predicted and had another length
     /// twice as many are needed: what arrives in a wrong place costs a copy of all that is on the way.
     pub(super) fn note(&mut self, len: usize, range: Piece) {
         let rest = len.checked_sub(digits(range));
@@ -36,19 +36,19 @@ impl Heads {
             self.alike = self.alike.saturating_add(1);
             return;
         }
-        if self.are_foretold() {
+        if self.are_predicted() {
             self.needed = self.needed.saturating_mul(2);
         }
         (self.rest, self.alike) = (rest, 0);
     }
 
     /// Returns how long the head of the response with the bytes `range` is likely to be.
-    pub(super) fn foretell(&self, range: Piece) -> Option<usize> {
-        let rest = self.rest.filter(|_| self.are_foretold())?;
+    pub(super) fn predict(&self, range: Piece) -> Option<usize> {
+        let rest = self.rest.filter(|_| self.are_predicted())?;
         rest.checked_add(digits(range))
     }
 
-    fn are_foretold(&self) -> bool {
+    fn are_predicted(&self) -> bool {
         self.alike >= self.needed
     }
 }
@@ -73,16 +73,16 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_foretold_by_their_digits_after_three_alike() {
+    fn heads_are_predicted_by_their_digits_after_three_alike() {
         let mut heads = Heads::default();
         for (start, end) in [(0, 10), (10, 100), (100, 9000)] {
             let range = range(start, end);
-            assert_eq!(heads.foretell(range), None);
+            assert_eq!(heads.predict(range), None);
             heads.note(head(range, ""), range);
         }
         for (start, end) in [(0, 1), (9, 10), (99, 101), (9999, 10_001), (0, 20_000)] {
             let range = range(start, end);
-            assert_eq!(heads.foretell(range), Some(head(range, "")));
+            assert_eq!(heads.predict(range), Some(head(range, "")));
         }
     }
 
@@ -92,10 +92,10 @@ mod tests {
         for (alike, more) in [(3, ""), (5, "Age: 1\r\n"), (9, "")] {
             let len = head(range, more);
             for _ in 0..alike {
-                assert_ne!(heads.foretell(range), Some(len));
+                assert_ne!(heads.predict(range), Some(len));
                 heads.note(len, range);
             }
-            assert_eq!(heads.foretell(range), Some(len));
+            assert_eq!(heads.predict(range), Some(len));
         }
     }
 }

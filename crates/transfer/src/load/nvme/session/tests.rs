@@ -274,20 +274,20 @@ fn names_of_commands_in_flight_are_different_also_after_65536_of_them() {
 }
 
 #[test]
-fn the_data_of_all_commands_are_foretold_behind_the_headers_that_come_before_them() {
+fn the_data_of_all_commands_are_predicted_behind_the_headers_that_come_before_them() {
     for bits in 0..4 {
         let digests = Digests::of_bits(bits);
         let header = if digests.header { 28 } else { 24 };
         let mut session = asked(digests);
         let behind = digests.data_bytes() + header;
-        let of = |gap, at, len| Foretold { gap, at, len };
+        let of = |gap, at, len| Predicted { gap, at, len };
         // Command 0 is of the piece at 4096, command 1 of that at 0.
         let whole = [of(header, 4096, 2048), of(behind, 0, 2048)];
-        assert_eq!(session.foretold(9), whole);
-        assert_eq!(session.foretold(1), whole[..1]);
+        assert_eq!(session.predicted(9), whole);
+        assert_eq!(session.predicted(1), whole[..1]);
         let part = data_pdu(&data(0, 0, 1024, false, false), digests);
         feed(&mut session, &part[..10], usize::MAX).unwrap();
-        assert_eq!(session.foretold(1), [of(header - 10, 4096, 2048)]);
+        assert_eq!(session.predicted(1), [of(header - 10, 4096, 2048)]);
         feed(&mut session, &part[10..header], usize::MAX).unwrap();
         let parts = |first| {
             [
@@ -296,29 +296,29 @@ fn the_data_of_all_commands_are_foretold_behind_the_headers_that_come_before_the
                 of(behind, 1024, 1024),
             ]
         };
-        assert_eq!(session.foretold(9), parts(behind), "in parts from now on");
+        assert_eq!(session.predicted(9), parts(behind), "in parts from now on");
         feed(&mut session, &part[header..], usize::MAX).unwrap();
-        assert_eq!(session.foretold(9), parts(header));
+        assert_eq!(session.predicted(9), parts(header));
         let last = data_pdu(&data(0, 1024, 1024, true, false), digests);
         feed(&mut session, &last[..header], usize::MAX).unwrap();
         let rest = |first| [of(first, 0, 1024), of(behind, 1024, 1024)];
         assert_eq!(
-            session.foretold(9),
+            session.predicted(9),
             rest(behind + header),
             "a response first"
         );
         feed(&mut session, &last[header..], usize::MAX).unwrap();
         let answer = response(0, Status::SUCCESS, digests);
         feed(&mut session, &answer, usize::MAX).unwrap();
-        assert_eq!(session.foretold(9), rest(header));
+        assert_eq!(session.predicted(9), rest(header));
         let whole = data_pdu(&data(1, 0, 2048, true, true), digests);
         feed(&mut session, &whole[..header], usize::MAX).unwrap();
-        assert_eq!(session.foretold(9), []);
+        assert_eq!(session.predicted(9), []);
     }
 }
 
 #[test]
-fn responses_are_foretold_if_the_last_data_had_one_and_not_if_they_were_the_success() {
+fn responses_are_predicted_if_the_last_data_had_one_and_not_if_they_were_the_success() {
     let plain = Digests::default();
     for (is_success, gap) in [(true, 24), (false, 48)] {
         let mut session = asked(plain);
@@ -328,7 +328,7 @@ fn responses_are_foretold_if_the_last_data_had_one_and_not_if_they_were_the_succ
         });
         let whole = data_pdu(&data(0, 0, 2048, true, is_success), plain);
         feed(&mut session, &whole[..24], usize::MAX).unwrap();
-        let of = |at, len| Foretold { gap, at, len };
-        assert_eq!(session.foretold(9), [of(0, 2048), of(8192, 512)]);
+        let of = |at, len| Predicted { gap, at, len };
+        assert_eq!(session.predicted(9), [of(0, 2048), of(8192, 512)]);
     }
 }

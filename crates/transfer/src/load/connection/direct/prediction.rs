@@ -1,7 +1,7 @@
 //! Telling the NIC where payload belongs, before its header has come.
 //!
-//! A session that knows the order of its requests foretells the payload of several of them, and the NIC is told all of their places
-//! (`plan.rs`). If other bytes come than were foretold, the places have bytes of others, perhaps several headers and payloads: they
+//! A session that knows the order of its requests predicts the payload of several of them, and the NIC is told all of their places
+//! (`plan.rs`). If other bytes come than were predicted, the places have bytes of others, perhaps several headers and payloads: they
 //! are moved to host memory, all that have arrived, before anything is written there.
 
 use devmem_tcp::RecvError;
@@ -10,7 +10,7 @@ use super::plan::AHEAD;
 use super::{Direct, broken, to_usize};
 use crate::load::error::LoadError;
 use crate::load::landing::Landing;
-use crate::load::session::{Fault, Foretold, Next, Session};
+use crate::load::session::{Fault, Next, Predicted, Session};
 
 /// Planned bytes from which on a plan waits for new requests: those of a poll that comes late, which receives eight times as much as
 /// others.
@@ -27,7 +27,7 @@ impl Direct {
     /// Tells the NIC where the next payload belongs, and where that belongs which is likely to follow it.
     ///
     /// # Errors
-    /// Other payload came than was foretold, and it cannot be moved away.
+    /// Other payload came than was predicted, and it cannot be moved away.
     pub(super) fn name_places(
         &mut self,
         session: &dyn Session,
@@ -38,13 +38,13 @@ impl Direct {
         }
         let next = session.next();
         let current = match next {
-            Next::Payload { at, len } => Some(Foretold { gap: 0, at, len }),
+            Next::Payload { at, len } => Some(Predicted { gap: 0, at, len }),
             Next::Header(_) | Next::Text(_) => None,
             Next::Nothing | Next::Zeros { .. } | Next::Skip(_) => return Ok(()),
         };
         self.plan.forget(self.taken);
         if !self.plan.fits(self.taken, next) {
-            if self.plan.is_foretold() {
+            if self.plan.is_predicted() {
                 return self.move_away(landing);
             }
             self.plan.clear(self.taken);
@@ -55,17 +55,17 @@ impl Direct {
     /// Plans the bytes from those of `current` on, or from the next header on, and tells the NIC.
     fn continue_plan(
         &mut self,
-        current: Option<Foretold>,
+        current: Option<Predicted>,
         session: &dyn Session,
         landing: &Landing<'_>,
     ) -> Result<(), Fault> {
-        let first = current.or_else(|| session.foretold(1).first().copied());
-        let Some(Foretold { at, len, .. }) = first else {
+        let first = current.or_else(|| session.predicted(1).first().copied());
+        let Some(Predicted { at, len, .. }) = first else {
             return Ok(());
         };
         // With short payload there is nothing to plan, and every header comes here.
         let is_idle = self.plan.is_empty() && !Landing::is_worth_telling(len);
-        let ends = |payload: Foretold| {
+        let ends = |payload: Predicted| {
             let end = self.taken.saturating_add(payload.len);
             self.plan.payload_ends(end)
         };
@@ -85,7 +85,7 @@ impl Direct {
             return Ok(());
         };
         let mut upcoming: Vec<_> = current.into_iter().collect();
-        upcoming.extend(session.foretold(AHEAD));
+        upcoming.extend(session.predicted(AHEAD));
         let (plan, agrees) = self.plan.continued(self.taken, &upcoming, |at, len| {
             let (other, places) = landing.target(at, len)?;
             other.memory().is_same(target.memory()).then_some(places)
@@ -104,7 +104,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Ends the placing, and moves what has arrived in the places of the plan to host memory: other bytes were foretold.
+    /// Ends the placing, and moves what has arrived in the places of the plan to host memory: other bytes were predicted.
     fn move_away(&mut self, landing: &Landing<'_>) -> Result<(), Fault> {
         self.mispredicted += 1;
         // Bytes behind the plan are not in its places.
@@ -133,10 +133,10 @@ impl Direct {
 }
 
 /// Returns the position of the last payload in the stream, if the next byte is at position `taken`.
-fn before_last(taken: u64, upcoming: &[Foretold]) -> u64 {
+fn before_last(taken: u64, upcoming: &[Predicted]) -> u64 {
     let mut bytes = taken;
     let mut start = taken;
-    for Foretold { gap, len, .. } in upcoming {
+    for Predicted { gap, len, .. } in upcoming {
         start = bytes.saturating_add(*gap as u64);
         bytes = start.saturating_add(*len);
     }

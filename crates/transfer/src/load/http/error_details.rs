@@ -15,7 +15,7 @@ const MOST_CHARS: usize = 300;
 
 /// A server's words about its refusal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ErrorDetails {
     /// The name of the error, such as `NoSuchKey`.
     pub(crate) code: Option<String>,
     pub(crate) message: Option<String>,
@@ -51,7 +51,7 @@ const PAGES: [(&str, Remedy); 5] = [
 ];
 const WRITE_HTTPS: Remedy = Remedy::Text(Cow::Borrowed("write https:// for this port"));
 
-impl Said {
+impl ErrorDetails {
     /// Reads them from a response, of whose body the beginning is known.
     pub(crate) fn of(head: &Head, body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body);
@@ -62,7 +62,7 @@ impl Said {
         Self {
             of_page: pages.next().map(|(_, remedy)| remedy.clone()),
             code: element(&text, "Code"),
-            message: head.said.as_deref().map(shortened).or(message),
+            message: head.error_message.as_deref().map(shortened).or(message),
             region: region.filter(|name| is_region(name)),
         }
     }
@@ -78,7 +78,7 @@ impl Said {
     }
 }
 
-impl Said {
+impl ErrorDetails {
     /// Returns the error of a refusal by `place`, with what helps.
     pub(crate) fn refused(&self, place: &str, head: &Head) -> LoadError {
         LoadError::Status {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_words_of_stores_and_hubs_are_found() {
-        let words = |head: Head, body: &str| Said::of(&head, body.as_bytes()).shown();
+        let words = |head: Head, body: &str| ErrorDetails::of(&head, body.as_bytes()).shown();
         let xml = "<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code><Message>The key does not exist.</Message></Error>";
         assert_eq!(
             words(Head::default(), xml),
@@ -171,7 +171,7 @@ mod tests {
         let json = r#"{"error": {"code": 404, "message" : "No such object: b/k"}}"#;
         assert_eq!(words(Head::default(), json), ": No such object: b/k");
         let mut hub = Head::default();
-        hub.said = Some("Access to model x is restricted".to_owned());
+        hub.error_message = Some("Access to model x is restricted".to_owned());
         assert_eq!(words(hub, "<html>"), ": Access to model x is restricted");
         for nothing in [
             "",
@@ -185,19 +185,19 @@ mod tests {
         }
         let region =
             "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region></Error>";
-        let said = Said::of(&Head::default(), region.as_bytes());
-        assert_eq!(said.region.as_deref(), Some("eu-west-3"));
+        let details = ErrorDetails::of(&Head::default(), region.as_bytes());
+        assert_eq!(details.region.as_deref(), Some("eu-west-3"));
         for hostile in ["a b", "a\r\nX: y", "a/b", "a.evil.example", ""] {
             let mut head = Head::default();
             head.region = Some(hostile.to_owned());
-            assert_eq!(Said::of(&head, b"").region, None, "{hostile:?}");
+            assert_eq!(ErrorDetails::of(&head, b"").region, None, "{hostile:?}");
         }
     }
 
     #[test]
     fn words_are_short_and_printable() {
         let long = format!("<Code>\u{1b}[2J{}</Code>", "x".repeat(10_000));
-        let shown = Said::of(&Head::default(), long.as_bytes()).shown();
+        let shown = ErrorDetails::of(&Head::default(), long.as_bytes()).shown();
         assert!(shown.len() < 400 && !shown.contains('\u{1b}'), "{shown}");
     }
 
@@ -206,8 +206,8 @@ mod tests {
         let refused = |status: u16, body: &str| {
             let (mut head, reason) = (Head::default(), "No".to_owned());
             (head.status, head.reason) = (status, reason);
-            let said = Said::of(&head, body.as_bytes());
-            said.refused("http://s3/b/k", &head).to_string()
+            let details = ErrorDetails::of(&head, body.as_bytes());
+            details.refused("http://s3/b/k", &head).to_string()
         };
         for (status, body, expected) in [
             (403, "<Code>RequestTimeTooSkewed</Code>", "clock"),

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use devmem_tcp::RxBatch;
 
 use super::chunks::Chunks;
+use super::error_details;
 use super::head::{self, Head, HeadError};
 use super::request::{Ask, HttpRequest};
-use super::said;
 use crate::load::dial::{self, GoOn};
 use crate::load::error::LoadError;
 use crate::load::transport::{self, Transport};
@@ -76,7 +76,7 @@ pub(crate) fn exchange(
         return Ok(Err(Broken { cause, is_silent }));
     }
     text.clear();
-    let mut talk = Talk {
+    let mut reader = ResponseReader {
         transport,
         batch: RxBatch::with_capacity(64),
         text,
@@ -88,20 +88,20 @@ pub(crate) fn exchange(
         problem,
     };
     let head = loop {
-        let head = final_head(&mut talk.text);
+        let head = final_head(&mut reader.text);
         if let Some(head) = head.map_err(|error| invalid(error.into()))? {
             break head;
         }
-        let cause = match talk.receive()? {
+        let cause = match reader.receive()? {
             Arrival::Bytes => continue,
             Arrival::End => "the server closed the connection".into(),
             Arrival::Late => format!("no answer within {limit:?}").into(),
             Arrival::Broken(cause) => cause,
         };
-        let is_silent = talk.text.is_empty();
+        let is_silent = reader.text.is_empty();
         return Ok(Err(Broken { cause, is_silent }));
     };
-    let response = talk.body(head, ask, wanted)?;
+    let response = reader.body(head, ask, wanted)?;
     match response {
         Ok(response) => Ok(Ok(response)),
         Err(BodyError::Broken(cause)) => Ok(Err(Broken {
@@ -118,7 +118,7 @@ enum BodyError {
     Invalid(&'static str),
 }
 
-struct Talk<'a, 'b> {
+struct ResponseReader<'a, 'b> {
     transport: &'a mut Transport,
     batch: RxBatch,
     /// Received bytes that are not used yet.
@@ -128,7 +128,7 @@ struct Talk<'a, 'b> {
     go_on: &'a mut GoOn<'b>,
 }
 
-impl Talk<'_, '_> {
+impl ResponseReader<'_, '_> {
     /// Receives once.
     fn receive(&mut self) -> Result<Arrival, LoadError> {
         loop {
@@ -163,7 +163,7 @@ impl Talk<'_, '_> {
             200 if wanted <= 1 => (0, 0),
             206 if wanted <= 1 => (0, wanted),
             200 | 206 => (wanted, wanted),
-            status if status >= 400 => (0, said::MOST_BYTES),
+            status if status >= 400 => (0, error_details::MOST_BYTES),
             _ => (0, TAIL_BYTES),
         };
         let mut framing = match head.length {

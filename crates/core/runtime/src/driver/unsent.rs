@@ -29,14 +29,14 @@ const LONGEST_REST: Duration = Duration::from_millis(4);
 
 /// The background thread's rests while calls leave something to send.
 #[derive(Debug)]
-pub(super) struct Leftovers {
+pub(super) struct UnsentRests {
     /// When its current rest ends, or will after it was woken; in the past if that is unknown.
     rests_until: Instant,
     /// Its next rest, if the program still polls.
     rest: Duration,
 }
 
-impl Default for Leftovers {
+impl Default for UnsentRests {
     fn default() -> Self {
         Self {
             rests_until: Instant::ZERO,
@@ -54,7 +54,7 @@ impl<D: Driven> Core<D> {
     }
 
     /// Returns when somebody has to poll for what the calls have left to send; `None` if they have left nothing.
-    fn leftover_due(&self) -> Option<Instant> {
+    fn unsent_due(&self) -> Option<Instant> {
         let is_left = |stack: &&Stack| stack.wants_flush() || stack.has_unsent();
         let last_polls = self
             .driven
@@ -73,15 +73,15 @@ impl<D: Driven> Driver<D> {
         if core.calls.leader != Leader::Nobody {
             return false;
         }
-        let Some(due) = core.leftover_due() else {
+        let Some(due) = core.unsent_due() else {
             return false;
         };
-        self.has_leftovers.store(true, Ordering::Relaxed);
+        self.has_unsent.store(true, Ordering::Relaxed);
         let now = self.now();
-        let until = core.leftovers.rests_until;
+        let until = core.unsent_rests.rests_until;
         let wakes_in_time = now < until && until <= now + LONGEST_REST;
         if !wakes_in_time {
-            core.leftovers.rests_until = due;
+            core.unsent_rests.rests_until = due;
         }
         !wakes_in_time
     }
@@ -89,26 +89,26 @@ impl<D: Driven> Driver<D> {
     /// Returns how long the background thread rests from `now` on, because the application polls; `None`: it does not any more,
     /// and has left something to send.
     pub(crate) fn rest(&self, core: &mut Core<D>, now: Instant) -> Option<Duration> {
-        let due = core.leftover_due();
-        self.has_leftovers.store(due.is_some(), Ordering::Relaxed);
-        let rest = core.leftovers.rest;
-        core.leftovers.rest = POLL_INTERVAL;
+        let due = core.unsent_due();
+        self.has_unsent.store(due.is_some(), Ordering::Relaxed);
+        let rest = core.unsent_rests.rest;
+        core.unsent_rests.rest = POLL_INTERVAL;
         let rest = match due {
             None => TICK,
             // A thread inside a call polls by itself.
             Some(due) if due <= now && !self.has_callers() => return None,
             Some(_) => {
-                core.leftovers.rest = (2 * rest).min(LONGEST_REST);
+                core.unsent_rests.rest = (2 * rest).min(LONGEST_REST);
                 rest
             }
         };
-        core.leftovers.rests_until = now + rest;
+        core.unsent_rests.rests_until = now + rest;
         Some(rest)
     }
 
     /// Returns how long the background thread rests while it cannot lock the state.
     pub(crate) fn blind_rest(&self) -> Duration {
-        match self.has_leftovers.load(Ordering::Relaxed) {
+        match self.has_unsent.load(Ordering::Relaxed) {
             true => POLL_INTERVAL,
             false => TICK,
         }

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 
 /// Returns the reason of an error of this crate in one line, and what helps; `None` for other errors, and for those whose text is the same in
 /// each interface.
-pub fn told(error: &(dyn Error + 'static)) -> Option<(String, Option<Remedy>)> {
+pub fn explain(error: &(dyn Error + 'static)) -> Option<(String, Option<Remedy>)> {
     macro_rules! first_of {
         ($($kind:ty),* $(,)?) => {$(
             if let Some(error) = error.downcast_ref::<$kind>() {

@@ -1,0 +1,93 @@
+//! Why a checkpoint cannot be loaded.
+
+use super::header::HeaderError;
+use super::limits::CheckpointLimit;
+use crate::load::error::LoadError;
+use crate::load::url::UrlError;
+use crate::parallel::{Cause, Remedy, displays_remedy};
+
+/// Why a checkpoint cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The file or a part of it could not be loaded.
+    Load(#[from] LoadError),
+    /// A header is invalid.
+    Header {
+        /// URL of the file.
+        file: String,
+        /// The mistake.
+        source: HeaderError,
+    },
+    /// The index of the shards is invalid.
+    Index {
+        /// URL of the index.
+        file: String,
+        /// The mistake.
+        problem: Cause,
+    },
+    /// A file lacks a tensor that the index places in it.
+    Missing {
+        /// Name of the tensor.
+        name: String,
+        /// URL of the file.
+        file: String,
+    },
+    /// The server does not tell the size of a file.
+    NoSize {
+        /// URL of the file.
+        file: String,
+    },
+    /// The description of the checkpoint is too large to be read into host memory.
+    Limit {
+        /// URL of the file with which it is too large.
+        file: String,
+        /// The limit.
+        source: CheckpointLimit,
+    },
+    /// The tensors need more memory than there is in this address space.
+    TooLarge,
+}
+
+impl CheckpointError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Load(error) => error.reason(),
+            Self::Header { file, source } => format!("{file} is no safetensors file: {source}"),
+            Self::Index { file, problem } => {
+                format!("{file} is no index of safetensors files: {problem}")
+            }
+            Self::Missing { name, file } => {
+                format!("{file} has no tensor {name:?}, which the index says it has")
+            }
+            Self::NoSize { file } => format!("the server does not tell the size of {file}"),
+            Self::Limit { file, source } => {
+                format!("the checkpoint with {file} is too large to be described: {source}")
+            }
+            Self::TooLarge => "the tensors do not fit into memory".to_owned(),
+        }
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        let remedy = match self {
+            Self::Load(error) => return error.remedy(),
+            Self::Header { source, .. } => return source.remedy().map(Remedy::from),
+            Self::Index { problem, .. } => return problem.remedy().cloned(),
+            Self::Missing { .. } => "index and shards are not those of one checkpoint",
+            Self::NoSize { .. } => "use a server that does: nginx, or an object store",
+            Self::Limit { .. } => "load its files one by one",
+            Self::TooLarge => "load the file to a file: its tensors need not fit then",
+        };
+        Some(remedy.into())
+    }
+}
+
+displays_remedy!(CheckpointError);
+
+impl From<UrlError> for CheckpointError {
+    fn from(error: UrlError) -> Self {
+        Self::Load(error.into())
+    }
+}

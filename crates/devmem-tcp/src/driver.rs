@@ -250,6 +250,15 @@ impl Driver {
 
     /// Runs `call` on one stack and wakes the threads that wait for its effects.
     pub(crate) fn with<T>(&self, at: StackIndex, call: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+        let (mut call, mut result) = (Some(call), None);
+        self.run(at, &mut |stack, now| {
+            result = call.take().map(|call| call(stack, now));
+        });
+        result.expect("the driver makes each call once")
+    }
+
+    /// The part of [`with`](Self::with) that is compiled once, not for each kind of call.
+    fn run(&self, at: StackIndex, call: &mut dyn FnMut(&mut Stack, Instant)) {
         debug_assert!(self.is_here(), "a caller has not checked for fork(2)");
         let call = |driven: &mut Stacks, now| call(&mut driven.stacks[at.0], now);
         match &self.time {
@@ -271,6 +280,20 @@ impl Driver {
         wait: Wait,
         mut attempt: impl FnMut(&mut Stack, Instant) -> Option<T>,
     ) -> Result<T, NotReady> {
+        let mut result = None;
+        self.attempt(wait, &mut |stack, now| {
+            result = attempt(stack, now);
+            result.is_some()
+        })?;
+        Ok(result.expect("the wait ends with the attempt that succeeds"))
+    }
+
+    /// The part of [`wait_for`](Self::wait_for) that is compiled once. `attempt` returns whether it has succeeded.
+    fn attempt(
+        &self,
+        wait: Wait,
+        attempt: &mut dyn FnMut(&mut Stack, Instant) -> bool,
+    ) -> Result<(), NotReady> {
         debug_assert!(self.is_here(), "a caller has not checked for fork(2)");
         let Wait {
             stack,
@@ -278,7 +301,8 @@ impl Driver {
             limit,
             idling,
         } = wait;
-        let attempt = |driven: &mut Stacks, now| attempt(&mut driven.stacks[stack.0], now);
+        let attempt =
+            |driven: &mut Stacks, now| attempt(&mut driven.stacks[stack.0], now).then_some(());
         let awaits = Awaited { stack, socket };
         let wait = runtime::Wait {
             awaits,

@@ -1,6 +1,6 @@
 //! Packets that wait for the hardware address of their next hop.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 use crate::random::KeyedState;
@@ -9,8 +9,8 @@ use crate::random::KeyedState;
 /// the oldest.
 #[derive(Debug)]
 pub(super) struct Waiting<P> {
-    /// By sequence of arrival.
-    packets: BTreeMap<u64, (IpAddr, P)>,
+    /// With their numbers, which increase.
+    packets: VecDeque<(u64, IpAddr, P)>,
     /// Numbers of the packets for each neighbour, in order.
     of: HashMap<IpAddr, Vec<u64>, KeyedState>,
     next: u64,
@@ -21,7 +21,7 @@ pub(super) struct Waiting<P> {
 impl<P> Waiting<P> {
     pub(super) fn new(hash: KeyedState, per_neighbor: usize, in_all: usize) -> Self {
         Self {
-            packets: BTreeMap::new(),
+            packets: VecDeque::new(),
             of: HashMap::with_hasher(hash),
             next: 0,
             per_neighbor,
@@ -44,12 +44,12 @@ impl<P> Waiting<P> {
         let gave_way = if of_this >= self.per_neighbor {
             self.of.get(&ip).and_then(|of| of.first().copied())
         } else if self.packets.len() >= self.in_all {
-            self.packets.first_key_value().map(|(&number, _)| number)
+            self.packets.front().map(|(number, ..)| *number)
         } else {
             None
         };
         let gave_way = gave_way.and_then(|number| self.remove(number));
-        self.packets.insert(self.next, (ip, packet));
+        self.packets.push_back((self.next, ip, packet));
         self.of.entry(ip).or_default().push(self.next);
         self.next += 1;
         gave_way
@@ -58,22 +58,24 @@ impl<P> Waiting<P> {
     /// Takes the packets for `ip`, oldest first.
     pub(super) fn take(&mut self, ip: IpAddr, out: &mut Vec<P>) {
         for number in self.of.remove(&ip).unwrap_or_default() {
-            out.extend(self.packets.remove(&number).map(|(_, packet)| packet));
+            out.extend(self.take_one(number).map(|(_, packet)| packet));
         }
     }
 
     /// Takes all packets, oldest first.
     pub(super) fn take_all(&mut self, out: &mut Vec<P>) {
         self.of.clear();
-        out.extend(
-            std::mem::take(&mut self.packets)
-                .into_values()
-                .map(|(_, packet)| packet),
-        );
+        out.extend(self.packets.drain(..).map(|(.., packet)| packet));
+    }
+
+    fn take_one(&mut self, number: u64) -> Option<(IpAddr, P)> {
+        let found = self.packets.binary_search_by_key(&number, |it| it.0);
+        let (_, ip, packet) = self.packets.remove(found.ok()?)?;
+        Some((ip, packet))
     }
 
     fn remove(&mut self, number: u64) -> Option<(IpAddr, P)> {
-        let (ip, packet) = self.packets.remove(&number)?;
+        let (ip, packet) = self.take_one(number)?;
         if let Some(of) = self.of.get_mut(&ip) {
             of.retain(|&other| other != number);
             if of.is_empty() {

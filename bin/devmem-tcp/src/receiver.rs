@@ -298,7 +298,7 @@ impl LinkWatch {
 pub struct AddressWatch {
     nic: Netdev,
     last: Instant,
-    told: usize,
+    reported: usize,
 }
 
 impl AddressWatch {
@@ -307,7 +307,7 @@ impl AddressWatch {
         Self {
             nic,
             last: Instant::now(),
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -318,9 +318,9 @@ impl AddressWatch {
         }
         self.last = Instant::now();
         let all = self.nic.address_conflicts();
-        let new = all.iter().skip(self.told).map(ToString::to_string);
+        let new = all.iter().skip(self.reported).map(ToString::to_string);
         let lines = new.collect();
-        self.told = all.len();
+        self.reported = all.len();
         lines
     }
 }

@@ -269,7 +269,7 @@ pub struct Direct {
 
 impl Direct {
     /// Converts an error to its errno and keeps its text, except for EAGAIN.
-    fn told<T, E: fmt::Display>(
+    fn note_error<T, E: fmt::Display>(
         &mut self,
         outcome: Result<T, E>,
         errno: impl Fn(&E) -> Errno,
@@ -326,40 +326,40 @@ impl Door for Direct {
             queues: queues.to_vec(),
         };
         let outcome = self.stack.bind_rx(request);
-        self.told(outcome, |error| error.errno())
+        self.note_error(outcome, |error| error.errno())
     }
 
     fn bind_tx(&mut self, memory: &Dmabuf) -> Result<DmabufId, Errno> {
         let outcome = self.stack.bind_tx(memory);
-        self.told(outcome, |error| error.errno())
+        self.note_error(outcome, |error| error.errno())
     }
 
     fn unbind(&mut self, id: DmabufId) -> Result<(), Errno> {
         match self.stack.provider(id).is_some() {
             true => {
                 let outcome = self.stack.unbind_rx(id);
-                self.told(outcome, |error| error.errno())
+                self.note_error(outcome, |error| error.errno())
             }
             false => {
                 let outcome = self.stack.unbind_tx(id);
-                self.told(outcome, |error| error.errno())
+                self.note_error(outcome, |error| error.errno())
             }
         }
     }
 
     fn listen(&mut self, local: SocketAddr, backlog: usize) -> Result<SocketId, Errno> {
         let listener = self.stack.listen(local, backlog);
-        self.told(listener, |error| error.errno())
+        self.note_error(listener, |error| error.errno())
     }
 
     fn accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), Errno> {
         let outcome = self.stack.accept(listener);
-        self.told(outcome, |error| error.errno())
+        self.note_error(outcome, |error| error.errno())
     }
 
     fn connect(&mut self, remote: SocketAddr, now: Instant) -> Result<SocketId, Errno> {
         let outcome = self.stack.connect(remote, now);
-        self.told(outcome, |error| error.errno())
+        self.note_error(outcome, |error| error.errno())
     }
 
     fn sendmsg(
@@ -369,7 +369,7 @@ impl Door for Direct {
         flags: MsgFlags,
     ) -> Result<usize, Errno> {
         let sent = self.stack.sendmsg(socket, msg, flags);
-        self.told(sent, |error| error.errno())
+        self.note_error(sent, |error| error.errno())
     }
 
     fn recvmsg(
@@ -383,7 +383,7 @@ impl Door for Direct {
         let mut msg = RecvMsg::with_len(host, len);
         let outcome = self.stack.recvmsg(socket, &mut msg, &mut writer, flags);
         let written = writer.written();
-        let outcome = self.told(outcome, |error| error.errno())?;
+        let outcome = self.note_error(outcome, |error| error.errno())?;
         Ok(RecvResult {
             bytes: outcome.bytes,
             host_bytes: outcome.host_bytes,
@@ -394,17 +394,17 @@ impl Door for Direct {
 
     fn dontneed(&mut self, socket: SocketId, ranges: &[DmabufToken]) -> Result<u32, Errno> {
         let freed = self.stack.dontneed(socket, ranges);
-        self.told(freed, |error| error.errno())
+        self.note_error(freed, |error| error.errno())
     }
 
     fn dontneed_bytes(&mut self, socket: SocketId, value: &[u8]) -> Result<u32, Errno> {
         let freed = self.stack.dontneed_bytes(socket, value);
-        self.told(freed, |error| error.errno())
+        self.note_error(freed, |error| error.errno())
     }
 
     fn set_option(&mut self, socket: SocketId, option: SocketOption) -> Result<(), Errno> {
         let set = self.stack.set_option(socket, option);
-        self.told(set, |error| error.errno())
+        self.note_error(set, |error| error.errno())
     }
 
     fn take_error(&mut self, socket: SocketId) -> Result<Option<Errno>, Errno> {
@@ -436,16 +436,16 @@ impl Door for Direct {
 
     fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Errno> {
         let shut = self.stack.shutdown(socket, how);
-        self.told(shut, |error| error.errno())
+        self.note_error(shut, |error| error.errno())
     }
 
     fn close(&mut self, socket: SocketId) -> Result<(), Errno> {
         let outcome = self.stack.close(socket);
-        self.told(outcome, |error| error.errno())
+        self.note_error(outcome, |error| error.errno())
     }
 
     fn abort(&mut self, socket: SocketId) -> Result<(), Errno> {
         let outcome = self.stack.abort(socket);
-        self.told(outcome, |error| error.errno())
+        self.note_error(outcome, |error| error.errno())
     }
 }

@@ -24,6 +24,7 @@ use wire::{
 use crate::drops::{DropReason, Drops};
 use crate::link::VnetMeta;
 use crate::packet::Origin;
+pub use mailbox::CrossingWakeup;
 use mailbox::{Mailbox, Sender};
 use neighbor_updates::{NeighborUpdate, NeighborUpdates, Verdict};
 
@@ -41,15 +42,6 @@ pub(crate) struct CrossingFrame {
     pub(crate) meta: VnetMeta,
     /// [`Origin::Link`] for a frame of a flow of the receiving shard, [`Origin::Copy`] for a copy.
     pub(crate) origin: Origin,
-}
-
-/// Whether a shard can be woken while it sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CrossingWakeup {
-    /// [`Crossing::poll_fd`] becomes readable when a frame has crossed.
-    Eventfd,
-    /// There is no descriptor: the caller polls all shards in turn, as simulations do.
-    None,
 }
 
 /// Counters of frames that crossed.

@@ -1,8 +1,7 @@
 //! Settings as in ethtool: rings, RSS, flow rules. Some changes are refused while device memory is
 //! bound to a queue.
 
-use steer::{IndirectionTable, RxQueueId, is_split};
-use wire::RxHeaders;
+use steer::{IndirectionTable, RxQueueId};
 
 /// Maximum number of RX queues of a NIC.
 pub const MAX_RX_QUEUES: u16 = 64;
@@ -40,14 +39,6 @@ pub struct Rings {
     pub tx_packets: u32,
     /// Header split.
     pub tcp_data_split: TcpDataSplit,
-}
-
-impl Rings {
-    /// Returns whether the payload of a packet is split from its headers.
-    #[inline]
-    pub(crate) fn splits(&self, headers: &RxHeaders) -> bool {
-        self.tcp_data_split != TcpDataSplit::Disabled && is_split(headers)
-    }
 }
 
 /// What is known of a received packet's transport checksum.

@@ -9,12 +9,12 @@ mod bytes;
 use std::ops::Range;
 
 use netmem::{Frag, FragList, Payload};
-use steer::RxQueueId;
+use steer::{RxQueueId, is_split};
 use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
-use crate::features::{ChecksumVerdict, Rings};
+use crate::features::{ChecksumVerdict, TcpDataSplit};
 use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
 use crate::rx::RxSide;
@@ -131,13 +131,13 @@ impl<'a> RxFrame<'a> {
         &mut self,
         headers: &RxHeaders,
         queue: RxQueueId,
-        rings: &Rings,
+        setting: TcpDataSplit,
     ) -> Result<FragList, DropReason> {
         let mut payload = headers.header_len..headers.header_len + headers.payload_len;
         let target = self.rx.queue(queue).ok_or(DropReason::RxNoQueue)?;
         // What the settings leave whole needs no copy if the queue's memory is host memory, too.
-        let goes_to_queue =
-            rings.splits(headers) || target.memory.is_readable && headers.tcp().is_some();
+        let is_split = setting != TcpDataSplit::Disabled && is_split(headers);
+        let goes_to_queue = is_split || target.memory.is_readable && headers.tcp().is_some();
         if !goes_to_queue {
             let frags = self.copy_to_host(payload)?;
             self.rx.queues[queue.index()].stats.whole += 1;

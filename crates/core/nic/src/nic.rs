@@ -214,7 +214,7 @@ impl Nic {
         let queue = self
             .steering
             .select_queue(&headers, frame.rx.queues.len())?;
-        let payload = match frame.place(&headers, queue, &self.rings) {
+        let payload = match frame.place(&headers, queue, self.rings.tcp_data_split) {
             Ok(frags) => Placed::Whole(frags),
             Err(reason @ (DropReason::RxNoBuffers | DropReason::RxNoHostBuffers))
                 if headers.tcp().is_some() =>

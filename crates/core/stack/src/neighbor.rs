@@ -26,9 +26,9 @@ use std::time::Duration;
 use wire::{Instant, MacAddr};
 
 use crate::random::KeyedState;
-pub use known::LOCK_TIME;
 use known::{Asking, Known};
 pub(crate) use known::{Change, Claim, ClaimIgnored, LearnedFrom};
+pub use known::{LOCK_TIME, REACHABLE_TIME};
 use nic::RateLimit;
 use waiting::Waiting;
 
@@ -60,9 +60,6 @@ pub const ANSWER_UNICASTS_PER_SECOND: u64 = 10_000;
 
 /// Maximum burst of these unicast requests.
 const ANSWER_UNICASTS_BURST: u64 = 256;
-
-/// Time for which a confirmed address counts as reachable (RFC 4861 10, REACHABLE_TIME).
-pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
 
 /// Time between two requests (RFC 4861 10, RETRANS_TIMER).
 pub const RETRANS_TIMER: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use wire::Instant;
 
 /// Lifetime of an entry (linux `ip_rt_mtu_expires`).
-const BELIEVED: Duration = Duration::from_secs(600);
+const ENTRY_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Maximum number of entries. Peers create entries, and so do attackers that can forge ICMP for an existing connection.
 const MAX_PATHS: usize = 1024;
@@ -46,7 +46,7 @@ impl PathMtus {
     pub(crate) fn note(&self, peer: IpAddr, path: PathMtu, now: Instant) {
         let mut known = self.known();
         if known.len() >= MAX_PATHS && !known.contains_key(&peer) {
-            known.retain(|_, (_, told)| now.saturating_since(*told) < BELIEVED);
+            known.retain(|_, (_, told)| now.saturating_since(*told) < ENTRY_LIFETIME);
             if known.len() >= MAX_PATHS {
                 return;
             }
@@ -57,7 +57,7 @@ impl PathMtus {
     /// Returns what is known about the path to `peer`, if there is an entry.
     pub(crate) fn get(&self, peer: IpAddr, now: Instant) -> Option<PathMtu> {
         let (path, told) = *self.known().get(&peer)?;
-        (now.saturating_since(told) < BELIEVED).then_some(path)
+        (now.saturating_since(told) < ENTRY_LIFETIME).then_some(path)
     }
 }
 

@@ -3,6 +3,7 @@
 mod addresses;
 mod arrivals;
 mod bindings;
+mod burst;
 mod close;
 mod connect;
 mod failures;
@@ -37,11 +38,11 @@ use crate::socket::id::SocketId;
 use crate::socket::sockets::Sockets;
 use crate::tcp_setup::TcpSetup;
 use arrivals::Arrivals;
+use burst::Burst;
+pub use burst::FlushScope;
 pub use holders::MemoryHolders;
 pub use poll::{PollOutcome, PollUntil};
 pub use sendmsg::{SendMsg, Sending};
-use serve::Burst;
-pub use serve::FlushScope;
 
 /// Counters of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -61,7 +61,7 @@ pub struct Table {
     /// Number of changes that may end a wait.
     changes: u64,
     /// That number when waiting threads were last woken, in real time.
-    changes_told: u64,
+    changes_reported: u64,
     /// Descriptors of the process.
     ready_fds: ReadyFds,
     /// The time of the last call.
@@ -79,7 +79,7 @@ pub(crate) struct File {
     /// Epolls that watch it, by their index.
     watchers: Vec<usize>,
     /// State when the watchers were last woken.
-    told: ready::Reported,
+    reported: ready::Reported,
     /// A caller was told that there is no room (linux `SOCK_NOSPACE`): the next free space wakes the watchers.
     no_space: Cell<bool>,
     /// Number of calls that wait for it.
@@ -155,7 +155,7 @@ impl Table {
             settings,
             next_serial: 0,
             changes: 0,
-            changes_told: 0,
+            changes_reported: 0,
             ready_fds: ReadyFds::default(),
             clock: Instant::ZERO,
         }
@@ -189,12 +189,12 @@ impl Table {
 
     /// Returns whether waiting threads must be woken for a change.
     pub(crate) fn has_changed(&self) -> bool {
-        self.changes != self.changes_told
+        self.changes != self.changes_reported
     }
 
     /// As [`has_changed`](Self::has_changed), once for each change.
     pub(crate) fn take_changed(&mut self) -> bool {
-        std::mem::replace(&mut self.changes_told, self.changes) != self.changes
+        std::mem::replace(&mut self.changes_reported, self.changes) != self.changes
     }
 
     /// Notes a change that the stack reports no event for: waiting calls check again.
@@ -360,7 +360,7 @@ impl Table {
             nonblocking: flags & crate::abi::SOCK_NONBLOCK != 0,
             close_on_exec: flags & crate::abi::SOCK_CLOEXEC != 0,
             watchers: Vec::new(),
-            told: ready::Reported::default(),
+            reported: ready::Reported::default(),
             no_space: Cell::new(false),
             holders: 0,
             is_closed: false,

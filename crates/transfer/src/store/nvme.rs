@@ -280,10 +280,11 @@ impl NvmeSession {
             offset: 0,
             problem,
         };
-        self.told(&error, header)
+        self.invalid_pdu(&error, header)
     }
 
-    fn told(&mut self, error: &PduError, header: &[u8]) -> Fault {
+    /// Returns the fault of a PDU that makes no sense, of which the controller is notified when the connection ends.
+    fn invalid_pdu(&mut self, error: &PduError, header: &[u8]) -> Fault {
         let mut word = Vec::new();
         terminate(Side::Host, error, header, &mut word);
         self.last_word = Some(word);
@@ -342,7 +343,7 @@ impl Session for NvmeSession {
             Ok(Parsed::Whole(pdu)) => self.on_pdu(pdu, &header),
             Ok(Parsed::More(_)) => Ok(()),
             Err(error) => {
-                let fault = self.told(&error, &header);
+                let fault = self.invalid_pdu(&error, &header);
                 match error.status {
                     // Another connection may carry the bytes unchanged.
                     FatalStatus::HeaderDigest => Err(Fault::Broken(error.problem.into())),

@@ -8,7 +8,6 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::CrossingWakeup;
 use sync::{Arc, AtomicU8, Eventfd, Ordering, Receiver, SyncSender, sync_channel};
 
 #[cfg(not(all(test, loom)))]
@@ -26,6 +25,15 @@ mod sync {
     pub(super) use loom::sync::atomic::{AtomicU8, Ordering};
 
     pub(super) use super::loom_tests::{Eventfd, Receiver, SyncSender, sync_channel};
+}
+
+/// Whether a shard can be woken while it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrossingWakeup {
+    /// [`Crossing::poll_fd`](crate::Crossing::poll_fd) becomes readable when a frame has crossed.
+    Eventfd,
+    /// There is no descriptor: the caller polls all shards in turn, as simulations do.
+    None,
 }
 
 /// The reader's end. Dropping it drops the items in it; later sends fail.

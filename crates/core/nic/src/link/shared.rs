@@ -34,28 +34,24 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ::wire::{EthernetHeader, Instant, VnetHeader};
+use ::wire::{Instant, VnetHeader};
 use netmem::{FragList, MemoryProvider, Payload};
 use peer_socket::{PeerFds, PeerSocket};
 use rustix::io::Errno;
 
-use super::{BIG_PACKET_LEN, LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
+use super::{LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
 use crate::drops::DropReason;
 use arrivals::Arrivals;
 use departures::{Departures, Full};
 use incoming::Incoming;
+use limits::LONGEST_FRAME;
+pub(super) use limits::SHARED_PACKET_LEN;
 use notes::{OwnNotes, PeerNotes};
 use outgoing::{Found, Outgoing};
 use record::{FileRecord, FrameRecord, Packet};
 
 /// Payload of fewer bytes is sent inline: a copy through the ring is cheaper than a reference.
 const MIN_REFERENCE: usize = 2048;
-
-/// Bytes of the longest super-packet of such a wire. A send of 512 KiB fits, with headers and whatever the length of its segments.
-pub(super) const SHARED_PACKET_LEN: usize = BIG_PACKET_LEN + (16 << 10);
-
-/// Bytes of the longest frame of such a wire.
-const LONGEST_FRAME: usize = SHARED_PACKET_LEN + EthernetHeader::TAGGED_LEN;
 
 /// Records about files that one call receives: each of them may map memory, which takes some tens of microseconds.
 const RX_FILES: usize = 8;

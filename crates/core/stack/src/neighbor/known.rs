@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use wire::{Instant, MacAddr};
 
-use super::REACHABLE_TIME;
+/// Time for which a confirmed address counts as reachable (RFC 4861 10, REACHABLE_TIME).
+pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
 
 /// Time after a change of an entry in which an ARP packet that is not gratuitous does not change it again:
 /// if several stations answer, the first answer counts (linux `locktime`).

@@ -6,6 +6,7 @@ mod arp;
 mod claiming;
 mod ndp;
 mod tx;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -20,8 +21,8 @@ use crate::neighbor::Neighbors;
 use crate::path_mtu::headers_for;
 use crate::route::Routes;
 use crate::socket::id::SocketId;
-use tx::WaitingPacket;
 pub(crate) use tx::{Egress, SegmentOwner};
+use waiting::WaitingPacket;
 
 /// Maximum bytes of IP and TCP header over IPv4, with TCP options.
 const MAX_HEADERS_V4: usize = 20 + 60;

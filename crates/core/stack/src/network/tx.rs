@@ -12,18 +12,11 @@ use wire::{
 };
 
 use super::Network;
+use super::waiting::WaitingPacket;
 use crate::drops::DropReason;
 use crate::neighbor::{HoldOutcome, NeighborAction, Purpose};
 use crate::socket::id::SocketId;
 use crate::socket::sockopt::SocketSettings;
-
-/// A packet that waits until the hardware address of its next hop is resolved.
-#[derive(Debug)]
-pub(crate) struct WaitingPacket {
-    packet: TxPacket,
-    /// Socket to notify if resolution fails, and the sequence number of its segment.
-    owner: Option<(SocketId, SeqNum)>,
-}
 
 /// The sender of a segment.
 #[derive(Debug, Clone, Copy)]

@@ -12,13 +12,15 @@ use steer::RxQueueId;
 use tcp::{Connection, Disposition, TcpError};
 use wire::{FourTuple, Instant};
 
+use super::error::RecvError;
+use super::recv_msg::{RecvOutcome, Stopped};
 use super::sockopt::SocketSettings;
 use crate::received::ReceivedSegment;
 use crate::window::Windows;
 use memory::ReceiveMemory;
 use reader::Reader;
 use writer::Writer;
-pub(crate) use writer::acked_offset;
+pub(crate) use writer::{SourceMemory, acked_offset};
 
 /// A connection with the state that its program and the stack keep for it.
 #[derive(Debug)]
@@ -36,13 +38,6 @@ pub(crate) struct ConnectionSocket {
     holder: Holder,
     /// Why the connection failed, until a call has reported it.
     error: Option<TcpError>,
-}
-
-/// Kind of memory that bytes are sent from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SourceMemory {
-    Host,
-    Device,
 }
 
 /// The holder of a connection.
@@ -133,6 +128,28 @@ impl ConnectionSocket {
     /// Takes the error of a failed connection, which is reported once.
     pub(crate) fn take_error(&mut self) -> Option<TcpError> {
         self.error.take()
+    }
+
+    /// Notes that the program has read the next `bytes`.
+    pub(crate) fn note_read(&mut self, bytes: usize) {
+        let Self { conn, reader, .. } = self;
+        reader.note_read(bytes);
+        if conn.readable_len() == 0 {
+            conn.on_read();
+        }
+    }
+
+    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
+    /// `WouldBlock`.
+    pub(crate) fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
+        match self.take_error() {
+            Some(error) => Err(RecvError::Connection(error)),
+            None if self.reader.is_at_end(self.conn.state()) => {
+                self.conn.on_read();
+                Ok(RecvOutcome::without_bytes(Stopped::Eof))
+            }
+            None => Err(RecvError::WouldBlock),
+        }
     }
 
     /// Processes a segment; notes what TCP does not know of it.

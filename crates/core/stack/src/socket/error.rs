@@ -470,7 +470,7 @@ impl ShutdownError {
     }
 }
 
-/// Why [`set_option`](crate::Stack::set_option) or [`option`](crate::Stack::option) refused.
+/// Why [`set_option`](crate::Stack::set_option) refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OptionError {

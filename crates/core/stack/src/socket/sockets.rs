@@ -24,7 +24,7 @@ use crate::random::Secret;
 use crate::tuple::four_tuple;
 
 /// Consecutive timeouts after which nobody waits for the answer to an orphan.
-const UNANSWERED: u8 = 2;
+const MAX_ORPHAN_TIMEOUTS: u8 = 2;
 
 /// One slot of the table.
 #[derive(Debug)]
@@ -209,7 +209,7 @@ impl Sockets {
         let is_one = |it: &ConnectionSocket| {
             it.holder() == Holder::Nobody
                 && it.conn.state() != StateKind::FinWait2
-                && it.conn.retransmits() < UNANSWERED
+                && it.conn.retransmits() < MAX_ORPHAN_TIMEOUTS
         };
         let mut connections = self
             .table

@@ -4,7 +4,7 @@ use nic::LinkState;
 use wire::Instant;
 
 use super::Stack;
-use super::serve::{Burst, FlushScope};
+use super::burst::{Burst, FlushScope};
 use crate::config::POLL_BYTES;
 use crate::memory::StackMemory;
 use crate::socket::agenda::Mark;

@@ -42,7 +42,8 @@ impl Stack {
             .connection_mut(id)?
             .ok_or(RecvError::NotConnected { id })?;
         if flags.contains(MsgFlags::ERRQUEUE) {
-            return connection.recv_error(sink);
+            let local = connection.tuple().dst_ip;
+            return connection.writer.recv_error(local, sink);
         }
         let outcome = deliver(&mut connection, nic, msg, sink, flags);
         if outcome.is_ok() && !flags.contains(MsgFlags::PEEK) {

@@ -84,38 +84,38 @@ fn question(ip: IpAddr) -> Vec<u8> {
 
 /// What the frames of a stack say about an address.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum Message {
     Asks(IpAddr),
     Has(IpAddr),
     Other,
 }
 
-fn said(frame: &[u8]) -> Said {
+fn message(frame: &[u8]) -> Message {
     let headers = RxHeaders::parse(frame, frame.len()).unwrap();
     if let Ok(arp) = ArpPacket::parse(&frame[headers.header_len..])
         && headers.network == wire::Network::Arp
     {
         return match arp.sender_ip.is_unspecified() {
-            true => Said::Asks(arp.target_ip.into()),
-            false => Said::Has(arp.sender_ip.into()),
+            true => Message::Asks(arp.target_ip.into()),
+            false => Message::Has(arp.sender_ip.into()),
         };
     }
     if frame[20] != protocol::ICMPV6 {
-        return Said::Other;
+        return Message::Other;
     }
     let target = Ipv6Addr::from(<[u8; 16]>::try_from(&frame[62..78]).unwrap());
     match (frame[54], headers.src_ip()) {
-        (135, Some(source)) if source.is_unspecified() => Said::Asks(target.into()),
-        (136, _) => Said::Has(target.into()),
-        _ => Said::Other,
+        (135, Some(source)) if source.is_unspecified() => Message::Asks(target.into()),
+        (136, _) => Message::Has(target.into()),
+        _ => Message::Other,
     }
 }
 
 /// Returns what the stack has said of `ip` since the last call.
-fn heard(peer: &mut RawPeer, ip: IpAddr) -> Vec<Said> {
+fn heard(peer: &mut RawPeer, ip: IpAddr) -> Vec<Message> {
     let frames = std::iter::from_fn(|| peer.receive());
-    let about = |it: &Said| *it == Said::Asks(ip) || *it == Said::Has(ip);
-    frames.map(|frame| said(&frame)).filter(about).collect()
+    let about = |it: &Message| *it == Message::Asks(ip) || *it == Message::Has(ip);
+    frames.map(|frame| message(&frame)).filter(about).collect()
 }
 
 fn conflicts(stack: &Stack) -> Vec<AddressConflict> {
@@ -158,11 +158,14 @@ fn an_address_is_used_when_nobody_has_answered_three_questions() {
     peer.run_for(ASKING - Duration::from_millis(1));
     let frames: Vec<_> = std::iter::from_fn(|| peer.receive()).collect();
     for ip in ips {
-        let about = frames.iter().map(|frame| said(frame));
+        let about = frames.iter().map(|frame| message(frame));
         let about: Vec<_> = about
-            .filter(|it| *it == Said::Asks(ip) || *it == Said::Has(ip))
+            .filter(|it| *it == Message::Asks(ip) || *it == Message::Has(ip))
             .collect();
-        assert_eq!(about, [Said::Asks(ip), Said::Asks(ip), Said::Asks(ip)]);
+        assert_eq!(
+            about,
+            [Message::Asks(ip), Message::Asks(ip), Message::Asks(ip)]
+        );
         assert!(!has(&peer, ip));
     }
     assert!(peer.stack.is_checking_addresses());
@@ -173,7 +176,11 @@ fn an_address_is_used_when_nobody_has_answered_three_questions() {
     // With the link-local address.
     assert_eq!(frames.len(), 3, "each is announced");
     peer.send(&resolve);
-    assert_eq!(heard(&mut peer, ips[0]), [Said::Has(ips[0])], "it is used");
+    assert_eq!(
+        heard(&mut peer, ips[0]),
+        [Message::Has(ips[0])],
+        "it is used"
+    );
     peer.run_for(Duration::from_secs(60));
     for ip in ips {
         assert!(has(&peer, ip));
@@ -271,12 +278,12 @@ fn an_address_in_use_is_defended_once_and_then_given_up_with_its_sockets() {
         peer.forget();
 
         peer.send(&claim(ip));
-        assert_eq!(heard(&mut peer, ip), [Said::Has(ip)], "it is defended");
+        assert_eq!(heard(&mut peer, ip), [Message::Has(ip)], "it is defended");
         assert_eq!(peer.stack.take_error(opening), Ok(None));
         peer.send(&question(ip));
         assert_eq!(
             heard(&mut peer, ip),
-            [Said::Has(ip)],
+            [Message::Has(ip)],
             "who asks is answered"
         );
 
@@ -312,7 +319,7 @@ fn an_address_in_use_is_defended_once_and_then_given_up_with_its_sockets() {
         for frame in frames {
             let headers = RxHeaders::parse(&frame, frame.len()).unwrap();
             assert_ne!(headers.src_ip(), Some(ip));
-            assert_ne!(said(&frame), Said::Has(ip));
+            assert_ne!(message(&frame), Message::Has(ip));
         }
     }
 }
@@ -367,7 +374,7 @@ fn a_flood_of_claims_is_answered_once() {
     for _ in 0..1000 {
         peer.send(&claim(ip));
     }
-    assert_eq!(heard(&mut peer, ip), [Said::Has(ip)]);
+    assert_eq!(heard(&mut peer, ip), [Message::Has(ip)]);
     assert_eq!(conflicts(&peer.stack).len(), 2);
 }
 

@@ -22,7 +22,7 @@ const FIRST_NEEDED: u8 = 1;
 const MOST_NEEDED: u8 = 128;
 
 /// So many answers in a row while it is interactive make up for all delays in vain.
-const FORGIVEN_AFTER: u8 = 255;
+const ANSWERS_TO_RESET: u8 = 255;
 
 /// The ACK of a longer request that left so late was held in vain: the program computes, and the peer is about to probe (linux
 /// `TCP_TIMEOUT_MIN_US`: 2 ms and two round trips).
@@ -140,7 +140,7 @@ impl Interactive {
     fn on_answer(&mut self) {
         self.answered = self.answered.saturating_add(1);
         self.is_on |= self.answered >= self.needed;
-        if self.answered == FORGIVEN_AFTER {
+        if self.answered == ANSWERS_TO_RESET {
             self.needed = FIRST_NEEDED;
         }
     }

@@ -163,11 +163,11 @@ fn outlived(test: &str, play: &Play<'_>) {
     let Some(mut ended) = play.run(test, |_| "") else {
         return;
     };
-    let told = play.told(&ended);
+    let report = play.report(&ended);
     let dead = ended.pop().expect("ranks");
-    assert!(!dead.status.success(), "{told}");
+    assert!(!dead.status.success(), "{report}");
     for left in ended {
-        assert!(left.status.success(), "{told}");
+        assert!(left.status.success(), "{report}");
         print!("{}", left.said);
     }
 }
@@ -177,9 +177,9 @@ fn without(test: &str) {
     let play = Play::of("refused", NEWEST, 2, "NCCL_RUNTIME_CONNECT=0");
     let differs = |rank: usize| ["", "NCCL_NET_PLUGIN=none NCCL_NET=Socket"][rank];
     if let Some(ended) = play.run(test, differs) {
-        let told = play.told(&ended);
-        assert!(ended.iter().all(|rank| rank.status.success()), "{told}");
-        assert!(ended[0].log.contains("not one of this plugin"), "{told}");
+        let report = play.report(&ended);
+        assert!(ended.iter().all(|rank| rank.status.success()), "{report}");
+        assert!(ended[0].log.contains("not one of this plugin"), "{report}");
     }
 }
 

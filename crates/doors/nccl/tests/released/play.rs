@@ -190,12 +190,12 @@ impl<'a> Play<'a> {
         let ended = self.run(test, |_| "").unwrap_or_default();
         let is_right =
             |rank: &Ended| rank.status.success() && rank.log.contains("Using network Devmem");
-        assert!(ended.iter().all(is_right), "{}", self.told(&ended));
+        assert!(ended.iter().all(is_right), "{}", self.report(&ended));
         ended.into_iter().map(|rank| rank.log).collect()
     }
 
     /// Returns what a failure shows.
-    pub fn told(&self, ended: &[Ended]) -> String {
+    pub fn report(&self, ended: &[Ended]) -> String {
         let mut text = format!("{} with NCCL {}", self.case, self.version);
         for (rank, Ended { status, said, log }) in ended.iter().enumerate() {
             let begin = log.floor_char_boundary(log.len().saturating_sub(LOG_BYTES));

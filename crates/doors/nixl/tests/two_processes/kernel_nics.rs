@@ -13,8 +13,8 @@ use crate::gpu::{GpuSide, LEN, with_plan};
 use crate::loaded::{Agent, BACKEND, Memory, NOT_SUPPORTED, SUCCESS};
 use crate::near::{Near, done};
 use crate::pooled::{
-    POOL, add, between_gpus, cancelled_in_mid_transfer, killed_in_mid_transfer, met_again, told,
-    whole,
+    POOL, add, between_gpus, cancelled_in_mid_transfer, killed_in_mid_transfer, met_again,
+    number_of, whole,
 };
 use crate::setup::{Parameters, Setup, use_setup};
 use bench::Bench;
@@ -114,7 +114,7 @@ pub fn take_no_payload_that_has_missed_the_pool() {
             nic.delete_rule(rule.location).expect("it is removed");
         }
         assert_eq!(done(&read, None), BACKEND);
-        assert_eq!(told("near", "staged_bytes"), 0);
+        assert_eq!(number_of("near", "staged_bytes"), 0);
         // The next one connects again, so that the peer is steered again.
         assert_eq!(done(&read, None), SUCCESS);
         assert!(side.read(0, LEN) == pattern(2, LEN));
@@ -129,7 +129,7 @@ pub fn outlive_a_peer_that_is_killed_in_mid_transfer() {
         bench.restore_peer();
         *far = start_at_peer(bench);
         met_again(near, far);
-        assert_eq!(told("near", "staged_bytes"), 0);
+        assert_eq!(number_of("near", "staged_bytes"), 0);
     });
 }
 
@@ -137,7 +137,7 @@ pub fn give_up_a_read_in_mid_transfer() {
     const TEST: &str = "kernel_nics::give_up_a_read_in_mid_transfer";
     between_kernel_nics(TEST, |_, near, far| {
         cancelled_in_mid_transfer(near, far, || ());
-        assert_eq!(told("near", "staged_bytes"), 0);
+        assert_eq!(number_of("near", "staged_bytes"), 0);
     });
 }
 
@@ -150,7 +150,7 @@ pub fn state_their_rate() {
 /// Reads 4 MiB and writes them back, and prints how long that takes.
 pub fn rate(near: &Near, far: &mut Far) {
     const BYTES: usize = 4 << 20;
-    let before = told("near", "device_bytes");
+    let before = number_of("near", "device_bytes");
     let side = GpuSide::new(&near.agent, BYTES, 1);
     let there = far.gpu(BYTES, 2);
     let pair = [whole(near, &side, &there, BYTES)];
@@ -166,6 +166,6 @@ pub fn rate(near: &Near, far: &mut Far) {
     }
     assert!(side.read(0, BYTES) == pattern(2, BYTES));
     assert!(far.bytes(&there, 0, BYTES) == pattern(2, BYTES));
-    assert_eq!(told("near", "staged_bytes"), 0);
-    assert_eq!(told("near", "device_bytes") - before, 2 * BYTES as u64);
+    assert_eq!(number_of("near", "staged_bytes"), 0);
+    assert_eq!(number_of("near", "device_bytes") - before, 2 * BYTES as u64);
 }

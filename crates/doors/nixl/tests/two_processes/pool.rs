@@ -8,7 +8,8 @@ use crate::gpu::{moved, with_gpus, with_plan};
 use crate::loaded::{Agent, Memory, NOT_SUPPORTED, SUCCESS};
 use crate::near::Near;
 use crate::pooled::{
-    POOL, add, between_gpus, cancelled_in_mid_transfer, killed_in_mid_transfer, met_again, told,
+    POOL, add, between_gpus, cancelled_in_mid_transfer, killed_in_mid_transfer, met_again,
+    number_of,
 };
 use crate::setup::{Parameters, Setup, use_setup};
 use crate::ways::{TESTS, run, veth, wire};
@@ -133,16 +134,16 @@ fn on_ethernet(test: &str, body: impl FnOnce(&Near, &mut Far)) {
 /// Waits until payload that nobody here takes fills so much of the pool that an idle page pool would keep less.
 fn wait_for_payload() {
     until("payload in the pool", || {
-        let [all, home] = ["pool_net_iovs", "pool_home"].map(|what| told("near", what));
+        let [all, home] = ["pool_net_iovs", "pool_home"].map(|what| number_of("near", what));
         (home < all / 2).then_some(())
     });
 }
 
 /// Waits until no more than an idle page pool keeps, a quarter of the pool, is out in addition to what was out before.
 fn wait_for_home(before: u64) {
-    let kept = told("near", "pool_net_iovs") / 4;
+    let kept = number_of("near", "pool_net_iovs") / 4;
     until("the net_iovs are home", || {
-        (told("near", "pool_home") + kept >= before).then_some(())
+        (number_of("near", "pool_home") + kept >= before).then_some(())
     });
 }
 
@@ -150,7 +151,7 @@ fn wait_for_home(before: u64) {
 pub fn a_peer_is_killed_in_mid_transfer_and_comes_back() {
     const TEST: &str = "pool::a_peer_is_killed_in_mid_transfer_and_comes_back";
     on_ethernet(TEST, |near, far| {
-        let home = told("near", "pool_home");
+        let home = number_of("near", "pool_home");
         for _ in 0..2 {
             killed_in_mid_transfer(near, far, wait_for_payload);
             wait_for_home(home);
@@ -163,7 +164,7 @@ pub fn a_peer_is_killed_in_mid_transfer_and_comes_back() {
 pub fn a_cancelled_read_leaves_the_pool() {
     const TEST: &str = "pool::a_cancelled_read_leaves_the_pool";
     on_ethernet(TEST, |near, far| {
-        let home = told("near", "pool_home");
+        let home = number_of("near", "pool_home");
         cancelled_in_mid_transfer(near, far, wait_for_payload);
         wait_for_home(home);
     });

@@ -18,7 +18,7 @@ pub fn add(parameters: &mut Parameters, more: &[(&str, &str)]) {
 }
 
 /// Returns a number of the agent of this name, as `paths` tells it.
-pub fn told(agent: &str, what: &str) -> u64 {
+pub fn number_of(agent: &str, what: &str) -> u64 {
     let all = paths();
     let is_of = |line: &&str| line.starts_with(&format!("{{\"agent\":\"{agent}\","));
     let line = all.lines().find(is_of).expect("a line of the agent");
@@ -32,7 +32,7 @@ pub fn told(agent: &str, what: &str) -> u64 {
 /// Moves bytes between memories of both GPUs, and returns what this side's agent tells: copies, bytes by the NIC, bytes through host memory.
 pub fn between_gpus(near: &Near, far: &mut Far) -> [u64; 3] {
     moved(near, far, true, true);
-    ["copies", "device_bytes", "staged_bytes"].map(|what| told("near", what))
+    ["copies", "device_bytes", "staged_bytes"].map(|what| number_of("near", what))
 }
 
 /// Returns all of a memory of both sides.
@@ -61,7 +61,7 @@ fn begin(read: &Transfer<'_>, to: &GpuSide, seed: u64) {
 pub fn killed_in_mid_transfer(near: &Near, far: &mut Far, rest: impl FnOnce()) {
     let [to, from, into] = [1, 2, 3].map(|seed| GpuSide::new(&near.agent, LONG, seed));
     let [there, other, own] = [4, 5, 6].map(|seed| far.gpu(LONG, seed));
-    let received = told("near", "received_bytes");
+    let received = number_of("near", "received_bytes");
     far.begin(&format!(
         "write near {} {} {} {LONG}",
         own.number,
@@ -70,7 +70,7 @@ pub fn killed_in_mid_transfer(near: &Near, far: &mut Far, rest: impl FnOnce()) {
     ));
     until("bytes of the peer's write", || {
         near.agent.notifications();
-        (told("near", "received_bytes") > received).then_some(())
+        (number_of("near", "received_bytes") > received).then_some(())
     });
     let read = near.transfer(false, &[whole(near, &to, &there, LONG)]);
     let write = near.transfer(true, &[whole(near, &from, &other, LONG)]);

@@ -48,7 +48,7 @@ impl Table {
             errors: self.stack.error_arrivals(socket).unwrap_or(0),
         };
         let file = self.files.get_mut(index)?;
-        let was = std::mem::replace(&mut file.told, now);
+        let was = std::mem::replace(&mut file.reported, now);
         let ready = now.ready & !was.ready;
         if ready & (ev::RDHUP | ev::HUP) != 0 {
             return Some(ANYTHING);

@@ -23,7 +23,7 @@ use super::ring::{Popped, RingReader};
 pub(super) const PACKET_BYTES: usize = VnetHeader::LEN + MAX_FRAME_LEN + 1;
 
 /// Looks at an empty ring after which the socket is looked at: the other end may have left.
-const LOOKS: u32 = 64;
+const LOOKS_PER_SOCKET_POLL: u32 = 64;
 
 /// Packets of the socket that are read before their entries in the ring: the sender may be between the two.
 const EARLY_MAX: usize = 2;
@@ -129,7 +129,7 @@ impl Arrivals {
     /// Returns whether to read the socket although the ring has no entry for it.
     fn is_socket_due(&mut self) -> bool {
         self.looks = self.looks.saturating_add(1);
-        let is_due = self.sleep.goes_on || self.looks >= LOOKS;
+        let is_due = self.sleep.goes_on || self.looks >= LOOKS_PER_SOCKET_POLL;
         if is_due {
             self.looks = 0;
         }
@@ -203,7 +203,7 @@ impl Arrivals {
     pub(super) fn end_sleep(&mut self, notes: &OwnNotes) {
         self.sleep.goes_on = false;
         notes.note_sleep(AWAKE);
-        self.looks = LOOKS;
+        self.looks = LOOKS_PER_SOCKET_POLL;
     }
 
     /// A wake-up was read, maybe not by the thread that sleeps: the next packet has to wake that one again.

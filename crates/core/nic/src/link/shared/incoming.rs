@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use netmem::{DmaPort, FragList, FragUse, PeerMemory};
 use smallvec::SmallVec;
 
-use super::LONGEST_FRAME;
+use super::limits::LONGEST_FRAME;
 use super::limits::{REGIONS, SLOTS};
 use super::notes::OwnNotes;
 use super::record::FrameRecord;

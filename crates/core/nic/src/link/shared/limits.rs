@@ -1,5 +1,15 @@
 //! Limits that both ends of the wire keep.
 
+use ::wire::EthernetHeader;
+
+use crate::link::BIG_PACKET_LEN;
+
+/// Bytes of the longest super-packet of such a wire. A send of 512 KiB fits, with headers and whatever the length of its segments.
+pub(in crate::link) const SHARED_PACKET_LEN: usize = BIG_PACKET_LEN + (16 << 10);
+
+/// Bytes of the longest frame of such a wire.
+pub(super) const LONGEST_FRAME: usize = SHARED_PACKET_LEN + EthernetHeader::TAGGED_LEN;
+
 /// Frames that the other end may have at a time.
 pub(super) const SLOTS: usize = 256;
 

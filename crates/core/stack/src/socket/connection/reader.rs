@@ -8,10 +8,7 @@ use nic::Nic;
 use tcp::{Connection, SeqNum, StateKind};
 use wire::{FourTuple, Instant};
 
-use super::ConnectionSocket;
-use crate::socket::error::RecvError;
 use crate::socket::place::{Place, PlacedFrags};
-use crate::socket::recv_msg::{RecvOutcome, Stopped};
 use crate::socket::timestamps::ArrivalTimes;
 use crate::socket::token_table::{TokenMemory, TokenTable};
 
@@ -34,32 +31,13 @@ pub(crate) struct Reader {
     is_shut_down: bool,
 }
 
-impl ConnectionSocket {
-    /// Notes that the program has read the next `bytes`.
-    pub(crate) fn note_read(&mut self, bytes: usize) {
-        let Self { conn, reader, .. } = self;
-        reader.read += bytes as u64;
-        reader.arrival_times.forget(reader.read);
-        if conn.readable_len() == 0 {
-            conn.on_read();
-        }
-    }
-
-    /// Returns the result of a receive from an empty queue: the error of the connection, the end of the stream, or
-    /// `WouldBlock`.
-    pub(crate) fn end_of_queue(&mut self) -> Result<RecvOutcome, RecvError> {
-        match self.take_error() {
-            Some(error) => Err(RecvError::Connection(error)),
-            None if self.reader.is_at_end(self.conn.state()) => {
-                self.conn.on_read();
-                Ok(RecvOutcome::without_bytes(Stopped::Eof))
-            }
-            None => Err(RecvError::WouldBlock),
-        }
-    }
-}
-
 impl Reader {
+    /// Notes that the program has read the next `bytes`.
+    pub(super) fn note_read(&mut self, bytes: usize) {
+        self.read += bytes as u64;
+        self.arrival_times.forget(self.read);
+    }
+
     /// Returns whether nothing follows what was received: the connection is over, or reading was shut down.
     pub(super) fn is_at_end(&self, state: StateKind) -> bool {
         match state {

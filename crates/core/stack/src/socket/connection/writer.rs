@@ -7,11 +7,17 @@ use netmem::FragList;
 use tcp::{Connection, Push, Segment, StateKind};
 use wire::Instant;
 
-use super::{ConnectionSocket, SourceMemory};
 use crate::path_mtu::PathMtu;
 use crate::socket::error::RecvError;
 use crate::socket::errqueue::ErrQueue;
 use crate::socket::recv_msg::{RecvOutcome, Stopped};
+
+/// Kind of memory that bytes are sent from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SourceMemory {
+    Host,
+    Device,
+}
 
 /// The writing side of a connection.
 #[derive(Debug, Default)]
@@ -85,21 +91,22 @@ impl Writer {
         };
         self.errors.note_times(conn.sent_offset(), acked, now);
     }
-}
 
-impl ConnectionSocket {
-    /// Reports the oldest entry of the error queue.
-    pub(crate) fn recv_error(&mut self, sink: &mut dyn CmsgSink) -> Result<RecvOutcome, RecvError> {
-        let (family, address_len) = match self.tuple.dst_ip {
+    /// Reports the oldest entry of the error queue of a connection from `local`.
+    pub(crate) fn recv_error(
+        &mut self,
+        local: IpAddr,
+        sink: &mut dyn CmsgSink,
+    ) -> Result<RecvOutcome, RecvError> {
+        let (family, address_len) = match local {
             IpAddr::V4(_) => (OffenderFamily::Ip, 16),
             IpAddr::V6(_) => (OffenderFamily::Ipv6, 28),
         };
-        let errors = &mut self.writer.errors;
-        let time = match errors.is_time() {
+        let time = match self.errors.is_time() {
             true => cmsg_space(SCM_TIMESTAMPING_LEN),
             false => 0,
         };
-        match errors.report(family, sink) {
+        match self.errors.report(family, sink) {
             None => Err(RecvError::ErrorQueueEmpty),
             Some(Ok(())) => Ok(RecvOutcome::without_bytes(Stopped::ErrorQueue)),
             Some(Err(_)) => Err(RecvError::NoControlSpace {

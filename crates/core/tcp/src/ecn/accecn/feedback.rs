@@ -8,7 +8,7 @@ use crate::seqnum::SeqNum;
 
 /// Most marked packets without a report: the ACE field counts modulo 8, so more could be missed (RFC 9768
 /// 3.2.2.5.1, linux `TCP_ACCECN_ACE_MAX_DELTA`).
-const MAX_UNTOLD: u8 = 6;
+const MAX_UNREPORTED: u8 = 6;
 
 /// Counters of a complete option.
 const ALL_FIELDS: u8 = 3;
@@ -22,7 +22,7 @@ pub(crate) struct Feedback {
     /// Marked packets.
     ce_packets: u32,
     /// Marked packets that no ACE field has reported yet.
-    untold: u8,
+    unreported: u8,
     /// Bytes of payload by codepoint.
     bytes: CodepointBytes,
     /// Codepoint of the last packet.
@@ -53,7 +53,7 @@ impl Feedback {
     pub(crate) fn new(syn: Ecn) -> Feedback {
         Feedback {
             ce_packets: 0,
-            untold: 0,
+            unreported: 0,
             bytes: CodepointBytes::default(),
             last: syn,
             reflects: None,
@@ -72,7 +72,7 @@ impl Feedback {
     /// Counts a marked SYN-ACK.
     pub(crate) fn count_syn_ack(&mut self) {
         self.ce_packets += 1;
-        self.untold += 1;
+        self.unreported += 1;
     }
 
     /// Counts a segment; returns whether its ACK must be sent at once.
@@ -92,12 +92,12 @@ impl Feedback {
         }
         if ecn == Ecn::Ce {
             self.ce_packets = self.ce_packets.wrapping_add(packets.into());
-            let untold = packets.min(u8::MAX.into()) as u8;
-            self.untold = self.untold.saturating_add(untold);
+            let unreported = packets.min(u8::MAX.into()) as u8;
+            self.unreported = self.unreported.saturating_add(unreported);
         }
         let changed = self.last != ecn;
         self.last = ecn;
-        bytes > 0 && (changed || self.untold >= MAX_UNTOLD)
+        bytes > 0 && (changed || self.unreported >= MAX_UNREPORTED)
     }
 
     /// Notes data that arrived again. If that is after a D-SACK with an option, ACKs with the option are lost.
@@ -110,7 +110,7 @@ impl Feedback {
         if let (true, Some(syn_ack)) = (bare, self.reflects.take()) {
             return reflected(syn_ack);
         }
-        self.untold = 0;
+        self.unreported = 0;
         (self.ce_packets.wrapping_add(ACE_START) & 7) as u8
     }
 

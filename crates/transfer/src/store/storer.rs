@@ -58,6 +58,8 @@ pub struct Stored {
 
 /// Length of a piece, by default.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Requests in flight on one connection, by default.
+const REQUESTS: usize = 16;
 
 /// Stores bytes of device memory in an export of an NBD server or a namespace of an NVMe subsystem, over several connections.
 ///
@@ -74,11 +76,9 @@ settable!(Storer);
 impl Storer {
     /// Returns a storer with 4 connections, pieces of 1 MiB, 16 requests in flight on each connection, and a flush at the end.
     pub fn new(nic: &Netdev) -> Self {
-        let mut settings = Settings::new();
-        settings.set_window(16);
         Self {
             nic: nic.clone(),
-            settings,
+            settings: Settings::new(),
             durability: Durability::default(),
         }
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{BoundTx, Dmabuf, stats::SendCounts};
 
-use super::{Stored, Storer};
+use super::{REQUESTS, Stored, Storer};
 use crate::load::LoadError;
-use crate::parallel::{Cause, Failed, Idle, Piece, Pieces, Progress, Slots, turn_all};
+use crate::parallel::{Cause, Failed, Idle, Piece, Pieces, Progress, Slots, Window, turn_all};
 use crate::store::connection::{Acknowledged, Connection};
 use crate::store::error::{Operation, StoreError};
 use crate::store::ledger::Ledger;
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
         // The server accepts the connection after this moment.
         let since = self.ledger.moment();
         let so_far = self.progress();
-        let window = storer.settings.window(self.pieces.piece_bytes());
+        let window = storer.settings.window(Window::of(REQUESTS)).most();
         match sink.connect(&storer.nic, window, acknowledge, &mut || progress(so_far)) {
             Ok((stream, session)) => {
                 self.stored.connections += 1;

@@ -23,12 +23,14 @@ usage() {
 test_program() {
     local packages=(--release --package "$2")
     [ "$built" = release ] || packages=(--workspace)
-    cargo test "${packages[@]}" --test "$1" --no-run --message-format json 2>/dev/null |
+    cargo test "${packages[@]}" --test "$1" --no-run --message-format json-render-diagnostics |
         python3 -c 'import json, sys
+found = None
 for line in sys.stdin:
     message = json.loads(line) if line.startswith("{") else {}
     if message.get("executable") and message["target"]["name"] == sys.argv[1]:
-        print(message["executable"])' "$1"
+        found = message["executable"]
+print(found) if found else sys.exit("cargo has built no test program " + sys.argv[1])' "$1"
 }
 
 build() {

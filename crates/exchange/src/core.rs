@@ -63,8 +63,10 @@ pub(super) struct Core {
     turns: usize,
     /// Turns in a row that did nothing.
     idle_turns: u32,
-    /// A turn may do something that no watch shows.
-    needs_turn: bool,
+    /// The next turn reads records that no watch shows: none were read yet, or none while notifications had no room.
+    reads_again: bool,
+    /// What is left to do does not only wait for TCP.
+    may_go_on: bool,
     /// Reused by every wait.
     watches: Vec<Watch>,
 }
@@ -87,7 +89,8 @@ impl Core {
             progress: Progress::default(),
             turns: 0,
             idle_turns: 0,
-            needs_turn: true,
+            reads_again: true,
+            may_go_on: true,
             watches: Vec::new(),
         }
     }
@@ -116,7 +119,7 @@ impl Core {
         let was_full = !self.notifications.has_room();
         self.notifications.on_taken(bytes.len());
         let reads_again = was_full && self.notifications.has_room();
-        self.needs_turn |= reads_again;
+        self.reads_again |= reads_again;
         (event, reads_again)
     }
 
@@ -138,7 +141,7 @@ impl Core {
             let flushed = self.flush_control();
             self.settle(flushed);
         }
-        self.needs_turn |= self.has_leftovers();
+        self.may_go_on = true;
     }
 
     /// Posts a send.
@@ -196,7 +199,7 @@ impl Core {
     fn push(&mut self) {
         let pushed = self.try_push();
         self.settle(pushed);
-        self.needs_turn |= self.has_leftovers();
+        self.may_go_on = true;
     }
 
     /// Goes on with what was not sent yet: most messages are sent when they are posted.
@@ -234,15 +237,16 @@ impl Core {
         self.turns = self.turns.wrapping_add(1);
         let turned = self.try_turn().and_then(|()| self.look_for_peer());
         self.settle(turned);
+        self.reads_again = false;
         // What a turn has left that did nothing waits for TCP.
-        self.needs_turn = self.progress.worked && self.has_leftovers();
+        self.may_go_on = self.progress.worked;
         self.progress.worked
     }
 
     /// Returns whether a turn may do something although TCP has no news: a budget has ended the last one, records wait to leave with what is
     /// sent next, or the end of the connection was noticed by a call that only sends.
     pub(super) fn needs_turn(&self) -> bool {
-        self.needs_turn
+        self.reads_again || self.may_go_on && self.has_leftovers()
     }
 
     fn has_leftovers(&self) -> bool {

@@ -395,6 +395,13 @@ mod tests {
         let arrived = theirs.wait_event(Duration::from_secs(1));
         assert!(matches!(arrived, Some(Event::Received { user: 1, .. })));
         assert!(!needs_turn(theirs), "all records are read");
+        receive(theirs, &target);
+        assert!(needs_turn(theirs), "a record has to leave");
+        receive(ours, &source);
+        settle(&ends);
+        receive(theirs, &target);
+        theirs.send(&target, 0..8, 0, 3).unwrap();
+        assert!(!needs_turn(theirs), "it has left with the message");
     }
 
     #[test]

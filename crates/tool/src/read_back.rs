@@ -42,6 +42,8 @@ pub(crate) struct ReadBack {
     /// For memory that the CPU cannot access.
     copier: Option<Copier>,
     block: Box<[u8]>,
+    /// A list that was returned, and is empty.
+    spare: Vec<Unread>,
 }
 
 /// Has a device copy batches to host memory.
@@ -80,6 +82,7 @@ impl ReadBack {
             memory: memory.clone(),
             copier: copier.transpose()?,
             block: vec![0; BLOCK_BYTES].into_boxed_slice(),
+            spare: Vec::new(),
         })
     }
 
@@ -97,12 +100,20 @@ impl ReadBack {
         let Some(copier) = &mut self.copier else {
             let mut look = |bytes: &[u8]| look(unread.connection, bytes);
             look_at_memory(&self.memory, &unread.batch, &mut self.block, &mut look)?;
-            return Ok(vec![unread]);
+            let mut done = mem::take(&mut self.spare);
+            done.push(unread);
+            return Ok(done);
         };
         match copier.add(unread) {
             true => copier.turn(&self.memory, &mut self.block, &mut look),
             false => Ok(Vec::new()),
         }
+    }
+
+    /// Takes an empty list back, for the next batch.
+    pub(crate) fn reuse(&mut self, done: Vec<Unread>) {
+        debug_assert!(done.is_empty());
+        self.spare = done;
     }
 
     /// Returns batches in the same way when nothing arrives: none if their copies are not done. Does not wait.

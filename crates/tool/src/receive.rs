@@ -523,9 +523,13 @@ impl<'a> Transfer<'a> {
             }
         });
         totals.checking += cpu::thread_cpu_time().saturating_sub(before);
-        let read = read.context("write the payload")?;
-        read.into_iter()
-            .try_for_each(|unread| self.received(unread))
+        let mut read = read.context("write the payload")?;
+        read.drain(..)
+            .try_for_each(|unread| self.received(unread))?;
+        if let Some(read_back) = &mut self.read_back {
+            read_back.reuse(read);
+        }
+        Ok(())
     }
 
     /// Counts a batch that has been looked at, and returns its frags, except for those to keep.

@@ -16,6 +16,7 @@ mod remedy;
 pub(crate) mod retry;
 mod settings;
 mod slots;
+mod window;
 
 pub use cause::Cause;
 pub(crate) use cause::{displays_remedy, write_error};
@@ -27,6 +28,7 @@ pub(crate) use piece::{Piece, Pieces};
 pub use remedy::{Remedy, Setting};
 pub(crate) use settings::{Settings, settable};
 pub(crate) use slots::{Failed, Slots, is_not_ready};
+pub(crate) use window::Window;
 
 /// How far a load or a store is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

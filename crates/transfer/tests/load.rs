@@ -36,6 +36,8 @@ mod nvme;
 mod nvme_faulty;
 #[path = "load/origins.rs"]
 mod origins;
+#[path = "load/pipeline.rs"]
+mod pipeline;
 #[path = "load/process.rs"]
 mod process;
 #[path = "load/server.rs"]

@@ -43,7 +43,8 @@ const SIZES: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 30;
 /// small NVMe/TCP target of ours with the file in memory, over one I/O queue or up to 4, without digests or with one kind. `4k-random` loads half of its
 /// blocks, picked at random, each to a random place, with 128 reads of 4 KiB in flight; the loader sends them in the order of the blocks. In the
 /// rows `in-place` the payload stays where it was received, and its memory is used again at once, as that of `nbdcopy` is.
-/// `500-tensors` loads a checkpoint, each tensor to its place. `https` is nginx with TLS, whose bytes curl and this loader decrypt: both over the kernel's sockets and a
+/// `500-tensors` loads a checkpoint, each tensor to its place; `64k-parts` the file in parts of 64 KiB, each to a random place, and `64k-random-parts` half
+/// of these, picked at random. `64k-pieces` asks for the file in requests of 64 KiB, `64m` and `1g` in longer ones than usual. `https` is nginx with TLS, whose bytes curl and this loader decrypt: both over the kernel's sockets and a
 /// veth pair, as `ours/sockets` does without TLS. CPU time is that of the receiving process, and that of the server's;
 /// a process that sends an ACK also does what the peer's TCP does with it. Every repetition runs all rows one after another; rows
 /// without their programs are left out.

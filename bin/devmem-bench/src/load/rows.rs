@@ -96,8 +96,10 @@ enum Landing {
     OnePlace,
     /// To the places of the checkpoint's tensors, by copies.
     Tensors,
-    /// Blocks picked at random, each to another place in device memory, by copies.
-    RandomBlocks,
+    /// All parts of this length, in the order of the source, each to another place in device memory that is picked at random.
+    Parts(u64),
+    /// Half of the parts of this length, picked at random, each to such a place.
+    RandomParts(u64),
     /// It stays where it was received, and its memory is used again at once.
     InPlace,
 }
@@ -194,6 +196,11 @@ pub const ROWS: &[Row] = &[
     row("curl/https", Kind::Curl(Serving::Https)),
     row("ours/https", Kind::Sockets(Serving::Https, 4)),
     row("ours/https/1-connection", Kind::Sockets(Serving::Https, 1)),
+    ours("ours/64k-parts", HTTP.landing(Landing::Parts(64 << 10))),
+    ours(
+        "ours/64k-random-parts",
+        HTTP.landing(Landing::RandomParts(64 << 10)),
+    ),
     ours("ours/64k-pieces", HTTP.pieces(64 << 10)),
     ours("ours/64m-pieces", HTTP.pieces(64 << 20)),
     ours("ours/1g-pieces", HTTP.pieces(1 << 30)),
@@ -230,11 +237,13 @@ pub const ROWS: &[Row] = &[
     ours("ours/nvme/4k-commands", SHORT_COMMANDS),
     ours(
         "ours/nvme/4k-random",
-        SHORT_COMMANDS.landing(Landing::RandomBlocks),
+        SHORT_COMMANDS.landing(Landing::RandomParts(4 << 10)),
     ),
     ours(
         "ours/nvme/4k-random/4-queues",
-        SHORT_COMMANDS.landing(Landing::RandomBlocks).over(4),
+        SHORT_COMMANDS
+            .landing(Landing::RandomParts(4 << 10))
+            .over(4),
     ),
     ours("ours/nvme/store", NBD.from(NVME).stored()),
     ours("ours/nvme/store/4-queues", NBD.from(NVME).stored().over(4)),
@@ -437,9 +446,16 @@ fn load_by(nic: &Netdev, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
             let checkpoint = Checkpoint::open(&loader, HttpRequest::new(url.parse()?))?;
             checkpoint.load(&loader, &setting.target, &mut always)?
         }
-        Landing::RandomBlocks => {
+        Landing::Parts(len) => {
             let source = url.parse::<Origin>()?.open(loader.nic())?;
-            let parts = random_blocks(&setting.target, setting.bytes, ours.piece_bytes)?;
+            let parts = parts_anywhere(&setting.target, setting.bytes, len)?;
+            loader.load(source, &parts, &mut always)?
+        }
+        Landing::RandomParts(len) => {
+            let source = url.parse::<Origin>()?.open(loader.nic())?;
+            let mut parts = parts_anywhere(&setting.target, setting.bytes, len)?;
+            shuffle(&mut parts, SEED);
+            parts.truncate(parts.len() / 2);
             loader.load(source, &parts, &mut always)?
         }
         Landing::InPlace => {
@@ -450,22 +466,19 @@ fn load_by(nic: &Netdev, setting: &Setting<'_>, ours: Ours) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Returns half of the blocks of the source, picked at random, each with the place of a block in `memory` that is picked at random, too.
-fn random_blocks(memory: &Dmabuf, source_bytes: u64, block: u64) -> Result<Vec<Part>> {
-    let count = usize::try_from(source_bytes / block)?;
-    let mut sources = (0..count).collect::<Vec<_>>();
-    let mut places = sources.clone();
-    shuffle(&mut sources, SEED);
+/// Returns the source cut into parts of `len` bytes, each with a place in `memory` that is picked at random.
+fn parts_anywhere(memory: &Dmabuf, source_bytes: u64, len: u64) -> Result<Vec<Part>> {
+    let mut places = (0..usize::try_from(source_bytes / len)?).collect::<Vec<_>>();
     shuffle(&mut places, !SEED);
-    let part = |(source, place): (&usize, usize)| {
-        let start = *source as u64 * block;
+    let part = |(start, place): (u64, usize)| {
         Ok(Part {
-            source: start..start + block,
+            source: start..start + len,
             memory: memory.clone(),
-            offset: place * usize::try_from(block)?,
+            offset: place * usize::try_from(len)?,
         })
     };
-    sources[..count / 2].iter().zip(places).map(part).collect()
+    let starts = (0..).step_by(usize::try_from(len)?);
+    starts.zip(places).map(part).collect()
 }
 
 /// Receives nginx's response by bare readv from a TAP: what no receiver over a TAP can do without. The head of the response stays
@@ -628,19 +641,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_blocks_are_half_of_all_in_no_order_and_at_other_places() {
-        let (block, count) = (4096, 256);
-        let memory = Dmabuf::anonymous(block * count).unwrap();
-        let parts = random_blocks(&memory, memory.size() as u64, block as u64).unwrap();
-        let sources: BTreeSet<_> = parts.iter().map(|it| it.source.start).collect();
+    fn parts_cover_the_source_in_order_and_their_places_are_others() {
+        let (len, count) = (4096, 256);
+        let memory = Dmabuf::anonymous(len * count).unwrap();
+        let parts = parts_anywhere(&memory, memory.size() as u64, len as u64).unwrap();
+        let starts = parts.iter().map(|it| it.source.start);
+        assert!(starts.eq((0..(count * len) as u64).step_by(len)));
+        assert!(
+            parts
+                .iter()
+                .all(|it| it.source.end - it.source.start == len as u64)
+        );
         let places: BTreeSet<_> = parts.iter().map(|it| it.offset).collect();
-        assert_eq!((sources.len(), places.len()), (count / 2, count / 2));
-        assert!(parts.iter().all(|it| it.source.end <= memory.size() as u64));
-        assert!(parts.iter().all(|it| it.offset + block <= memory.size()));
-        let in_order = parts
-            .windows(2)
-            .filter(|it| it[0].source.start < it[1].source.start);
-        assert!((1..count / 2 - 1).contains(&in_order.count()));
+        assert!(places.into_iter().eq((0..count * len).step_by(len)));
         let unmoved = parts
             .iter()
             .filter(|it| it.source.start == it.offset as u64);

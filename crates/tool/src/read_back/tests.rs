@@ -195,13 +195,19 @@ fn batches_that_wait_hold_a_part_of_the_memory_only() {
 
 #[test]
 fn memory_that_the_cpu_can_access_is_looked_at_at_once() {
+    /// More than a list of one batch has.
+    const ROOM: usize = 100;
     let memory = Dmabuf::anonymous(4 << 20).expect("memory");
     let mut world = World::receiving_into(memory, FakeDevice::new(FakePace::AtOnce));
     let (mut reader, mut seen) = (world.reader(1 << 20), Seen::default());
     for (connection, bytes) in [(3, b"one"), (4, b"two")] {
         let unread = world.batch(connection, bytes);
-        let done = reader.pass(unread, seen.look()).expect("it is mapped");
+        let mut done = reader.pass(unread, seen.look()).expect("it is mapped");
         assert_eq!(numbers(&done), [connection]);
+        assert!(connection == 3 || done.capacity() >= ROOM, "another list");
+        done.clear();
+        done.reserve(ROOM);
+        reader.reuse(done);
         assert_eq!(seen.0.pop(), Some((connection, bytes.to_vec())));
         assert!(!reader.has_batches());
     }

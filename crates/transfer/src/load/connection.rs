@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     pub(crate) session: Box<dyn Session>,
     /// Its payload so far, since a request is awaited.
     pace: Pace,
+    /// Bytes of the pieces that were requested and are not whole.
+    asked_bytes: u64,
     /// Payload bytes that were placed.
     pub(crate) placed: u64,
     /// Payload bytes of its whole pieces.
@@ -78,6 +80,7 @@ impl Connection {
             before,
             session,
             pace: Pace::new(Instant::now()),
+            asked_bytes: 0,
             placed: 0,
             whole: 0,
         }
@@ -144,9 +147,28 @@ impl Connection {
         Ok(received.bytes > 0)
     }
 
+    /// Requests a piece, which its session accepts.
+    pub(crate) fn request(&mut self, piece: Piece) {
+        self.asked_bytes += piece.len();
+        self.session.request(piece);
+    }
+
+    /// Returns the bytes of the pieces that were requested and are not whole.
+    pub(crate) fn asked_bytes(&self) -> u64 {
+        self.asked_bytes
+    }
+
+    /// Returns a part of a requested piece that the server leaves out of its answer, once.
+    pub(crate) fn left_out(&mut self) -> Option<Piece> {
+        let piece = self.session.left_out()?;
+        self.asked_bytes -= piece.len();
+        Some(piece)
+    }
+
     /// Returns a piece that has become whole, once.
     pub(crate) fn completed(&mut self, now: Instant) -> Option<Piece> {
         let piece = self.session.completed()?;
+        self.asked_bytes -= piece.len();
         self.whole += piece.len();
         self.pace.restart(now);
         Some(piece)

@@ -37,7 +37,7 @@ settable!(Loader);
 
 impl Loader {
     /// Returns a loader with up to 4 connections, pieces of 16 MiB, or 1 MiB from NBD servers and NVMe controllers, and 2 requests at a time on each
-    /// connection, or more if pieces are short, and 32 to an NVMe controller. A load begins with one connection if one thread serves all of them and the round trip is shorter than a millisecond.
+    /// connection, or more if they are short, and 32 to an NVMe controller. A load begins with one connection if one thread serves all of them and the round trip is shorter than a millisecond.
     /// While it waits for bytes, it tries twice as many, and uses them if they are faster.
     pub fn new(nic: &Netdev) -> Self {
         Self {
@@ -239,7 +239,7 @@ impl Loader {
         let connections = source.usable_connections(self.settings.connections());
         let pieces = Pieces::new(ranges, piece_bytes(wanted, block, longest))
             .with_long_piece(piece_bytes(first, block, longest));
-        let window = self.settings.window_or(window, pieces.piece_bytes());
+        let window = self.settings.window(window);
         let job = Job {
             nic: &self.nic,
             settings: &self.settings,

@@ -16,6 +16,7 @@ use super::partial::FileVersion;
 use super::pool::Pool;
 use super::session::Session;
 use super::transport::Transport;
+use crate::parallel::Window;
 
 /// Length of a piece of a file, by default: each has a head, and its first packet is copied to its place.
 const HTTP_PIECE_BYTES: u64 = 16 << 20;
@@ -42,8 +43,8 @@ pub(crate) struct PieceLengths {
     pub(crate) usual: u64,
     /// Length of the first one, at least.
     pub(crate) first: u64,
-    /// Requests in flight on one connection, if none are set and if their number does not follow from the length.
-    pub(crate) window: Option<usize>,
+    /// Requests in flight on one connection, if no number is set.
+    pub(crate) window: Window,
 }
 
 /// A source of bytes at offsets.
@@ -66,7 +67,7 @@ pub(crate) type Opened = (Transport, Box<dyn Session>);
 /// By which rules connections are made and used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Requests in flight on one connection.
+    /// Most requests in flight on one connection.
     pub(crate) window: usize,
     /// How long to wait for a proxy and for the handshake of TLS.
     pub(crate) limit: Duration,
@@ -205,21 +206,21 @@ impl Source {
                 block: 1,
                 usual: HTTP_PIECE_BYTES,
                 first: 0,
-                window: None,
+                window: Window::ENOUGH,
             },
             Self::Nbd(export) => PieceLengths {
                 longest: export.max_bytes(),
                 block: export.block_bytes(),
                 usual: NBD_PIECE_BYTES,
                 first: NBD_FIRST_BYTES,
-                window: None,
+                window: Window::ENOUGH,
             },
             Self::Nvme(namespace) => PieceLengths {
                 longest: namespace.max_bytes(),
                 block: namespace.block_bytes(),
                 usual: NVME_PIECE_BYTES,
                 first: 0,
-                window: Some(NVME_DEPTH),
+                window: Window::of(NVME_DEPTH),
             },
         }
     }

@@ -59,11 +59,6 @@ impl Pieces {
         self
     }
 
-    /// Returns the length of the pieces.
-    pub(crate) fn piece_bytes(&self) -> u64 {
-        self.piece_bytes
-    }
-
     /// Returns the next piece without taking it: one that was given back before a new one.
     pub(crate) fn peek(&self) -> Option<Piece> {
         if let Some(piece) = self.returned.front() {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::Window;
+
 /// Most connections: a server counts them, and each takes its share of the bound memory.
 const MAX_CONNECTIONS: usize = 1024;
 /// Connections if no number is set.
@@ -11,12 +13,6 @@ const OPENINGS: usize = 16;
 /// Smallest piece: a request for less costs more than its bytes.
 const MIN_PIECE_BYTES: u64 = 4 << 10;
 
-/// Bytes that the requests in flight on one connection ask for, at least, unless a number of requests is set: as much as a
-/// Linux server's send buffer takes (`tcp_wmem`), so that it has the next request while it answers one.
-const IN_FLIGHT_BYTES: u64 = 4 << 20;
-/// Most requests of that number, and least.
-const WINDOWS: std::ops::RangeInclusive<usize> = 2..=64;
-
 /// How pieces are requested, and when connections are given up.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -24,14 +20,14 @@ pub(crate) struct Settings {
     connections: Option<usize>,
     /// `None`: as many as the kind of server needs.
     piece_bytes: Option<u64>,
-    /// Requests in flight on one connection; `None`: as many as the length of a piece needs.
+    /// Requests in flight on one connection; `None`: as many as ask for enough bytes.
     window: Option<usize>,
     idle_limit: Duration,
     attempts: u32,
 }
 
 impl Settings {
-    /// Returns settings with the usual number of connections, and as many requests in flight as the length of a piece needs.
+    /// Returns settings with the usual number of connections, and as many requests in flight as ask for enough bytes.
     pub(crate) fn new() -> Self {
         Self {
             connections: None,
@@ -56,18 +52,9 @@ impl Settings {
         self.piece_bytes.unwrap_or(usual)
     }
 
-    /// Returns the number of requests for pieces of `piece_bytes` in flight on one connection.
-    pub(crate) fn window(&self, piece_bytes: u64) -> usize {
-        self.window_or(None, piece_bytes)
-    }
-
-    /// The same, for a server that has a `usual` number whatever the length.
-    pub(crate) fn window_or(&self, usual: Option<usize>, piece_bytes: u64) -> usize {
-        self.window.or(usual).unwrap_or_else(|| {
-            let needed = IN_FLIGHT_BYTES.div_ceil(piece_bytes.max(1));
-            let needed = usize::try_from(needed).unwrap_or(usize::MAX);
-            needed.clamp(*WINDOWS.start(), *WINDOWS.end())
-        })
+    /// Returns the limits of the requests in flight on one connection: `usual` if no number is set.
+    pub(crate) fn window(&self, usual: Window) -> Window {
+        self.window.map_or(usual, Window::of)
     }
 
     pub(crate) fn idle_limit(&self) -> Duration {
@@ -142,24 +129,3 @@ macro_rules! settable {
 }
 
 pub(crate) use settable;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_pieces_have_many_requests_in_flight_unless_a_number_is_set() {
-        for (piece_bytes, window) in [
-            (16 << 20, 2),
-            (2 << 20, 2),
-            (1 << 20, 4),
-            (64 << 10, 64),
-            (4 << 10, 64),
-        ] {
-            let mut settings = Settings::new();
-            assert_eq!(settings.window(piece_bytes), window, "{piece_bytes}");
-            settings.set_window(3);
-            assert_eq!(settings.window(piece_bytes), 3);
-        }
-    }
-}

@@ -49,11 +49,9 @@ settable!(Storer);
 impl Storer {
     /// Returns a storer with 4 connections, pieces of 1 MiB, 16 requests in flight on each connection, and a flush at the end.
     pub fn new(nic: &Netdev) -> Self {
-        let mut settings = Settings::new();
-        settings.set_window(16);
         Self {
             nic: nic.clone(),
-            settings,
+            settings: Settings::new(),
             durability: Durability::default(),
         }
     }

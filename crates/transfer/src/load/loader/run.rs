@@ -16,7 +16,7 @@ use crate::load::notice::Notice;
 use crate::load::session::Fault;
 use crate::load::source::{Begun, Connecting, Opened, Rules, Source};
 use crate::parallel::{
-    Cause, Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Settings, Slots, turn_all,
+    Cause, Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Settings, Slots, Window, turn_all,
 };
 
 /// Told of the progress of a run; may end it.
@@ -49,7 +49,7 @@ pub(super) struct Run<'a> {
     job: Job<'a>,
     pieces: Pieces,
     /// Requests in flight on one connection.
-    window: usize,
+    window: Window,
     landing: Landing<'a>,
     slots: Slots<Connection>,
     /// Connections that are being made, by their slots.
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
         pieces: Pieces,
         landing: Landing<'a>,
         connections: usize,
-        window: usize,
+        window: Window,
     ) -> Result<Self, LoadError> {
         let idle = Idle::new(job.nic).map_err(LoadError::Wait)?;
         let now = Instant::now();
@@ -189,17 +189,20 @@ impl<'a> Run<'a> {
         // A server that closes its connection with requests that it has not read may destroy the answer before them. So after a
         // failure requests are sent one by one, until a piece is whole (RFC 9112 9.3.2).
         let window = match is_wary {
-            true => 1,
+            true => Window::of(1),
             false => self.window,
         };
-        if !is_worth_a_packet(connection.session.outstanding(), window) {
+        let in_flight = |open: &Connection| (open.session.outstanding(), open.asked_bytes());
+        let (requests, bytes) = in_flight(connection);
+        if !window.is_worth_a_packet(requests, bytes) {
             return Ok(());
         }
         while let Some(next) = self.pieces.peek()
-            && connection.session.outstanding() < window
+            && let (requests, bytes) = in_flight(connection)
+            && window.has_room(requests, bytes)
             && connection.session.accepts(next)
         {
-            connection.session.request(next);
+            connection.request(next);
             self.pieces.next();
         }
         Ok(())
@@ -216,7 +219,7 @@ impl<'a> Run<'a> {
         let so_far = self.progress();
         let mut go_on = || progress(so_far);
         let rules = Rules {
-            window: self.window,
+            window: self.window.most(),
             limit: self.job.settings.idle_limit(),
         };
         match self.job.source.begin(nic, rules, next.start, &mut go_on) {
@@ -275,7 +278,7 @@ impl<'a> Run<'a> {
             self.pieces.finish(piece);
             has_progress = true;
         }
-        while let Some(piece) = connection.session.left_out() {
+        while let Some(piece) = connection.left_out() {
             self.pieces.put_back(piece);
         }
         let has_pace = connection.check_pace(now, limit);
@@ -286,7 +289,7 @@ impl<'a> Run<'a> {
         match turned.and_then(|heard| has_pace.map(|()| heard)) {
             Ok(false) if stalls => {
                 // Learned once, for all connections.
-                self.window = 1;
+                self.window = Window::of(1);
                 let cause = "the server does not go on with several requests at a time";
                 self.fault(index, Fault::Broken(cause.into()), progress)?;
                 Ok(true)
@@ -398,26 +401,5 @@ impl<'a> Run<'a> {
             let wait = due.saturating_duration_since(Instant::now());
             self.job.notice.waits(cause, wait);
         }
-    }
-}
-
-/// Returns whether a connection with so many requests in flight sends others: a quarter of the window together, because a packet
-/// with one request costs as much as one with several.
-fn is_worth_a_packet(outstanding: usize, window: usize) -> bool {
-    outstanding <= window - window / 4
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_sent_a_quarter_of_the_window_together() {
-        let least = |window: usize| {
-            let all = (0..=window).filter(|&outstanding| is_worth_a_packet(outstanding, window));
-            all.max().map(|most| window - most)
-        };
-        assert_eq!([1, 2, 3].map(least), [Some(0); 3]);
-        assert_eq!([4, 16, 64].map(least), [Some(1), Some(4), Some(16)]);
     }
 }

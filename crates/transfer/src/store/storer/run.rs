@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use devmem_tcp::{BoundTx, Dmabuf, Netdev, stats::SendCounts};
 
 use crate::load::LoadError;
-use crate::parallel::{Cause, Failed, Idle, Piece, Pieces, Progress, Settings, Slots, turn_all};
+use crate::parallel::{
+    Cause, Failed, Idle, Piece, Pieces, Progress, Settings, Slots, Window, turn_all,
+};
 use crate::store::connection::{Acknowledged, Connection};
 use crate::store::error::{Operation, StoreError};
 use crate::store::ledger::Ledger;
@@ -15,6 +17,8 @@ use crate::store::sink::Sink;
 use crate::store::stored::Stored;
 use crate::store::supply::{Supplied, Supply};
 
+/// Requests in flight on one connection, by default.
+const REQUESTS: usize = 16;
 /// A flush is requested after so many bytes: what a server that is restarted makes us write again.
 const FLUSH_BYTES: u64 = 1 << 30;
 /// The same after many broken connections.
@@ -223,7 +227,7 @@ impl<'a> Run<'a> {
         // The server accepts the connection after this moment.
         let since = self.ledger.moment();
         let so_far = self.progress();
-        let window = settings.window(self.pieces.piece_bytes());
+        let window = settings.window(Window::of(REQUESTS)).most();
         match sink.connect(nic, window, acknowledge, &mut || progress(so_far)) {
             Ok((stream, session)) => {
                 self.stored.connections += 1;

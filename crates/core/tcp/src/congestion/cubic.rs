@@ -16,11 +16,9 @@ const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 
 /// Growth per window of the Reno-friendly estimate that has CUBIC's decrease: 3 (1 - beta) / (1 + beta)
-/// (RFC 9438 4.3 alpha_cubic).
+/// (RFC 9438 4.3 alpha_cubic). It stays so past the window of the last loss, as with Linux: with the 1 that the RFC recommends there, this sender has
+/// 1.3 to 1.5 times the rate of one of Linux in a long queue.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-
-/// The estimate's growth from the window of the last loss on (RFC 9438 4.3).
-const ALPHA_PAST_PRIOR: f64 = 1.0;
 
 /// Most growth per round trip, as a factor (RFC 9438 4.2).
 const MAX_GROWTH: f64 = 1.5;
@@ -32,8 +30,6 @@ pub(super) struct Cubic {
     epoch: Option<Epoch>,
     /// Window before the last loss, less if it was below the one before (4.7).
     w_max: f32,
-    /// Window at the last loss.
-    cwnd_prior: f32,
     /// Fraction of the window that does not make a whole byte yet, in segments.
     fraction: f32,
 }
@@ -61,12 +57,7 @@ impl Cubic {
         let acked = growth.acked as f64 / mss;
         let mut epoch = self.running_epoch(window, growth.now);
 
-        let alpha = if epoch.w_est >= f64::from(self.cwnd_prior) {
-            ALPHA_PAST_PRIOR
-        } else {
-            ALPHA
-        };
-        epoch.w_est += alpha * acked / window;
+        epoch.w_est += ALPHA * acked / window;
         self.epoch = Some(epoch);
 
         let elapsed = growth.now.saturating_since(epoch.start);
@@ -96,7 +87,6 @@ impl Cubic {
         } else {
             window
         };
-        self.cwnd_prior = window;
         self.epoch = None;
         self.fraction = 0.0;
         (cwnd as f64 * BETA) as u64
@@ -195,7 +185,7 @@ mod tests {
     fn a_loss_leaves_seven_tenths() {
         let mut cubic = Cubic::default();
         assert_eq!(cubic.on_loss(1_000_000, MSS), 700_000);
-        assert_eq!((cubic.w_max, cubic.cwnd_prior), (1000.0, 1000.0));
+        assert_eq!(cubic.w_max, 1000.0);
     }
 
     #[test]
@@ -241,9 +231,9 @@ mod tests {
             let floor = reno.min(20.0) - 1.0;
             assert!(*window >= floor, "round {round}: {window} below {floor}");
         }
-        // Past the old window the estimate gains a segment per round trip.
+        // Past the old window, too, it gains half a segment per round trip, as Linux does.
         let gained = windows[39] - windows[29];
-        assert!((8.0..=13.0).contains(&gained), "{gained}");
+        assert!((4.3..=6.3).contains(&gained), "{gained}");
     }
 
     #[test]

@@ -15,12 +15,19 @@ const SETTLED: Duration = Duration::from_millis(2500);
 /// A wire on which a stream needs more than the reserve of the memory.
 const WIRE: &str = "rate=200mbit,delay=5ms";
 
-/// Measures an honest stream alone, and then beside `count` connections that were opened 2.5 seconds ago and have
-/// received a byte since. Their first windows add up to more than the memory.
-fn beside_idle_connections(honest: Honest, count: u16) {
-    let mut siege = Siege::new(honest);
+/// Idle connections, whose first windows add up to more than the memory.
+const COUNT: u16 = 300;
+
+/// Measures an honest stream alone, and then beside connections that were opened 2.5 seconds ago and have received a byte since.
+#[test]
+fn three_hundred_idle_connections_over_ipv6_do_not_slow_a_stream_down() {
+    let mut siege = Siege::new(Honest {
+        ip: Side::B.ipv6(),
+        wire: WIRE,
+        ..Honest::new()
+    });
     let alone = siege.run(PART, |_, _| {});
-    siege.open(count);
+    siege.open(COUNT);
     // One that never sends is promised less.
     for attacker in siege.attackers.clone() {
         siege.intruder.send_bytes(&attacker, 0, &[0]);
@@ -29,28 +36,9 @@ fn beside_idle_connections(honest: Honest, count: u16) {
     let beside = siege.run(PART, |_, _| {});
     assert!(
         beside >= 0.95 * alone,
-        "{:.1} MB/s alone, {:.1} beside {count} idle connections",
+        "{:.1} MB/s alone, {:.1} beside {COUNT} idle connections",
         alone / 1e6,
         beside / 1e6
     );
     siege.finish();
-}
-
-#[test]
-fn a_thousand_idle_connections_on_small_memory_do_not_slow_a_stream_down() {
-    let honest = Honest {
-        wire: WIRE,
-        ..Honest::new()
-    };
-    beside_idle_connections(honest, 1000);
-}
-
-#[test]
-fn three_hundred_idle_connections_over_ipv6_do_not_slow_a_stream_down() {
-    let honest = Honest {
-        ip: Side::B.ipv6(),
-        wire: WIRE,
-        ..Honest::new()
-    };
-    beside_idle_connections(honest, 300);
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::arrivals::Complete;
-use super::data::DataStream;
-use super::endpoint::Endpoint;
-use super::error::ConnectError;
-use super::inner::FabricInner;
-use super::record::Record;
-use super::ticket::Ticket;
-use super::wires::Wires;
+use crate::arrivals::Complete;
+use crate::data::DataStream;
+use crate::endpoint::Endpoint;
+use crate::error::ConnectError;
+use crate::inner::FabricInner;
+use crate::record::Record;
+use crate::ticket::Ticket;
+use crate::wires::Wires;
 
 /// Accepts endpoints. Dropping it refuses those that have not been returned, and closes their connections.
 pub struct Listener {
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listener {
-    pub(super) fn new(fabric: Arc<FabricInner>, cookie: u64) -> Self {
+    pub(crate) fn new(fabric: Arc<FabricInner>, cookie: u64) -> Self {
         fabric.station.board.arrivals().open(cookie);
         Self { fabric, cookie }
     }

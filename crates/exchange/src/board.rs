@@ -6,22 +6,22 @@ use std::time::Instant;
 
 use devmem_tcp::{Netdev, Poller};
 
-use super::arrivals::Arrivals;
-use super::budget::Budget;
-use super::keeper::Keeper;
-use super::linger::Lingering;
-use super::options::Engine;
+use crate::arrivals::Arrivals;
+use crate::budget::Budget;
+use crate::keeper::Keeper;
+use crate::linger::Lingering;
+use crate::options::Engine;
 
 /// What endpoints leave behind and have before them: the connections of closed ones, and those that are not part of one yet; and what watches
 /// them.
-pub(super) struct Board {
-    pub(super) engine: Engine,
-    pub(super) poller: Poller,
+pub(crate) struct Board {
+    pub(crate) engine: Engine,
+    pub(crate) poller: Poller,
     /// Connections that are not part of an endpoint. Locked before the connections of closed ones.
     arrivals: Mutex<Arrivals>,
     /// Connections of closed endpoints. Locked last, apart from the state of the keeper.
     lingering: Mutex<Vec<Lingering>>,
-    pub(super) keeper: Arc<Keeper>,
+    pub(crate) keeper: Arc<Keeper>,
     /// Only calls move the clock: no thread may poll.
     is_virtual: bool,
     /// The process that has opened the fabric.
@@ -29,7 +29,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    pub(super) fn new(nic: &Netdev, engine: Engine, arrivals: Arrivals) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(nic: &Netdev, engine: Engine, arrivals: Arrivals) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             engine,
             poller: Poller::new(nic)?,
@@ -43,11 +43,11 @@ impl Board {
 
     /// Returns whether this is a child of fork(2). The threads of the fabric do not exist there, but may have held locks; and the connections
     /// belong to the parent.
-    pub(super) fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,7 +57,7 @@ impl Board {
     }
 
     /// Has connections closed in time, although the program may make no further call.
-    pub(super) fn keep(self: &Arc<Self>) {
+    pub(crate) fn keep(self: &Arc<Self>) {
         match self.engine {
             Engine::Thread => self.poller.wake(),
             Engine::Calls if self.is_virtual => {}
@@ -69,7 +69,7 @@ impl Board {
     }
 
     /// Keeps the connections of a closed endpoint until the peer has closed them.
-    pub(super) fn linger(self: &Arc<Self>, lingering: Lingering) {
+    pub(crate) fn linger(self: &Arc<Self>, lingering: Lingering) {
         let all = self.lingering.lock();
         all.unwrap_or_else(PoisonError::into_inner).push(lingering);
         if self.step_lingering() > 0 {
@@ -78,7 +78,7 @@ impl Board {
     }
 
     /// Makes progress with closed endpoints, unless another thread does. Returns how many are left.
-    pub(super) fn step_lingering(&self) -> usize {
+    pub(crate) fn step_lingering(&self) -> usize {
         let Ok(mut all) = self.lingering.try_lock() else {
             return 1;
         };

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use devmem_tcp::{ConnectOptions, Connecting, Stream};
 
-use super::control::Control;
-use super::data::DataStream;
-use super::endpoint::Endpoint;
-use super::error::{Cause, ConnectError, StreamName, Violation};
-use super::inner::FabricInner;
-use super::keep_alive;
-use super::record::{Hello, Record};
-use super::ticket::Ticket;
-use super::wires::Wires;
+use crate::control::Control;
+use crate::data::DataStream;
+use crate::endpoint::Endpoint;
+use crate::error::{Cause, ConnectError, StreamName, Violation};
+use crate::inner::FabricInner;
+use crate::keep_alive;
+use crate::record::{Hello, Record};
+use crate::ticket::Ticket;
+use crate::wires::Wires;
 
 /// A connection attempt. Dropping it gives up.
 pub struct Dial {
@@ -45,7 +45,7 @@ enum DataState {
 }
 
 impl Dial {
-    pub(super) fn begin(fabric: Arc<FabricInner>, ticket: &Ticket) -> Result<Self, ConnectError> {
+    pub(crate) fn begin(fabric: Arc<FabricInner>, ticket: &Ticket) -> Result<Self, ConnectError> {
         let begin = |stream, address| {
             let begun = fabric
                 .station

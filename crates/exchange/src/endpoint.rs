@@ -5,17 +5,17 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::core::{Core, EndpointStats};
-use super::error::{Cause, PostError, PublishError};
-use super::inner::FabricInner;
-use super::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
-use super::linger::Lingering;
-use super::operations::{Event, Incoming};
-use super::options::Engine;
-use super::record::Record;
-use super::region::{Access, Region, RegionKey};
-use super::shared::Shared;
-use super::wires::Wires;
+use crate::core::{Core, EndpointStats};
+use crate::error::{Cause, PostError, PublishError};
+use crate::inner::FabricInner;
+use crate::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
+use crate::linger::Lingering;
+use crate::operations::{Event, Incoming};
+use crate::options::Engine;
+use crate::record::Record;
+use crate::region::{Access, Region, RegionKey};
+use crate::shared::Shared;
+use crate::wires::Wires;
 
 /// One part of a receive: room for one message.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
+    pub(crate) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
         let shared = Shared::new(Core::new(Arc::clone(&fabric.station), wires, chunk));
         fabric.serve(&shared);
         Self { fabric, shared }
@@ -335,9 +335,9 @@ impl Drop for Endpoint {
 mod tests {
     use devmem_tcp::{Impairment, Netdev};
 
-    use super::super::region::{Buffer, Memory};
-    use super::super::{Fabric, Options};
     use super::*;
+    use crate::region::{Buffer, Memory};
+    use crate::{Fabric, Options};
 
     /// Two endpoints in virtual time, connected to each other, and their fabrics.
     fn pair() -> [(Endpoint, Fabric); 2] {

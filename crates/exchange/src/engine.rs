@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::Watch;
 
-use super::board::Board;
-use super::shared::Shared;
+use crate::board::Board;
+use crate::shared::Shared;
 
 /// Longest sleep of the thread: bounds the delay of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ const LINGER_TICK: Duration = Duration::from_millis(10);
 const ARRIVALS_TICK: Duration = Duration::from_millis(100);
 
 /// The running thread. Dropping it waits for the end of the thread.
-pub(super) struct ProgressThread {
+pub(crate) struct ProgressThread {
     served: Arc<Served>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,7 +35,7 @@ struct Served {
 }
 
 impl ProgressThread {
-    pub(super) fn start(board: &Arc<Board>) -> io::Result<Self> {
+    pub(crate) fn start(board: &Arc<Board>) -> io::Result<Self> {
         let served = Arc::new(Served {
             board: Arc::clone(board),
             endpoints: Mutex::default(),
@@ -52,13 +52,13 @@ impl ProgressThread {
     }
 
     /// Lets the thread serve an endpoint.
-    pub(super) fn add(&self, endpoint: &Arc<Shared>) {
+    pub(crate) fn add(&self, endpoint: &Arc<Shared>) {
         self.served.endpoints().push(Arc::clone(endpoint));
         self.served.board.poller.wake();
     }
 
     /// Takes an endpoint from the thread. Afterwards the thread has no handle of it.
-    pub(super) fn remove(&self, endpoint: &Arc<Shared>) {
+    pub(crate) fn remove(&self, endpoint: &Arc<Shared>) {
         let mut endpoints = self.served.endpoints();
         endpoints.retain(|other| !Arc::ptr_eq(other, endpoint));
     }

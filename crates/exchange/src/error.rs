@@ -5,9 +5,9 @@ use std::fmt;
 
 use devmem_tcp::Stream;
 
-use super::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
-use super::record::{BadRecord, Failure};
-use super::ticket::BadTicket;
+use crate::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
+use crate::record::{BadRecord, Failure};
+use crate::ticket::BadTicket;
 
 /// Timeouts of the retransmission timer in a row after which a peer is gone. It doubles each time, from 200 ms on a short path: 25 s.
 const MAX_TIMEOUTS: u8 = 7;
@@ -123,7 +123,7 @@ pub enum Violation {
 
 impl Cause {
     /// Returns what the peer is told.
-    pub(super) fn to_failure(&self) -> Option<Failure> {
+    pub(crate) fn to_failure(&self) -> Option<Failure> {
         Some(match self {
             Self::PeerClosed | Self::PeerFailed(_) => return None,
             Self::TooLong {
@@ -140,7 +140,7 @@ impl Cause {
     }
 
     /// Returns the cause for what the peer tells.
-    pub(super) fn of_failure(failure: Failure) -> Self {
+    pub(crate) fn of_failure(failure: Failure) -> Self {
         match failure {
             Failure::TooLong { sent, posted, tag } => Self::TooLong {
                 sent,
@@ -153,12 +153,12 @@ impl Cause {
     }
 
     /// Returns the cause if the peer of `stream` does not answer. A window of zero is an answer.
-    pub(super) fn of_silence(stream: &Stream, name: StreamName) -> Option<Self> {
+    pub(crate) fn of_silence(stream: &Stream, name: StreamName) -> Option<Self> {
         let info = stream.tcp_info()?;
         (info.retransmits >= MAX_TIMEOUTS).then(|| Self::of_stream(name, Silent))
     }
 
-    pub(super) fn of_stream(
+    pub(crate) fn of_stream(
         stream: StreamName,
         source: impl Into<Box<dyn Error + Send + Sync>>,
     ) -> Self {
@@ -265,7 +265,7 @@ pub enum RegisterError {
     "{operations} operations still use the region\n  wait for their events, or close the endpoint"
 )]
 pub struct RegionInUse {
-    pub(super) operations: usize,
+    pub(crate) operations: usize,
 }
 
 /// Why a region was not published.

@@ -7,23 +7,23 @@ use std::sync::{Arc, Mutex};
 
 use devmem_tcp::Netdev;
 
-use super::accept::Listener;
-use super::arrivals::Arrivals;
-use super::board::Board;
-use super::dial::Dial;
-use super::engine::ProgressThread;
-use super::error::{ConnectError, FabricError, RegisterError};
-use super::inner::FabricInner;
-use super::keys;
-use super::options::{Engine, Options};
-use super::region::{Access, Memory, Region};
-use super::station::{BoundPool, Station};
-use super::ticket::Ticket;
+use crate::accept::Listener;
+use crate::arrivals::Arrivals;
+use crate::board::Board;
+use crate::dial::Dial;
+use crate::engine::ProgressThread;
+use crate::error::{ConnectError, FabricError, RegisterError};
+use crate::inner::FabricInner;
+use crate::keys;
+use crate::options::{Engine, Options};
+use crate::region::{Access, Memory, Region};
+use crate::station::{BoundPool, Station};
+use crate::ticket::Ticket;
 
 /// A NIC for exchanging messages. Clones are handles of the same fabric.
 #[derive(Clone)]
 pub struct Fabric {
-    pub(super) inner: Arc<FabricInner>,
+    pub(crate) inner: Arc<FabricInner>,
 }
 
 impl fmt::Debug for Fabric {

@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::ProgressThread;
-use super::shared::Shared;
-use super::station::Station;
+use crate::engine::ProgressThread;
+use crate::shared::Shared;
+use crate::station::Station;
 
 /// A station, and the thread for its endpoints, if the program wants one.
-pub(super) struct FabricInner {
-    pub(super) station: Arc<Station>,
-    pub(super) thread: Option<ProgressThread>,
+pub(crate) struct FabricInner {
+    pub(crate) station: Arc<Station>,
+    pub(crate) thread: Option<ProgressThread>,
 }
 
 impl FabricInner {
     /// Lets the thread make progress with an endpoint.
-    pub(super) fn serve(&self, endpoint: &Arc<Shared>) {
+    pub(crate) fn serve(&self, endpoint: &Arc<Shared>) {
         if let Some(thread) = &self.thread {
             thread.add(endpoint);
         }
     }
 
     /// Ends [`serve`](Self::serve).
-    pub(super) fn stop_serving(&self, endpoint: &Arc<Shared>) {
+    pub(crate) fn stop_serving(&self, endpoint: &Arc<Shared>) {
         if let Some(thread) = &self.thread {
             thread.remove(endpoint);
         }

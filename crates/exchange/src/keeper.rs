@@ -10,7 +10,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// The thread, or none.
 #[derive(Default)]
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     state: Mutex<State>,
     /// Notified when the fabric is dropped.
     stopped: Condvar,
@@ -32,7 +32,7 @@ impl Keeper {
     }
 
     /// Starts the thread, unless it runs. It calls `look` every few milliseconds, as long as that returns that there are such connections.
-    pub(super) fn start(self: &Arc<Self>, look: impl Fn() -> bool + Send + 'static) {
+    pub(crate) fn start(self: &Arc<Self>, look: impl Fn() -> bool + Send + 'static) {
         let mut state = self.state();
         state.is_wanted = true;
         if state.is_running || state.is_stopped {
@@ -67,7 +67,7 @@ impl Keeper {
     }
 
     /// Ends the thread and waits for its end. It is not started again.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let mut state = self.state();
         state.is_stopped = true;
         let thread = state.thread.take();

@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::record::VERSION;
+use crate::record::VERSION;
 
 /// Bytes of a ticket: those of an NCCL connection handle (`NCCL_NET_HANDLE_MAXSIZE`).
 pub const TICKET_BYTES: usize = 128;
 
 const MAGIC: [u8; 8] = *b"devmemXT";
 
-/// Tells another process how to connect to a [`Listener`](super::Listener). It is plain data: send its bytes by any means.
+/// Tells another process how to connect to a [`Listener`](crate::Listener). It is plain data: send its bytes by any means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub(crate) cookie: u64,

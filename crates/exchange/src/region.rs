@@ -577,15 +577,15 @@ fn copy_frags(batch: &RxBatch, mut out: &mut [u8], pool: Option<&Dmabuf>) -> Res
             Frag::Device { range, .. } => range.len(),
         };
         let Some((here, rest)) = out.split_at_mut_checked(len) else {
-            return Err(Cause::Copy(
-                "a receive returned more bytes than it said".into(),
+            return Err(Cause::misplaced(
+                "a receive returned more bytes than its length",
             ));
         };
         match frag {
             Frag::Linear(bytes) => here.copy_from_slice(bytes),
             Frag::Device { range, .. } => {
                 let pool = pool.ok_or("a frag lies in memory that this endpoint did not bind");
-                let slice = pool.map_err(|text| Cause::Copy(text.into()))?.get(range);
+                let slice = pool.map_err(Cause::misplaced)?.get(range);
                 let slice = slice.map_err(|error| Cause::Copy(error.into()))?;
                 let copied = slice.try_copy_to(here);
                 copied.map_err(|error| Cause::Copy(error.into()))?;

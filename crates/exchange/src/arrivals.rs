@@ -468,7 +468,7 @@ mod tests {
 
         /// Accepts and reads until nothing changes any more. Returns the number of connections that are left.
         fn settle(&self, now: Instant) -> usize {
-            let mut arrivals = self.fabric.inner.station.board.arrivals();
+            let mut arrivals = self.fabric.inner.state.connections.arrivals();
             for _ in 0..10 {
                 arrivals.accept(now).unwrap();
                 arrivals.tidy(now);
@@ -531,7 +531,7 @@ mod tests {
             fabric, listener, ..
         } = world;
         drop(listener);
-        assert_eq!(fabric.inner.station.board.arrivals().half_made(), 0);
+        assert_eq!(fabric.inner.state.connections.arrivals().half_made(), 0);
     }
 
     #[test]

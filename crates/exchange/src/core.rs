@@ -8,16 +8,16 @@ use crate::budget::{Budget, TURN_BYTES};
 use crate::cut::{Cut, cut_message, cut_notification};
 use crate::data::{DataStream, Expected, Owner, Progress};
 use crate::error::{Cause, Violation};
-use crate::keys::Keys;
+use crate::fabric_state::FabricState;
 use crate::limits::MAX_PARTS;
 use crate::linger::Lingering;
 use crate::matching::Room;
 use crate::notifications::Notifications;
 use crate::operations::{Active, Announced, Destination, Event, Incoming, Operations, Purpose};
 use crate::options::{Engine, Placement};
+use crate::published_regions::PublishedRegions;
 use crate::record::{Carrier, Record};
 use crate::region::{RegionKey, Span};
-use crate::station::Station;
 use crate::wires::Wires;
 
 /// Turns in a row that do nothing, after each of which the connections are looked at for a peer that is gone.
@@ -41,7 +41,7 @@ pub struct EndpointStats {
 
 /// The state behind the lock of an endpoint.
 pub(crate) struct Core {
-    station: Arc<Station>,
+    fabric: Arc<FabricState>,
     /// `None` once the endpoint is broken.
     wires: Option<Wires>,
     pub(crate) ops: Operations,
@@ -52,7 +52,7 @@ pub(crate) struct Core {
     outstanding: usize,
     notifications: Notifications,
     /// The regions that the peer may name.
-    pub(crate) keys: Keys,
+    pub(crate) published: PublishedRegions,
     /// The control stream brings nothing more. Bytes that were announced may still arrive.
     ending: Option<Cause>,
     broken: Option<Arc<Cause>>,
@@ -72,17 +72,17 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(station: Arc<Station>, mut wires: Wires, chunk: usize) -> Self {
+    pub(crate) fn new(fabric: Arc<FabricState>, mut wires: Wires, chunk: usize) -> Self {
         wires.control.begin();
         Self {
-            station,
+            fabric,
             wires: Some(wires),
             ops: Operations::default(),
             chunk,
             announced: 0,
             outstanding: 0,
             notifications: Notifications::default(),
-            keys: Keys::default(),
+            published: PublishedRegions::default(),
             ending: None,
             broken: None,
             stats: EndpointStats::default(),
@@ -137,7 +137,7 @@ impl Core {
         for (part, (&tag, len)) in (0..).zip(tags.iter().zip(lens)) {
             wires.control.queue(Record::Posted { op, part, len, tag });
         }
-        if !wires.control.has_room() || self.station.board.engine == Engine::Thread {
+        if !wires.control.has_room() || self.fabric.connections.engine == Engine::Thread {
             let flushed = self.flush_control();
             self.settle(flushed);
         }
@@ -330,9 +330,9 @@ impl Core {
         self.ops.events.push_back(Event::Broken(cause));
         self.ops.fail_all();
         self.notifications.drop_waiting();
-        self.keys.clear();
+        self.published.clear();
         self.outstanding = 0;
-        self.station.board.linger(Lingering::new(wires));
+        self.fabric.connections.linger(Lingering::new(wires));
     }
 
     /// Takes the connections out, to close the endpoint.
@@ -510,7 +510,7 @@ impl Core {
         len: u64,
         permits: impl Fn(crate::region::Access) -> bool,
     ) -> Result<Span, Cause> {
-        let region = self.keys.find(RegionKey(key));
+        let region = self.published.find(RegionKey(key));
         let region = region.filter(|region| permits(region.access));
         let range = usize::try_from(offset)
             .ok()
@@ -578,7 +578,7 @@ impl Core {
             };
             let before = self.progress.sent.len();
             for stream in wires.in_turn(self.turns) {
-                stream.push(&self.station.nic, &mut budget, &mut self.progress)?;
+                stream.push(&self.fabric.nic, &mut budget, &mut self.progress)?;
             }
             let sent = self.progress.sent.len() > before;
             for (op, bytes) in self.progress.sent.drain(..) {
@@ -611,7 +611,7 @@ impl Core {
                 self.ops.finish_active();
                 continue;
             };
-            match cut_message(op, message, wires, self.chunk, &self.station.nic)? {
+            match cut_message(op, message, wires, self.chunk, &self.fabric.nic)? {
                 Cut::Copied(bytes) => {
                     self.progress.sent.push((op, bytes));
                     self.ops.finish_active();
@@ -629,12 +629,12 @@ impl Core {
         let Some(wires) = &mut self.wires else {
             return Ok(());
         };
-        let pool = self.station.pool_memory();
+        let pool = self.fabric.pool_memory();
         let mut budget = Budget::payload();
         let mut pulled = Ok(());
         for stream in wires.in_turn(self.turns) {
-            if self.station.options.placement == Placement::Direct {
-                stream.place(&self.station.nic);
+            if self.fabric.options.placement == Placement::Direct {
+                stream.place(&self.fabric.nic);
             }
             pulled = stream.pull(pool, &mut budget, &mut self.progress);
             if pulled.is_err() {

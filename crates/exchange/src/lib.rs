@@ -159,8 +159,8 @@
 
 mod accept;
 mod arrivals;
-mod board;
 mod budget;
+mod closing_thread;
 mod control;
 mod core;
 mod cut;
@@ -170,22 +170,22 @@ mod endpoint;
 mod engine;
 mod error;
 mod fabric;
+mod fabric_connections;
+mod fabric_state;
+mod in_flight;
 mod inner;
-mod keeper;
-mod keys;
 mod limits;
 mod linger;
 mod matching;
-mod named;
 mod notifications;
 mod operations;
 mod options;
 mod placing;
+mod published_regions;
 mod record;
 mod region;
 mod remedy;
 mod shared;
-mod station;
 mod ticket;
 mod wires;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::data::Owner;
 use crate::error::{Cause, Violation};
+use crate::in_flight::InFlight;
 use crate::limits::{MAX_NOTIFIES, MAX_PARTS, MAX_RECEIVES, MAX_SENDS};
 use crate::matching::{Matcher, Room};
-use crate::named::Named;
 use crate::region::{Place, Span};
 
 /// Most parts that a peer may have posted.
@@ -165,8 +165,8 @@ pub(crate) struct Announced {
 /// All operations of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
-    outgoing: Named<Outgoing>,
-    receives: Named<Receive>,
+    outgoing: InFlight<Outgoing>,
+    receives: InFlight<Receive>,
     matcher: Matcher,
     pub(crate) active: VecDeque<Active>,
     /// Notifications among `active`: a peer that takes nothing keeps them there.

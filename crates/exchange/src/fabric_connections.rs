@@ -8,34 +8,34 @@ use devmem_tcp::{Netdev, Poller};
 
 use crate::arrivals::Arrivals;
 use crate::budget::Budget;
-use crate::keeper::Keeper;
+use crate::closing_thread::ClosingThread;
 use crate::linger::Lingering;
 use crate::options::Engine;
 
 /// What endpoints leave behind and have before them: the connections of closed ones, and those that are not part of one yet; and what watches
 /// them.
-pub(crate) struct Board {
+pub(crate) struct FabricConnections {
     pub(crate) engine: Engine,
     pub(crate) poller: Poller,
     /// Connections that are not part of an endpoint. Locked before the connections of closed ones.
     arrivals: Mutex<Arrivals>,
-    /// Connections of closed endpoints. Locked last, apart from the state of the keeper.
+    /// Connections of closed endpoints. Locked last, apart from the state of the closing thread.
     lingering: Mutex<Vec<Lingering>>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) closing_thread: Arc<ClosingThread>,
     /// Only calls move the clock: no thread may poll.
     is_virtual: bool,
     /// The process that has opened the fabric.
     process: u32,
 }
 
-impl Board {
+impl FabricConnections {
     pub(crate) fn new(nic: &Netdev, engine: Engine, arrivals: Arrivals) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             engine,
             poller: Poller::new(nic)?,
             arrivals: Mutex::new(arrivals),
             lingering: Mutex::default(),
-            keeper: Arc::default(),
+            closing_thread: Arc::default(),
             is_virtual: nic.is_in_virtual_time(),
             process: std::process::id(),
         }))
@@ -62,8 +62,8 @@ impl Board {
             Engine::Thread => self.poller.wake(),
             Engine::Calls if self.is_virtual => {}
             Engine::Calls => {
-                let board = Arc::clone(self);
-                self.keeper.start(move || board.tidy() > 0);
+                let connections = Arc::clone(self);
+                self.closing_thread.start(move || connections.tidy() > 0);
             }
         }
     }

@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use devmem_tcp::{BoundRx, Dmabuf, Netdev, Setup};
 
-use crate::board::Board;
 use crate::error::{FabricError, RegisterError};
+use crate::fabric_connections::FabricConnections;
 use crate::options::{Options, Pool};
 use crate::region::{Access, Device, Kind, Memory, NewRegion, Region, identity};
 
 /// A NIC with what endpoints on it share. They keep it until their connections are closed.
-pub(crate) struct Station {
+pub(crate) struct FabricState {
     /// Identifies the fabric to its regions.
     pub(crate) id: u64,
     pub(crate) options: Options,
     pub(crate) control_address: SocketAddr,
     pub(crate) data_address: SocketAddr,
     pub(crate) regions: Mutex<Regions>,
-    pub(crate) board: Arc<Board>,
+    pub(crate) connections: Arc<FabricConnections>,
     pub(crate) pool: Option<BoundPool>,
     pub(crate) nic: Netdev,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Regions {
     devices: Vec<Weak<Device>>,
 }
 
-impl Station {
+impl FabricState {
     /// Returns the memory in which the payload of accepted endpoints arrives.
     pub(crate) fn pool_memory(&self) -> Option<&Dmabuf> {
         self.pool.as_ref().map(|pool| &pool.memory)

@@ -10,7 +10,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// The thread, or none.
 #[derive(Default)]
-pub(crate) struct Keeper {
+pub(crate) struct ClosingThread {
     state: Mutex<State>,
     /// Notified when the fabric is dropped.
     stopped: Condvar,
@@ -26,7 +26,7 @@ struct State {
     is_stopped: bool,
 }
 
-impl Keeper {
+impl ClosingThread {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,10 +42,10 @@ impl Keeper {
             // An error is a panic of the thread, which has been printed already.
             let _ = ended.join();
         }
-        let keeper = Arc::clone(self);
+        let thread = Arc::clone(self);
         let started = std::thread::Builder::new()
             .name("devmem-closing".to_owned())
-            .spawn(move || keeper.run(look));
+            .spawn(move || thread.run(look));
         // Without a thread the next call of the program goes on.
         state.thread = started.ok();
         state.is_running = state.thread.is_some();

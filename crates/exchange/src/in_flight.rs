@@ -7,15 +7,15 @@ use std::collections::VecDeque;
 
 /// Operations that are not done, oldest first.
 #[derive(Debug)]
-pub(crate) struct Named<T>(VecDeque<(u64, T)>);
+pub(crate) struct InFlight<T>(VecDeque<(u64, T)>);
 
-impl<T> Default for Named<T> {
+impl<T> Default for InFlight<T> {
     fn default() -> Self {
         Self(VecDeque::new())
     }
 }
 
-impl<T> Named<T> {
+impl<T> InFlight<T> {
     /// Adds an operation with a name that is higher than those before it.
     pub(crate) fn add(&mut self, name: u64, operation: T) {
         debug_assert!(self.0.back().is_none_or(|(last, _)| *last < name));
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn operations_are_found_by_name_in_whatever_order_they_end() {
-        let mut all = Named::default();
+        let mut all = InFlight::default();
         for name in [2, 3, 5, 8, 13] {
             all.add(name, name * 10);
         }

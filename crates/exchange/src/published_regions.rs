@@ -1,4 +1,4 @@
-//! The keys that an endpoint has given out: by which its peer, and no other one, names regions of this side.
+//! The regions that an endpoint has published, by their keys: only its peer may name them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,11 +9,11 @@ use crate::region::{RegionInner, RegionKey};
 
 /// The regions that the peer of one endpoint may name.
 #[derive(Default)]
-pub(crate) struct Keys {
+pub(crate) struct PublishedRegions {
     regions: HashMap<RegionKey, Weak<RegionInner>>,
 }
 
-impl Keys {
+impl PublishedRegions {
     /// Returns the key of a region for this endpoint: a new one, unless it has one.
     pub(crate) fn publish(&mut self, region: &Arc<RegionInner>) -> io::Result<RegionKey> {
         self.regions.retain(|_, region| region.strong_count() > 0);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_key_belongs_to_one_endpoint_and_dies_with_its_region() {
-        let (mut one, mut other) = (Keys::default(), Keys::default());
+        let (mut one, mut other) = (PublishedRegions::default(), PublishedRegions::default());
         let (first, second) = (region(), region());
         let key = one.publish(first.inner()).unwrap();
         assert_eq!(one.publish(first.inner()).unwrap(), key);
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn keys_are_no_small_numbers_and_do_not_repeat() {
-        let mut keys = Keys::default();
+        let mut published = PublishedRegions::default();
         let regions: Vec<_> = (0..64).map(|_| region()).collect();
         let given: Vec<_> = regions
             .iter()
-            .map(|region| keys.publish(region.inner()).unwrap().0)
+            .map(|region| published.publish(region.inner()).unwrap().0)
             .collect();
         let distinct: std::collections::HashSet<_> = given.iter().collect();
         assert_eq!(distinct.len(), given.len());

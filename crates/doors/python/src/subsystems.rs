@@ -75,9 +75,9 @@ pub(crate) fn list_subsystems(
         return Err(Error::value(format!("'{url}' is not nvme://HOST")).into());
     };
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
-    let listed = interruptible(py, |go_on| {
-        let nic = nic_for(nic, &origin, go_on)?;
-        Ok(NvmeNamespace::list(&nic, named, go_on)?)
+    let listed = interruptible(py, |cancel_check| {
+        let nic = nic_for(nic, &origin, cancel_check)?;
+        Ok(NvmeNamespace::list(&nic, named, cancel_check)?)
     })?;
     let subsystems = listed.into_iter();
     subsystems.map(|it| Subsystem::of(py, it)).collect()

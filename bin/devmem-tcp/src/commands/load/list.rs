@@ -53,7 +53,7 @@ pub fn host_of(origin: &Origin) -> Option<&NvmeUrl> {
 ///
 /// It does not answer, or a signal has arrived.
 pub fn run(nic: &Netdev, url: &NvmeUrl, form: OutputArgs, stop: &StopFlag) -> Result<(), Failure> {
-    let listed = NvmeNamespace::list(nic, url, &mut || stop.go_on());
+    let listed = NvmeNamespace::list(nic, url, &mut || stop.control_flow());
     let listed = listed.map_err(|error| load_failure(error, &Origin::Nvme(url.clone()), stop))?;
     form.print(&List {
         subsystems: listed.into_iter().map(Subsystem::of).collect(),

@@ -304,7 +304,7 @@ impl Sending {
         self.end = Some(end);
         match (memory, self.number) {
             (None, _) => {}
-            (Some(memory), Some(number)) => socket.writer.errors.go_on(number, memory, end),
+            (Some(memory), Some(number)) => socket.writer.errors.extend(number, memory, end),
             (Some(memory), None) => self.number = Some(socket.writer.errors.begin(memory, end)),
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use devmem_linux::broker::Grant;
 
-use super::OutputArgs;
+use tool::parse::OutputArgs;
 
 /// Bind device memory to RX queues for programs without privileges
 ///

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::OutputArgs;
+use tool::parse::OutputArgs;
 
 /// Restore the NIC settings that a crashed run left changed
 ///

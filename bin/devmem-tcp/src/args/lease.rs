@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::OutputArgs;
+use tool::parse::OutputArgs;
 
 /// Lease RX queues of a NIC to pods, as the agent of the machine
 ///

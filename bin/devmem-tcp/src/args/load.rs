@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{LinkArgs, NicArgs, OutputArgs};
+use super::{LinkArgs, NicArgs};
+use tool::parse::OutputArgs;
 use tool::size::Size;
 
 /// Checksum of loaded bytes.

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{LinkArgs, NicArgs, OutputArgs};
+use super::{LinkArgs, NicArgs};
+use tool::parse::OutputArgs;
 use tool::size::Size;
 
 /// Store a file in an export of a stock NBD server or a namespace of an NVMe/TCP subsystem, from device memory

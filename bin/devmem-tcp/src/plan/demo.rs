@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use devmem_tcp::tcp::{Congestion, TcpOptions};
 use tool::parse::{OutputArgs, Prefix, to_usize};
 
+use super::NicPlan;
+use super::checks::check_connections;
 use super::tcp::with_buffers;
-use super::{NicPlan, check_connections};
 use crate::args::{self, BufferArgs, DemoLink, DemoServer, Direction};
 use tool::output::Failure;
 use tool::size::Size;

@@ -146,7 +146,7 @@ impl Settings {
             }
             "queues" => {
                 let queues = value.parse().ok();
-                let queues = queues.filter(|queues| (1..=super::MAX_QUEUES).contains(queues));
+                let queues = queues.filter(|queues| (1..=super::nic::MAX_QUEUES).contains(queues));
                 self.queues = queues.ok_or_else(|| bad("1 to 64 queues"))?;
             }
             "name" => value.clone_into(&mut self.interface),

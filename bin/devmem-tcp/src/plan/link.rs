@@ -316,8 +316,8 @@ pub(super) fn users_alone(
         ("--peer-addr", link.peer_addr.is_some()),
         ("--gateway", link.gateway.is_some()),
         ("--shards", link.shards != 1),
-        ("--mtu", mtu.is_some_and(|mtu| mtu != super::MTU)),
-        ("--impair", impair != super::UNIMPAIRED),
+        ("--mtu", mtu.is_some_and(|mtu| mtu != super::nic::MTU)),
+        ("--impair", impair != super::nic::UNIMPAIRED),
     ];
     let mut all = common.iter().chain(others);
     let given = all.find(|(_, given)| *given).map(|(option, _)| *option);

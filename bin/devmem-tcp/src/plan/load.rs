@@ -10,8 +10,9 @@ use transfer::load::{
     HttpRequest, Origin, SecretError, TlsClient, TlsError, TlsOptions, password_of, read_secret,
 };
 
+use super::checks::check_connections;
 use super::link::users_alone;
-use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
+use super::{KernelPlan, LinkPlan, NicPlan};
 use crate::args::{self, BackendChoice, ChecksumKind, TlsArgs};
 use tool::memory::MemoryKind;
 use tool::output::{Exit, Failure, note};

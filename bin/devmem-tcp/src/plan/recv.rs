@@ -8,8 +8,10 @@ use std::time::Duration;
 use devmem_tcp::NiovSize;
 use tool::memory::MemoryKind;
 
+use super::checks::{check_connections, check_period};
 use super::link::users_alone;
-use super::{LinkPlan, NicPlan, check_connections, check_period, parse_niov};
+use super::nic::parse_niov;
+use super::{LinkPlan, NicPlan};
 use crate::args;
 use tool::output::Failure;
 use tool::parse::{OutputArgs, to_usize};
@@ -75,7 +77,7 @@ impl KernelPlan {
         nic: &args::NicArgs,
         users_alone: Option<&'static str>,
     ) -> Result<Self, Failure> {
-        let mem_size = nic.mem_size.unwrap_or(super::KERNEL_MEM_SIZE);
+        let mem_size = nic.mem_size.unwrap_or(super::nic::KERNEL_MEM_SIZE);
         Ok(Self {
             queues: nic.queues,
             niov: parse_niov(nic.niov)?,

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use devmem_tcp::{Impairment, tcp::Ecn};
 
+use super::LinkPlan;
+use super::checks::check_period;
 use super::host;
 use super::link::users_alone;
-use super::{LinkPlan, check_period};
 use crate::args::{self, BackendChoice};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::Failure;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use transfer::load::Origin;
 use transfer::store::Durability;
 
+use super::checks::check_connections;
 use super::load::{Client, check_host, check_piece, url_at_host};
-use super::{KernelPlan, LinkPlan, NicPlan, check_connections};
+use super::{KernelPlan, LinkPlan, NicPlan};
 use crate::args;
 use tool::output::{Exit, Failure};
 use tool::parse::OutputArgs;

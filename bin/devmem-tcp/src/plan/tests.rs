@@ -1,5 +1,6 @@
 use clap::Parser;
 
+use devmem_tcp::NiovSize;
 use gvnic_server::plan::WirePlan;
 use tool::parse::Prefix;
 

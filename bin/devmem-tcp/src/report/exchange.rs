@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::row;
+use super::rows::row;
 use tool::size::Size;
 
 /// The report of `demo --exchange`. The field names are those of the JSON and must not change.

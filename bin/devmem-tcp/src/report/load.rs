@@ -7,8 +7,9 @@ use std::time::Duration;
 use devmem_tcp::{Impairment, Netdev, stats::QueueStats};
 use serde::Serialize;
 
+use super::MemoryAndLink;
+use super::rows::{cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
 use super::server_sum::{FileSum, ServerSum};
-use super::{MemoryAndLink, cpu_text, not_home, per_gb, placed_row, rate_row, row, summary_row};
 use crate::backend::SOCKETS;
 use crate::unused::Unused;
 use pattern::Verifier;

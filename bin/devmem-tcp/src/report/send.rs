@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::{MemoryAndLink, cpu_text, per_gb, rate_row, row};
+use super::MemoryAndLink;
+use super::rows::{cpu_text, per_gb, rate_row, row};
 use tool::rate::Rate;
 use tool::size::Size;
 use tool::transmit::SendStats;

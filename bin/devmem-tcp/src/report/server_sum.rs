@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use transfer::load::{Compared, ComparedFile};
 
-use super::row;
+use super::rows::row;
 
 /// The checksum that a server has of a file, compared.
 #[derive(Clone, Debug, Serialize)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{MemoryAndLink, checksum_on, cpu_text, per_gb, rate_row, row, summary_row};
+use super::MemoryAndLink;
+use super::rows::{checksum_on, cpu_text, per_gb, rate_row, row, summary_row};
 use tool::rate::Rate;
 use tool::size::Size;
 use transfer::store::Stored;

@@ -5,6 +5,7 @@
 //! means holds for all.
 
 mod conflicts;
+mod stage;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 use wire::{Instant, MacAddr};
 
 pub use conflicts::{AddressConflict, AddressConflicts, ConflictOutcome, DEFEND_INTERVAL};
+use stage::Stage;
 
 /// Questions before an address is used (RFC 5227 1.1, PROBE_NUM).
 pub const PROBES: u8 = 3;
@@ -40,17 +42,6 @@ pub enum AddressCheck {
     AskMeanwhile,
     /// It asks first. Until then ([`Stack::is_checking_addresses`](crate::Stack::is_checking_addresses)) it has no addresses.
     AskFirst,
-}
-
-/// How far the claim of this stack to an address is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// So many questions were sent.
-    Probing { sent: u8, in_use: bool },
-    /// So many announcements were sent.
-    Announcing(u8),
-    /// Nothing is to be done.
-    Held,
 }
 
 /// The claim of this stack to one of its addresses.

@@ -75,16 +75,15 @@ pub use socket::error::{
     AcceptError, BadSocket, ConnectError, DontneedError, ETOOSMALL, ListenError, OptionError,
     RecvError, SendError, ShutdownError, UnknownBinding,
 };
-pub use socket::errqueue::MAX_ZEROCOPY_SENDS;
 pub use socket::id::SocketId;
+pub use socket::limits::{MAX_TOKENS, MAX_ZEROCOPY_SENDS};
 pub use socket::readiness::Readiness;
 pub use socket::recv_msg::{RecvMsg, RecvOutcome, Stopped};
 pub use socket::sockopt::SocketOption;
 pub use socket::timestamps::{StampIds, Timestamping};
-pub use socket::token_table::MAX_TOKENS;
-pub use stack::{
-    FlushScope, MIN_IPV6_MTU, MemoryHolders, PollOutcome, PollUntil, SendMsg, Sending, Stack,
-    StackStats,
-};
+pub use stack::holders::MemoryHolders;
+pub use stack::poll::{PollOutcome, PollUntil};
+pub use stack::sendmsg::{SendMsg, Sending};
+pub use stack::{FlushScope, MIN_IPV6_MTU, Stack, StackStats};
 pub use tcp_setup::EarlyCookie;
 pub use window::INITIAL_PROMISE;

@@ -7,15 +7,15 @@ mod burst;
 mod close;
 mod connect;
 mod failures;
-mod holders;
+pub(crate) mod holders;
 mod icmp;
 mod listen;
 mod options;
-mod poll;
+pub(crate) mod poll;
 mod queries;
 mod recvmsg;
 mod rx;
-mod sendmsg;
+pub(crate) mod sendmsg;
 mod serve;
 mod targets;
 
@@ -40,9 +40,6 @@ use crate::tcp_setup::TcpSetup;
 use arrivals::Arrivals;
 use burst::Burst;
 pub use burst::FlushScope;
-pub use holders::MemoryHolders;
-pub use poll::{PollOutcome, PollUntil};
-pub use sendmsg::{SendMsg, Sending};
 
 /// Counters of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

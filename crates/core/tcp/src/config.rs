@@ -1,9 +1,9 @@
 //! Settings of TCP, and the constants behind their defaults, each with its source.
 //!
-//! [`Config`] is shared by all connections of a stack. [`ConnectionConfig`] adds the limits of the path to one peer. What a
+//! [`Config`] is shared by all connections of a stack. [`ConnectionConfig`](connection::ConnectionConfig) adds the limits of the path to one peer. What a
 //! program may set for one connection is [`Settings`].
 
-mod connection;
+pub(crate) mod connection;
 mod ecn;
 
 use core::time::Duration;
@@ -12,7 +12,6 @@ use crate::fast_open::config::FastOpenConfig;
 use crate::settings::Settings;
 use crate::tuning::Tuning;
 
-pub use connection::ConnectionConfig;
 pub use ecn::{EcnConfig, EcnMode, EcnPolicy};
 
 /// Smallest MSS that a peer or a path can impose: with all options in use, 8 bytes of payload are left

@@ -8,7 +8,7 @@ pub(crate) mod sending;
 use netmem::Payload;
 use wire::Instant;
 
-use crate::config::ConnectionConfig;
+use crate::config::connection::ConnectionConfig;
 use crate::context::Context;
 use crate::disposition::{Disposition, Next};
 use crate::error::{TcpError, Unreachable};

@@ -2,7 +2,8 @@
 
 use wire::Instant;
 
-use crate::config::{Config, ConnectionConfig};
+use crate::config::Config;
+use crate::config::connection::ConnectionConfig;
 use crate::settings::Settings;
 
 /// The circumstances of an event: none of them is kept by what handles it.

@@ -79,9 +79,8 @@ mod tuning;
 mod window;
 
 pub use chrono::{Busy, BusyTimes, Chrono};
-pub use config::{
-    AckConfig, Config, ConnectionConfig, EcnConfig, EcnMode, EcnPolicy, SynCookies, TimerConfig,
-};
+pub use config::connection::ConnectionConfig;
+pub use config::{AckConfig, Config, EcnConfig, EcnMode, EcnPolicy, SynCookies, TimerConfig};
 pub use connection::Connection;
 pub use connection::sending::{Push, SendError};
 pub use disposition::Disposition;

@@ -11,7 +11,8 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Instant, TcpOptions, Timestamps};
 
-use crate::config::{Config, ConnectionConfig, SynCookies};
+use crate::config::connection::ConnectionConfig;
+use crate::config::{Config, SynCookies};
 use crate::connection::Connection;
 use crate::context::Context;
 use crate::disposition::Disposition;

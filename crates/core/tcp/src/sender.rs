@@ -42,7 +42,8 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::{Ecn, Instant};
 
-use crate::config::{ConnectionConfig, ORPHAN_TIMEOUT};
+use crate::config::ORPHAN_TIMEOUT;
+use crate::config::connection::ConnectionConfig;
 use crate::context::Context;
 use crate::ecn::accecn::Reports;
 use crate::error::TcpError;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use wire::Instant;
 
-use crate::config::{Config, ConnectionConfig};
+use crate::config::Config;
+use crate::config::connection::ConnectionConfig;
 use crate::context::Context;
 use crate::isn::Endpoints;
 use crate::link::LinkLimits;

@@ -30,6 +30,17 @@ pub struct ConditionerStats {
     pub overflowed: u64,
 }
 
+/// Counters of both directions of an [`Impaired`](crate::Impaired) link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImpairedStats {
+    /// Received frames.
+    pub rx: ConditionerStats,
+    /// Sent frames.
+    pub tx: ConditionerStats,
+    /// Sent frames that the inner link refused.
+    pub tx_refused: u64,
+}
+
 /// One direction of an impaired link.
 ///
 /// It has frames and times as input, and no [`Link`](crate::Link): [`Impaired`](crate::Impaired) has two of them around a

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use ::wire::{ChecksumState, Instant, RxHeaders, fill_checksum};
 use netmem::{DmaPort, FragList};
 
-use super::conditioner::{Conditioner, ConditionerStats};
+use super::conditioner::{Conditioner, ImpairedStats};
 use super::cut::FrameCutter;
 use super::impairment::Impairment;
 use super::{
@@ -42,17 +42,6 @@ pub struct Impaired {
     lent: FragList,
     gathered: Vec<u8>,
     cutter: FrameCutter,
-}
-
-/// Counters of both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ImpairedStats {
-    /// Received frames.
-    pub rx: ConditionerStats,
-    /// Sent frames.
-    pub tx: ConditionerStats,
-    /// Sent frames that the inner link refused.
-    pub tx_refused: u64,
 }
 
 impl Impaired {

@@ -4,7 +4,6 @@ mod flow;
 
 use std::fmt;
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -103,15 +102,8 @@ const QUEUE_TURN: usize = 64;
 /// Bytes of the longest super-packet that is sent to a kernel with BIG TCP: the maximum of the kernel's own packets (linux
 /// `GSO_MAX_SIZE`). 1 MiB is sent as two of them. The kernel stores one in 16 pieces of 32 KiB; a packet may have 17 pieces.
 /// If it has no free pieces of this size, it refuses the packet ([`LinkSent::TooLong`]). It also refuses
-/// `UNFIT_BIG_PAYLOAD`.
+/// [some lengths](LinkCaps::unfit_payload).
 pub const BIG_PACKET_LEN: usize = 8 * 65_535;
-
-/// Payload lengths of super-packets, in bytes, that the kernel refuses although it accepts longer ones: it stores the
-/// payload in pieces of 32 KiB and the rest in pieces of 16, 8 and 4 KiB. For these lengths it needs 15 of the first and
-/// one of each of the others: 18, where a packet may have 17 (linux net/core/skbuff.c `alloc_skb_with_frags`,
-/// `MAX_SKB_FRAGS`).
-pub(super) const UNFIT_BIG_PAYLOAD: RangeInclusive<u32> =
-    (15 << 15) + (24 << 10) + 1..=(15 << 15) + (28 << 10);
 
 impl TapLink {
     /// Returns a link over the fds of one TAP device.

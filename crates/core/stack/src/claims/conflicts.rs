@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wire::{Instant, MacAddr};
 
-use super::Stage;
+use super::stage::Stage;
 
 /// An address is defended once in this time; another conflict within it ends its use (RFC 5227 1.1 and 2.4 b, DEFEND_INTERVAL).
 pub const DEFEND_INTERVAL: Duration = Duration::from_secs(10);

@@ -4,6 +4,7 @@
 
 mod arp;
 mod claiming;
+mod egress;
 mod ndp;
 mod tx;
 mod waiting;
@@ -21,7 +22,7 @@ use crate::neighbor::Neighbors;
 use crate::path_mtu::headers_for;
 use crate::route::Routes;
 use crate::socket::id::SocketId;
-pub(crate) use tx::{Egress, SegmentOwner};
+pub(crate) use egress::{Egress, SegmentOwner};
 use waiting::WaitingPacket;
 
 /// Maximum bytes of IP and TCP header over IPv4, with TCP options.

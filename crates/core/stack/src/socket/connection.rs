@@ -2,6 +2,7 @@
 
 mod memory;
 mod reader;
+mod window;
 mod writer;
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,8 +29,8 @@ pub(crate) struct ConnectionSocket {
     pub(crate) conn: Connection<FragList>,
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
-    pub(crate) memory: ReceiveMemory,
     pub(crate) options: SocketSettings,
+    memory: ReceiveMemory,
     /// The four-tuple of received packets: the peer is the source.
     tuple: FourTuple,
     /// The connection still has its four-tuple.
@@ -95,6 +96,11 @@ impl ConnectionSocket {
             self.error = self.conn.error();
         }
         std::mem::take(&mut self.is_named)
+    }
+
+    /// Returns the queue on which the last segment arrived.
+    pub(crate) fn rx_queue(&self) -> RxQueueId {
+        self.memory.queue()
     }
 
     pub(crate) fn holder(&self) -> Holder {

@@ -6,9 +6,8 @@ use devmem_uapi::{DmabufId, Errno, MAX_DONTNEED_TOKENS, UIO_MAXIOV};
 use tcp::{StateKind, TcpError};
 use thiserror::Error;
 
-use super::errqueue::MAX_ZEROCOPY_SENDS;
 use super::id::SocketId;
-use super::token_table::MAX_TOKENS;
+use super::limits::{MAX_TOKENS, MAX_ZEROCOPY_SENDS};
 use crate::route::RouteError;
 
 /// Errno for a control buffer that is too small. Linux returns it to programs although the uAPI headers do not define

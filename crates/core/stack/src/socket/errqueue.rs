@@ -12,11 +12,8 @@ use devmem_uapi::{
 use netmem::FragUse;
 use wire::Instant;
 
+use super::limits::MAX_ZEROCOPY_SENDS;
 use super::timestamps::Stamps;
-
-/// Maximum number of zero-copy sends of a socket that are incomplete or not reported (linux limits them by
-/// `optmem_max`).
-pub const MAX_ZEROCOPY_SENDS: usize = 16_384;
 
 /// The error queue of one socket.
 #[derive(Debug)]

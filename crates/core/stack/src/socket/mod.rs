@@ -8,6 +8,7 @@ pub(crate) mod errqueue;
 mod free_map;
 pub(crate) mod id;
 pub(crate) mod kind;
+pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod place;
 pub(crate) mod readiness;

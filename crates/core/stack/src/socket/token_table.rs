@@ -10,10 +10,7 @@ use smallvec::SmallVec;
 
 use super::error::DontneedError;
 use super::free_map::FreeMap;
-
-/// Maximum number of tokens of one socket. Peeking issues tokens without taking data, so a limit is needed. The
-/// kernel's is 2^31 (linux `xa_limit_31b`), more than fit into memory.
-pub const MAX_TOKENS: usize = 1 << 24;
+use super::limits::MAX_TOKENS;
 
 /// Slots that an empty table keeps: few, so that an idle connection needs little memory, and enough for one that lends a
 /// frag from time to time without an allocation.

@@ -121,6 +121,6 @@ impl Stack {
     /// [`BadSocket`], also of a listener.
     pub fn rx_queue(&mut self, id: SocketId) -> Result<RxQueueId, BadSocket> {
         let connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
-        Ok(connection.memory.queue())
+        Ok(connection.rx_queue())
     }
 }

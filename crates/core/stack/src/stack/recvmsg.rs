@@ -17,9 +17,10 @@ use crate::socket::agenda::Mark;
 use crate::socket::connection::ConnectionSocket;
 use crate::socket::error::{DontneedError, RecvError};
 use crate::socket::id::SocketId;
+use crate::socket::limits::MAX_TOKENS;
 use crate::socket::place::PlacedFrags;
 use crate::socket::recv_msg::{RecvMsg, RecvOutcome, Stopped};
-use crate::socket::token_table::{MAX_TOKENS, TokenMemory, TokenTable};
+use crate::socket::token_table::{TokenMemory, TokenTable};
 
 impl Stack {
     /// Receives payload in order into `msg` and `sink`. MSG_WAITALL and MSG_DONTWAIT have

@@ -206,7 +206,7 @@ impl Stack {
             return;
         };
         connection.arm(None);
-        connection.memory.release(slot, &mut self.memory.windows);
+        connection.release_memory(slot, &mut self.memory.windows);
         let holder = connection.holder();
         let is_success = connection.conn.is_early_success();
         drop(connection);
@@ -243,7 +243,7 @@ impl Stack {
             drop(connection);
             return self.remove(slot);
         }
-        connection.memory.release(slot, &mut self.memory.windows);
+        connection.release_memory(slot, &mut self.memory.windows);
         let time_wait = TimeWaitSocket {
             state,
             tuple: *connection.tuple(),
@@ -256,7 +256,7 @@ impl Stack {
     /// Removes a socket from the table. Its tokens must have been released.
     pub(crate) fn remove(&mut self, slot: u32) {
         if let Some(SocketKind::Connection(mut connection)) = self.sockets.remove(slot) {
-            connection.memory.release(slot, &mut self.memory.windows);
+            connection.release_memory(slot, &mut self.memory.windows);
         }
     }
 }

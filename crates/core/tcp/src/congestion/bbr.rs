@@ -24,6 +24,7 @@ use self::path::{AckBursts, MaxBandwidth, MinRtt, RttAge};
 use self::phase::{AckPhase, Phase, ProbeRttEnd};
 use self::rounds::{FullPipe, LossRound, Rounds};
 use super::delivery::DeliverySample;
+use super::input::MAX_CWND;
 
 /// Part of the estimated bandwidth that is used, so that the queue does not grow by errors of the estimate
 /// (PacingMarginPercent).
@@ -545,7 +546,7 @@ impl Bbr {
             matches!(self.phase, Phase::ProbeRtt { .. }).then(|| self.drained_window(ack.mss));
         let bounds = [long_term, self.bounds.short_term, drained];
         let cap = bounds.into_iter().flatten().min().unwrap_or(u64::MAX);
-        self.cwnd = self.cwnd.min(cap).clamp(least, super::MAX_CWND);
+        self.cwnd = self.cwnd.min(cap).clamp(least, MAX_CWND);
     }
 
     fn save_cwnd(&mut self) {

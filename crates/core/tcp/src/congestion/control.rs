@@ -6,7 +6,8 @@ use wire::Instant;
 
 use super::bbr::{self, Bbr, PathAck};
 use super::delivery::DeliveryMeter;
-use super::{Acked, Congestion, FlightLimit, LossBased, loss_based};
+use super::input::{Acked, FlightLimit};
+use super::loss_based::{self, Congestion, LossBased};
 use crate::settings::CongestionKind;
 
 /// One of the two kinds.

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use super::Growth;
+use super::input::Growth;
 
 /// Steepness, in segments per cubic second (RFC 9438 4.1 C).
 const C: f64 = 0.4;

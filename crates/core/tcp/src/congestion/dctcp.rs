@@ -3,8 +3,8 @@
 //!
 //! Without marks it is NewReno: it grows as that does, and answers a loss in the same way (RFC 8257 3.4).
 
+use super::input::{Acked, Growth};
 use super::newreno::NewReno;
-use super::{Acked, Growth};
 
 /// Weight of the last window in the share of marked bytes (RFC 8257 4.2 g).
 const GAIN: f64 = 1.0 / 16.0;

@@ -7,8 +7,8 @@ use wire::Instant;
 use super::cubic::Cubic;
 use super::dctcp::Dctcp;
 use super::hystart::{HyStart, SlowStartPace};
+use super::input::{Acked, FlightLimit, Growth, MAX_CWND};
 use super::newreno::NewReno;
-use super::{Acked, FlightLimit, Growth, MAX_CWND};
 
 /// The slow start threshold before the first loss.
 const INFINITE: u32 = u32::MAX;

@@ -1,6 +1,6 @@
 //! Additive increase and halving (RFC 5681 3.1, counting bytes as RFC 3465 does).
 
-use super::Growth;
+use super::input::Growth;
 
 /// Divisor of the window after a loss (RFC 5681 equation 4).
 const DECREASE_DIVISOR: u64 = 2;

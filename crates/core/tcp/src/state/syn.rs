@@ -5,7 +5,8 @@ use core::time::Duration;
 use netmem::Payload;
 use wire::Instant;
 
-use crate::config::{ConnectionConfig, EcnMode, MAX_UNSCALED_WINDOW};
+use crate::config::connection::ConnectionConfig;
+use crate::config::{EcnMode, MAX_UNSCALED_WINDOW};
 use crate::context::Context;
 use crate::ecn;
 use crate::ecn::accecn::negotiation;

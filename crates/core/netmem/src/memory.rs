@@ -1,6 +1,5 @@
 //! A region of memory with its access rules, its file and its kind of pages.
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -42,6 +41,7 @@ pub struct OutOfBounds {
 }
 
 /// Where the bytes are.
+#[derive(Debug)]
 enum Body {
     /// Mapped in this process.
     Mapped(MemoryRegion),
@@ -394,16 +394,6 @@ impl Memory {
             region: self.region(),
             offset,
             len,
-        }
-    }
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Body::Mapped(region) => f.debug_tuple("Mapped").field(region).finish(),
-            Body::Pinned { region, engine, .. } => write!(f, "Pinned({region:?}, {engine:?})"),
-            Body::Remote { size, engine } => write!(f, "Remote({size}, {engine:?})"),
         }
     }
 }

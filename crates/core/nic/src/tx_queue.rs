@@ -40,7 +40,7 @@ pub enum TransmitError {
 }
 
 /// Queue of packets for a busy link, oldest first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TxQueue {
     waiting: VecDeque<WaitingPacket>,
     limit: usize,
@@ -113,11 +113,8 @@ pub(crate) struct TxContext<'a> {
 impl TxQueue {
     pub(crate) fn new(limit: u32) -> Self {
         Self {
-            waiting: VecDeque::new(),
             limit: limit as usize,
-            busy_at: None,
-            refusals: Refusals::default(),
-            stats: TxStats::default(),
+            ..Self::default()
         }
     }
 

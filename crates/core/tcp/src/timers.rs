@@ -19,7 +19,7 @@ pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant
 }
 
 /// Timer of a SYN or SYN-ACK: it is repeated with equal intervals at first, then with doubling ones (RFC 6298 2.1, 5.5).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct HandshakeTimer {
     /// The segment is to be sent now.
     due: bool,
@@ -38,12 +38,9 @@ impl HandshakeTimer {
     pub(crate) fn new(linear: u8, now: Instant) -> HandshakeTimer {
         HandshakeTimer {
             due: true,
-            deadline: None,
-            retries: 0,
             linear,
             opened: now,
-            sent: None,
-            sent_again: false,
+            ..HandshakeTimer::default()
         }
     }
 
@@ -144,7 +141,7 @@ fn doubling_time(config: &TimerConfig, retries: u8) -> Duration {
 }
 
 /// Timer for probes of a silent peer (RFC 9293 3.8.4).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct KeepaliveTimer {
     heard: Instant,
     next: Option<Instant>,
@@ -162,12 +159,10 @@ pub(crate) enum KeepaliveVerdict {
 
 impl KeepaliveTimer {
     pub(crate) fn new(setting: Option<Keepalive>, now: Instant) -> KeepaliveTimer {
-        let next = setting.map(|keepalive| now + keepalive.idle);
         KeepaliveTimer {
             heard: now,
-            next,
-            probes: 0,
-            due: false,
+            next: setting.map(|keepalive| now + keepalive.idle),
+            ..KeepaliveTimer::default()
         }
     }
 

@@ -19,7 +19,7 @@ use super::timestamps::Stamps;
 pub const MAX_ZEROCOPY_SENDS: usize = 16_384;
 
 /// The error queue of one socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ErrQueue {
     /// Id of the next zero-copy send.
     next: ZerocopyId,
@@ -64,18 +64,6 @@ pub(crate) enum SendMemory {
     /// A copy in the stack's host memory. As in Linux, it is complete when the peer has acknowledged it: programs also
     /// use these entries to follow the progress of the peer.
     Copied,
-}
-
-impl Default for ErrQueue {
-    fn default() -> Self {
-        Self {
-            next: ZerocopyId(0),
-            unfinished: VecDeque::new(),
-            done: VecDeque::new(),
-            noted: 0,
-            stamps: Stamps::default(),
-        }
-    }
 }
 
 impl ErrQueue {

@@ -20,7 +20,7 @@ const HOARD_TIME: Duration = Duration::from_secs(2);
 const HOARD_DIVISOR: u64 = 4;
 
 /// What a connection may receive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReceiveMemory {
     promise: Promise,
     /// A segment has arrived already. The first one only completes the handshake, and is no probe.
@@ -34,16 +34,6 @@ pub(crate) struct ReceiveMemory {
 }
 
 impl ReceiveMemory {
-    pub(super) fn new() -> Self {
-        Self {
-            promise: Promise::new(RxQueueId::default()),
-            has_arrived: false,
-            delivered_at_shortage: 0,
-            holds_since: None,
-            is_in_order_only: false,
-        }
-    }
-
     /// Returns the queue on which the last segment arrived.
     pub(crate) fn queue(&self) -> RxQueueId {
         self.promise.queue()

@@ -10,14 +10,6 @@ use crate::config::{
 use crate::error::TcpError;
 use crate::settings::{Keepalive, Settings};
 
-/// Returns the earlier of two times; `None` is never.
-pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (one, None) | (None, one) => one,
-    }
-}
-
 /// Timer of a SYN or SYN-ACK: it is repeated with equal intervals at first, then with doubling ones (RFC 6298 2.1, 5.5).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandshakeTimer {
@@ -52,9 +44,8 @@ impl HandshakeTimer {
         self.sent_again = self.sent.is_some();
         self.sent = Some(now);
         if self.deadline.is_none() {
-            let doublings = self.retries.saturating_sub(self.linear).min(16);
-            let doubled = config.rto_initial.saturating_mul(1 << doublings);
-            self.deadline = Some(now + doubled.min(config.rto_max));
+            let doublings = self.retries.saturating_sub(self.linear);
+            self.deadline = Some(now + interval(config, doublings));
         }
         true
     }
@@ -128,15 +119,17 @@ impl HandshakeTimer {
     }
 }
 
+/// Returns the initial timeout, doubled so often.
+fn interval(config: &TimerConfig, doublings: u8) -> Duration {
+    let doubled = config.rto_initial.saturating_mul(1 << doublings.min(16));
+    doubled.min(config.rto_max)
+}
+
 /// Returns how long a segment waits for an answer that is repeated `retries` times with doubling intervals (linux
 /// `tcp_model_timeout`).
 fn doubling_time(config: &TimerConfig, retries: u8) -> Duration {
-    let interval = |doublings: u8| {
-        let doubled = config.rto_initial.saturating_mul(1 << doublings.min(16));
-        doubled.min(config.rto_max)
-    };
     (0..=retries)
-        .map(interval)
+        .map(|doublings| interval(config, doublings))
         .fold(Duration::ZERO, Duration::saturating_add)
 }
 

@@ -146,6 +146,6 @@ mod tests {
         );
         assert!(both.intersects(Readiness::WRITABLE | Readiness::ERROR));
         assert_eq!(Readiness::WRITABLE.when(false), Readiness::NONE);
-        assert_eq!(format!("{both:?}"), r#"{"readable", "error"}"#);
+        assert_eq!(format!("{both:?}"), "Readiness(READABLE | ERROR)");
     }
 }

@@ -20,8 +20,7 @@ use super::departures::send_packet;
 use super::record::{FrameFields, PieceRecord, emit_frame};
 use super::*;
 use crate::{
-    HeadBuf, LentUntil, LinkCaps, Nic, NicConfig, RxPacket, TransmitError, TxPacket, UnixLink,
-    WireHello,
+    HeadBuf, LentUntil, LinkCaps, Nic, NicConfig, RxPacket, TxPacket, UnixLink, WireHello,
 };
 
 pub(super) const NOW: Instant = Instant::from_millis(1);
@@ -792,7 +791,7 @@ fn a_peer_that_leaves_gives_all_memory_back() {
     assert!(send.is_over());
     let (_bound, _send, payload) = device(&memory, 60_000, 2);
     let refused = ours.transmit(packet(Family::V4, payload), NOW);
-    assert_eq!(refused, Err(TransmitError::LinkDown));
+    assert_eq!(refused, Err(DropReason::TxLinkDown));
 }
 
 #[test]

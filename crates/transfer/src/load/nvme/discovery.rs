@@ -10,6 +10,7 @@ use super::association::Association;
 use super::url::NvmeUrl;
 use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
+use crate::parallel::Cause;
 
 /// A subsystem of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct NvmeSubsystem {
     /// The URL that names it.
     pub url: NvmeUrl,
     /// Its active namespaces, or why they are not known.
-    pub namespaces: Result<Vec<NvmeListed>, String>,
+    pub namespaces: Result<Vec<NvmeListed>, Cause>,
 }
 
 /// A namespace in a list.
@@ -51,7 +52,7 @@ pub(super) fn list(
         };
         let namespaces = match namespaces(nic, &url, cancel_check) {
             Err(LoadError::Cancelled) => return Err(LoadError::Cancelled),
-            found => found.map_err(|error| error.to_string()),
+            found => found.map_err(Cause::of_load),
         };
         listed.push(NvmeSubsystem { url, namespaces });
     }

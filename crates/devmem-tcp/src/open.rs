@@ -6,6 +6,7 @@ mod link;
 mod macvtap;
 mod memory;
 mod netdev;
+mod opened_links;
 mod packet;
 mod queues;
 mod unix;
@@ -34,7 +35,7 @@ use crate::link::{LinkKind, LinkOptions, LinkSpec, MacvtapMode, Prefix};
 use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
 use crate::user::{Shard, Shared};
-use link::OpenedLinks;
+use opened_links::OpenedLinks;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;

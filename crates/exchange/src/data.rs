@@ -280,12 +280,12 @@ impl DataStream {
         while let Some(Copying { gather, .. }) = self.copying.front_mut() {
             progress.worked = true;
             let is_done = gather.is_done();
-            if !is_done.map_err(|error| Cause::Copy(error.into()))? {
+            if !is_done.map_err(Cause::Copy)? {
                 break;
             }
             if let Some(Copying { gather, placed, .. }) = self.copying.pop_front() {
                 let batch = gather.wait();
-                self.reuse(batch.map_err(|error| Cause::Copy(error.into()))?)?;
+                self.reuse(batch.map_err(Cause::Copy)?)?;
                 progress.placed.push(placed);
             }
         }

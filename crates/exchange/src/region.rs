@@ -527,10 +527,9 @@ pub(crate) fn gather(
 ) -> Result<Gathered, Cause> {
     match target {
         Target::Device(memory, at) => {
-            let failed = |error: devmem_tcp::Error| Cause::Copy(error.into());
-            let mut gather = batch.into_gather(memory, *at).map_err(failed)?;
-            match gather.is_done().map_err(failed)? {
-                true => batch = gather.wait().map_err(failed)?,
+            let mut gather = batch.into_gather(memory, *at).map_err(Cause::Copy)?;
+            match gather.is_done().map_err(Cause::Copy)? {
+                true => batch = gather.wait().map_err(Cause::Copy)?,
                 false => return Ok(Gathered::Copying(gather)),
             }
         }

@@ -15,7 +15,7 @@ use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
 use crate::features::{ChecksumVerdict, TcpDataSplit};
-use crate::link::{LentUntil, MAX_FRAME_LEN, VnetMeta};
+use crate::link::{BorrowedUntil, MAX_FRAME_LEN, VnetMeta};
 use crate::packet::Origin;
 use crate::rx::RxSide;
 use crate::staging::start_of;
@@ -82,7 +82,7 @@ impl<'a> RxFrame<'a> {
         match error {
             _ if self.len < wire::EthernetHeader::LEN => DropReason::RxRunt,
             // The headers that the sender has sent end too early; the payload is not looked at for them.
-            ParseError::NeedMore { .. } if matches!(self.body, Body::Lent { .. }) => {
+            ParseError::NeedMore { .. } if matches!(self.body, Body::Borrowed { .. }) => {
                 DropReason::RxTruncated
             }
             // RxHeaders::parse does not parse ARP, so BadArp does not occur.
@@ -241,16 +241,18 @@ impl<'a> RxFrame<'a> {
                 stats.placed_bytes += len;
                 Some(frags)
             }
-            Body::Lent {
+            Body::Borrowed {
                 head_len,
-                until: LentUntil::Read,
+                until: BorrowedUntil::Read,
                 ..
             } if range.start >= *head_len && is_readable => {
                 let skip = range.start - head_len;
-                Some(self.keep_lent(skip, range.len(), queue))
+                Some(self.keep_borrowed(skip, range.len(), queue))
             }
             // All bytes are in host buffers (a short packet, or a link without scatter), or in the sender's memory.
-            Body::Posted(_) | Body::Whole | Body::Lent { .. } => self.copy_to_queue(range, queue),
+            Body::Posted(_) | Body::Whole | Body::Borrowed { .. } => {
+                self.copy_to_queue(range, queue)
+            }
         }
     }
 
@@ -303,8 +305,8 @@ impl<'a> RxFrame<'a> {
 
     /// Takes payload over where its sender has it, but for its first `skip` bytes: the program's read will be the only copy. Host
     /// memory of the queue stays free.
-    fn keep_lent(&mut self, skip: usize, len: usize, queue: RxQueueId) -> FragList {
-        let Body::Lent { frags, .. } = &mut self.body else {
+    fn keep_borrowed(&mut self, skip: usize, len: usize, queue: RxQueueId) -> FragList {
+        let Body::Borrowed { frags, .. } = &mut self.body else {
             return FragList::new();
         };
         let mut payload = std::mem::take(frags);

@@ -171,7 +171,7 @@ pub(super) fn caps_of(ours: WireHello) -> LinkCaps {
         false => LinkCaps {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
-            lends: false,
+            borrows: false,
             tso: ours.offloads,
             tx_checksum: ours.offloads,
             ..shared_caps(ours)
@@ -187,7 +187,7 @@ fn shared_caps(ours: WireHello) -> LinkCaps {
         max_super_packet: SHARED_PACKET_LEN,
         max_rx_packet: SHARED_PACKET_LEN,
         tx_checksum: true,
-        lends: true,
+        borrows: true,
     }
 }
 

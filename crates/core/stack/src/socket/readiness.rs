@@ -4,7 +4,7 @@ use std::fmt;
 
 use tcp::StateKind;
 
-use super::connection::{ConnectionSocket, Holder};
+use super::connection::{ConnectionSocket, Owner};
 use super::kind::SocketKind;
 use super::listener::Listener;
 
@@ -135,7 +135,7 @@ impl Pollable for Listener {
 
 impl Pollable for ConnectionSocket {
     fn snapshot(&self) -> Option<Snapshot> {
-        (self.holder() == Holder::Program).then(|| Snapshot {
+        (self.owner() == Owner::Program).then(|| Snapshot {
             readiness: of_connection(self),
             arrivals: self.delivered(),
             error_arrivals: self.writer.errors.noted(),

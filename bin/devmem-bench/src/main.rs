@@ -41,6 +41,7 @@ mod wait_set;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tool::explain::Explained;
 use tool::output::{Exit, Failure};
 
 /// Measure receiver, sender and page pool against the kernel and against bare system calls
@@ -102,6 +103,7 @@ const PROGRAM: &str = "devmem-bench";
 
 fn main() -> ExitCode {
     tool::output::set_program(PROGRAM);
+    tool::explain::set_explainer(explain);
     let first = std::env::args_os().nth(1);
     let name = first.as_deref().and_then(|name| name.to_str());
     let ended = match name.is_some_and(Helper::has_subcommand) {
@@ -113,6 +115,15 @@ fn main() -> ExitCode {
         Err(failure) => failure.report(PROGRAM),
     };
     exit.into()
+}
+
+/// Returns the reason and the remedy of an error of a load or an exchange.
+fn explain(error: &(dyn std::error::Error + 'static)) -> Option<Explained> {
+    if let Some((reason, remedy)) = ::exchange::explain(error) {
+        return Some((reason, remedy.map(|remedy| remedy.to_string())));
+    }
+    let (reason, remedy) = transfer::explain(error)?;
+    Some((reason, remedy.map(|remedy| remedy.to_string())))
 }
 
 fn run(what: What) -> Result<(), Failure> {

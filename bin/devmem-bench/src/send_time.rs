@@ -16,8 +16,8 @@ impl SendTime {
         Self { end }
     }
 
-    /// Returns whether a sender that has sent `bytes` goes on.
-    pub fn goes_on(self, bytes: u64) -> bool {
+    /// Returns whether a sender that has sent `bytes` continues.
+    pub fn continues(self, bytes: u64) -> bool {
         bytes == 0 || Instant::now() < self.end
     }
 }
@@ -29,8 +29,8 @@ mod tests {
     #[test]
     fn a_sender_whose_time_has_passed_sends_once() {
         let passed = SendTime::of(Duration::ZERO);
-        assert!(passed.goes_on(0) && !passed.goes_on(1));
+        assert!(passed.continues(0) && !passed.continues(1));
         let left = SendTime::of(Duration::from_secs(3600));
-        assert!(left.goes_on(0) && left.goes_on(1));
+        assert!(left.continues(0) && left.continues(1));
     }
 }

@@ -162,7 +162,7 @@ fn send_copied(stream: &mut TcpStream, source: &[u8], args: &SenderArgs) -> Resu
     let time = SendTime::of(Duration::from_millis(args.millis));
     let mut bytes = 0;
     for piece in source.chunks_exact(args.write_bytes).cycle() {
-        if !time.goes_on(bytes) {
+        if !time.continues(bytes) {
             break;
         }
         stream.write_all(piece).context("send")?;
@@ -180,7 +180,7 @@ fn send_zerocopy(stream: &TcpStream, source: &[u8], args: &SenderArgs) -> Result
     let mut told = ErrorQueue::default();
     let mut bytes = 0;
     for piece in source.chunks_exact(args.write_bytes).cycle() {
-        if !time.goes_on(bytes) {
+        if !time.continues(bytes) {
             break;
         }
         let mut rest = piece;

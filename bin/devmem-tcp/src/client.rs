@@ -112,7 +112,7 @@ impl<'a> Client<'a> {
     }
 
     fn on_sockets(origin: &Origin, nic: &'a NicPlan, stop: &StopFlag) -> Result<Self, Failure> {
-        let opened = origin.kernel_nic(&mut || stop.go_on());
+        let opened = origin.kernel_nic(&mut || stop.control_flow());
         let opened = opened.map_err(|error| load_failure(error, origin, stop))?;
         Ok(Self {
             link: opened.interface().unwrap_or_default().to_owned(),

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     if let Some(helper) = HelperCli::of_this_process() {
         return exit("devmem-tcp", run_helper(helper.command));
     }
-    tool::output::set_explainer(remedies::explain);
+    tool::explain::set_explainer(remedies::explain);
     let (program, ended) = match ncdevmem::flags_by_name(std::env::args_os()) {
         Some(flags) => (ncdevmem::NAME, ncdevmem::run(flags)),
         None => match command_line().command {

@@ -21,14 +21,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// A listener with device memory; the fields are dropped in this order.
-struct Listening {
+pub struct Listening {
     listener: devmem_tcp::Listener,
     _rx: devmem_tcp::BoundRx,
     _nic: Netdev,
 }
 
 impl Listening {
-    fn on(interface: &str) -> Result<Self, Box<dyn Error>> {
+    /// Sets the NIC up, and listens.
+    pub fn on(interface: &str) -> Result<Self, Box<dyn Error>> {
         let choice = Choice::examine(interface, Purpose::Receive)?;
         if !choice.obstacles().is_empty() {
             return Err(choice.obstacles().join("\n").into());
@@ -58,16 +59,6 @@ impl Listening {
         while stream.recv(&mut batch)? > 0 {}
         Ok(stream.stats().device_bytes)
     }
-}
-
-#[test]
-fn a_nic_of_the_kernel_is_set_up_and_restored() {
-    use devmem_linux::test_util::{GuestHas, skip_outside_guest};
-    let Ok(interface) = std::env::var("DEVMEM_TEST_NIC") else {
-        let test = "a_nic_of_the_kernel_is_set_up_and_restored";
-        return skip_outside_guest(test, GuestHas::Nic, "DEVMEM_TEST_NIC names no NIC");
-    };
-    drop(Listening::on(&interface).unwrap());
 }
 
 #[test]

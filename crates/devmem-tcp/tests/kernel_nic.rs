@@ -9,6 +9,8 @@ mod awaited;
 #[allow(dead_code, reason = "the tests of NIXL use the rest")]
 mod bench;
 mod common;
+#[path = "kernel_nic/example.rs"]
+mod example;
 #[path = "kernel_nic/receiving.rs"]
 mod receiving;
 #[path = "kernel_nic/sending.rs"]

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::arrivals::Complete;
-use super::data::DataStream;
-use super::endpoint::Endpoint;
-use super::error::ConnectError;
-use super::inner::FabricInner;
-use super::record::Record;
-use super::ticket::Ticket;
-use super::wires::Wires;
+use crate::arrivals::Complete;
+use crate::data::DataStream;
+use crate::endpoint::Endpoint;
+use crate::error::ConnectError;
+use crate::inner::FabricInner;
+use crate::record::Record;
+use crate::ticket::Ticket;
+use crate::wires::Wires;
 
 /// Accepts endpoints. Dropping it refuses those that have not been returned, and closes their connections.
 pub struct Listener {
@@ -25,8 +25,8 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listener {
-    pub(super) fn new(fabric: Arc<FabricInner>, cookie: u64) -> Self {
-        fabric.station.board.arrivals().open(cookie);
+    pub(crate) fn new(fabric: Arc<FabricInner>, cookie: u64) -> Self {
+        fabric.state.connections.arrivals().open(cookie);
         Self { fabric, cookie }
     }
 
@@ -34,8 +34,8 @@ impl Listener {
     pub fn ticket(&self) -> Ticket {
         Ticket {
             cookie: self.cookie,
-            control: self.fabric.station.control_address,
-            data: self.fabric.station.data_address,
+            control: self.fabric.state.control_address,
+            data: self.fabric.state.data_address,
         }
     }
 
@@ -44,9 +44,9 @@ impl Listener {
     /// # Errors
     /// The listening sockets failed. A connection that is not of this protocol is closed, and is no error.
     pub fn poll(&self) -> Result<Option<Endpoint>, ConnectError> {
-        let board = &self.fabric.station.board;
-        board.step_lingering();
-        let mut arrivals = board.arrivals();
+        let connections = &self.fabric.state.connections;
+        connections.step_lingering();
+        let mut arrivals = connections.arrivals();
         let now = Instant::now();
         arrivals.accept(now)?;
         let is_half_made = arrivals.tidy(now) > 0;
@@ -54,7 +54,7 @@ impl Listener {
         drop(arrivals);
         if is_half_made {
             // The program may not poll again.
-            board.keep();
+            connections.keep();
         }
         let Some(complete) = complete else {
             return Ok(None);
@@ -82,15 +82,15 @@ impl Listener {
     /// Returns how many connections to the fabric were closed because they were not of this protocol, named no listener, or did not
     /// become part of an endpoint in time.
     pub fn strangers(&self) -> u64 {
-        self.fabric.station.board.arrivals().strangers()
+        self.fabric.state.connections.arrivals().strangers()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let board = &self.fabric.station.board;
-        if !board.is_forked() {
-            board.arrivals().close(self.cookie);
+        let connections = &self.fabric.state.connections;
+        if !connections.is_forked() {
+            connections.arrivals().close(self.cookie);
         }
     }
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use devmem_tcp::{Stream, tcp::TcpState};
 use rustix::io::Errno;
 
-use super::control::Control;
-use super::keep_alive;
-use super::limits::{MAX_STREAMS, is_chunk};
-use super::record::{Hello, Record};
+use crate::control::Control;
+use crate::keep_alive;
+use crate::limits::{MAX_STREAMS, is_chunk};
+use crate::record::{Hello, Record};
 
 /// How long a connection may stay without being part of an endpoint.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,14 +47,14 @@ struct Introduced {
 }
 
 /// The connections of an endpoint.
-pub(super) struct Complete {
-    pub(super) control: Control,
-    pub(super) hello: Hello,
-    pub(super) streams: Vec<Stream>,
+pub(crate) struct Complete {
+    pub(crate) control: Control,
+    pub(crate) hello: Hello,
+    pub(crate) streams: Vec<Stream>,
 }
 
 /// The listening sockets of a fabric, and the connections that are not part of an endpoint yet.
-pub(super) struct Arrivals {
+pub(crate) struct Arrivals {
     control: devmem_tcp::Listener,
     data: devmem_tcp::Listener,
     /// Looked at in turn, as the next.
@@ -69,7 +69,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    pub(super) fn new(control: devmem_tcp::Listener, data: devmem_tcp::Listener) -> Self {
+    pub(crate) fn new(control: devmem_tcp::Listener, data: devmem_tcp::Listener) -> Self {
         Self {
             control,
             data,
@@ -83,12 +83,12 @@ impl Arrivals {
     }
 
     /// Adds a listener.
-    pub(super) fn open(&mut self, cookie: u64) {
+    pub(crate) fn open(&mut self, cookie: u64) {
         self.cookies.insert(cookie);
     }
 
     /// Removes a listener, and closes what belongs to it. Without another one that is everything.
-    pub(super) fn close(&mut self, cookie: u64) {
+    pub(crate) fn close(&mut self, cookie: u64) {
         self.cookies.remove(&cookie);
         if self.cookies.is_empty() {
             self.unfinished.clear();
@@ -112,12 +112,12 @@ impl Arrivals {
         unfinished.for_each(|it| self.drop_streams(&it.addresses));
     }
 
-    pub(super) fn strangers(&self) -> u64 {
+    pub(crate) fn strangers(&self) -> u64 {
         self.strangers
     }
 
     /// Accepts connections that are established.
-    pub(super) fn accept(&mut self, now: Instant) -> Result<(), devmem_tcp::Error> {
+    pub(crate) fn accept(&mut self, now: Instant) -> Result<(), devmem_tcp::Error> {
         for _ in 0..TURN {
             let Some((stream, peer)) = self.accept_one(|arrivals| &arrivals.control)? else {
                 break;
@@ -181,7 +181,7 @@ impl Arrivals {
     }
 
     /// Reads what has arrived of hellos, and closes what has ended or waits for too long. Returns how many connections are left.
-    pub(super) fn tidy(&mut self, now: Instant) -> usize {
+    pub(crate) fn tidy(&mut self, now: Instant) -> usize {
         self.read_newcomers();
         self.look_for_peers();
         let is_due = |swept: Instant| now.saturating_duration_since(swept) >= SWEEP_INTERVAL;
@@ -324,7 +324,7 @@ impl Arrivals {
     }
 
     /// Returns the first connections of a listener that are all here.
-    pub(super) fn take_complete(&mut self, cookie: u64) -> Option<Complete> {
+    pub(crate) fn take_complete(&mut self, cookie: u64) -> Option<Complete> {
         let streams = &self.streams;
         let is_complete = |it: &Introduced| it.hello.cookie == cookie && it.is_complete(streams);
         let at = self.introduced.iter().position(is_complete)?;
@@ -410,9 +410,9 @@ mod tests {
 
     use devmem_tcp::{Impairment, Netdev};
 
-    use super::super::ticket::Ticket;
-    use super::super::{Fabric, Listener, Options};
     use super::*;
+    use crate::ticket::Ticket;
+    use crate::{Fabric, Listener, Options};
 
     /// A fabric with a listener, and the NIC of its peers. In virtual time: nothing happens but by calls.
     struct World {
@@ -468,7 +468,7 @@ mod tests {
 
         /// Accepts and reads until nothing changes any more. Returns the number of connections that are left.
         fn settle(&self, now: Instant) -> usize {
-            let mut arrivals = self.fabric.inner.station.board.arrivals();
+            let mut arrivals = self.fabric.inner.state.connections.arrivals();
             for _ in 0..10 {
                 arrivals.accept(now).unwrap();
                 arrivals.tidy(now);
@@ -531,7 +531,7 @@ mod tests {
             fabric, listener, ..
         } = world;
         drop(listener);
-        assert_eq!(fabric.inner.station.board.arrivals().half_made(), 0);
+        assert_eq!(fabric.inner.state.connections.arrivals().half_made(), 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! lasts, nor when another connection has its turn.
 
 /// Bytes sent, or received from one stream, from which on a turn ends, so that it is short.
-pub(super) const TURN_BYTES: usize = 1 << 20;
+pub(crate) const TURN_BYTES: usize = 1 << 20;
 
 /// Records that one turn handles.
 const TURN_RECORDS: usize = 256;
@@ -13,14 +13,14 @@ const PAYLOAD_CALLS: usize = 256;
 
 /// What is left of a turn.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     bytes: usize,
     steps: usize,
 }
 
 impl Budget {
     /// For the records of a turn.
-    pub(super) fn records() -> Self {
+    pub(crate) fn records() -> Self {
         Self {
             bytes: TURN_BYTES,
             steps: TURN_RECORDS,
@@ -28,7 +28,7 @@ impl Budget {
     }
 
     /// For the records before the end of a broken connection: the one that says why comes last.
-    pub(super) fn last_records() -> Self {
+    pub(crate) fn last_records() -> Self {
         Self {
             bytes: 16 * TURN_BYTES,
             steps: 64 * TURN_RECORDS,
@@ -36,7 +36,7 @@ impl Budget {
     }
 
     /// For payload in one direction.
-    pub(super) fn payload() -> Self {
+    pub(crate) fn payload() -> Self {
         Self {
             bytes: PAYLOAD_BYTES,
             steps: PAYLOAD_CALLS,
@@ -44,7 +44,7 @@ impl Budget {
     }
 
     /// Returns how many bytes may still be moved; 0: the turn is over.
-    pub(super) fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         match self.steps {
             0 => 0,
             _ => self.bytes,
@@ -52,7 +52,7 @@ impl Budget {
     }
 
     /// Counts a step of this many bytes.
-    pub(super) fn spend(&mut self, bytes: usize) {
+    pub(crate) fn spend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
         self.steps = self.steps.saturating_sub(1);
     }

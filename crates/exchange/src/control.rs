@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use devmem_tcp::Stream;
 
-use super::error::{Cause, StreamName, Violation};
-use super::record::{INLINE_BYTES, RECORD_BYTES, Record};
+use crate::error::{Cause, StreamName, Violation};
+use crate::record::{INLINE_BYTES, RECORD_BYTES, Record};
 
 /// Bytes of received records that are kept. A record fits in with what follows it.
 const INPUT_BYTES: usize = 16 << 10;
@@ -20,7 +20,7 @@ const _: () = assert!(RECORD_BYTES + INLINE_BYTES <= INPUT_BYTES);
 const FULL: usize = 1024 * RECORD_BYTES;
 
 /// Returns whether a call only found nothing to do.
-pub(super) fn is_not_now(error: &io::Error) -> bool {
+pub(crate) fn is_not_now(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
@@ -28,8 +28,8 @@ pub(super) fn is_not_now(error: &io::Error) -> bool {
 }
 
 /// A control stream.
-pub(super) struct Control {
-    pub(super) stream: Stream,
+pub(crate) struct Control {
+    pub(crate) stream: Stream,
     /// Bytes to send from `sent` on.
     out: Vec<u8>,
     sent: usize,
@@ -47,7 +47,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Makes the control stream of a peer that has not introduced itself.
-    pub(super) fn new(stream: Stream) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
         stream.set_nonblocking(true);
         Self {
             stream,
@@ -63,17 +63,17 @@ impl Control {
     }
 
     /// From now on the stream is part of an endpoint, and bytes may follow records.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.input_bytes = INPUT_BYTES;
     }
 
     /// Queues a record that no bytes follow.
-    pub(super) fn queue(&mut self, record: Record) {
+    pub(crate) fn queue(&mut self, record: Record) {
         self.out.extend_from_slice(&record.encode());
     }
 
     /// Queues a record and the bytes that follow it, which `fill` writes.
-    pub(super) fn queue_with(
+    pub(crate) fn queue_with(
         &mut self,
         record: Record,
         fill: impl FnOnce(&mut [u8]) -> Result<(), Cause>,
@@ -90,12 +90,12 @@ impl Control {
     }
 
     /// Returns whether another operation may queue records.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.out.len() - self.sent < FULL
     }
 
     /// Sends what there is room for. Returns whether it sent something.
-    pub(super) fn flush(&mut self) -> Result<bool, Cause> {
+    pub(crate) fn flush(&mut self) -> Result<bool, Cause> {
         let before = self.sent;
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
@@ -118,27 +118,27 @@ impl Control {
     }
 
     /// Returns the cause if the peer does not answer.
-    pub(super) fn silence(&self) -> Option<Cause> {
+    pub(crate) fn silence(&self) -> Option<Cause> {
         Cause::of_silence(&self.stream, StreamName::Control)
     }
 
     /// Returns whether every queued record was sent.
-    pub(super) fn is_flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.out.is_empty()
     }
 
     /// Returns whether received bytes are not decoded.
-    pub(super) fn has_unread(&self) -> bool {
+    pub(crate) fn has_unread(&self) -> bool {
         !self.unread.is_empty()
     }
 
     /// Returns whether the peer has ended its direction, and every record before the end was returned.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
     /// Returns the next record, if it has arrived with the bytes that follow it.
-    pub(super) fn next(&mut self) -> Result<Option<Record>, Cause> {
+    pub(crate) fn next(&mut self) -> Result<Option<Record>, Cause> {
         loop {
             let unread = &self.input[self.unread.clone()];
             if let Some((bytes, behind)) = unread.split_first_chunk() {
@@ -158,7 +158,7 @@ impl Control {
     }
 
     /// Returns the bytes that follow the record that [`next`](Self::next) returned last.
-    pub(super) fn inline(&self) -> &[u8] {
+    pub(crate) fn inline(&self) -> &[u8] {
         &self.input[self.inline.clone()]
     }
 

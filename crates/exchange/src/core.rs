@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use devmem_tcp::{Interest, Watch};
 
-use super::budget::{Budget, TURN_BYTES};
-use super::cut::{Cut, cut_message, cut_notification};
-use super::data::{DataStream, Expected, Owner, Progress};
-use super::error::{Cause, Violation};
-use super::keys::Keys;
-use super::limits::MAX_PARTS;
-use super::linger::Lingering;
-use super::matching::Room;
-use super::notifications::Notifications;
-use super::operations::{Active, Announced, Destination, Event, Incoming, Operations, Purpose};
-use super::options::{Engine, Placement};
-use super::record::{Carrier, Record};
-use super::region::{RegionKey, Span};
-use super::station::Station;
-use super::wires::Wires;
+use crate::budget::{Budget, TURN_BYTES};
+use crate::cut::{Cut, cut_message, cut_notification};
+use crate::data::{DataStream, Expected, Owner, Progress};
+use crate::error::{Cause, Violation};
+use crate::fabric_state::FabricState;
+use crate::limits::MAX_PARTS;
+use crate::linger::Lingering;
+use crate::matching::Room;
+use crate::notifications::Notifications;
+use crate::operations::{Active, Announced, Destination, Event, Incoming, Operations, Purpose};
+use crate::options::{Engine, Placement};
+use crate::published_regions::PublishedRegions;
+use crate::record::{Carrier, Record};
+use crate::region::{RegionKey, Span};
+use crate::wires::Wires;
 
 /// Turns in a row that do nothing, after each of which the connections are looked at for a peer that is gone.
 const IDLE_TURNS_PER_CHECK: u32 = 32;
@@ -35,16 +35,16 @@ pub struct EndpointStats {
     pub sent_bytes: u64,
     /// Payload bytes that are in place.
     pub received_bytes: u64,
-    /// Bytes of them that the NIC had written to the memory of [`Options::pool`](super::Options::pool).
+    /// Bytes of them that the NIC had written to the memory of [`Options::pool`](crate::Options::pool).
     pub received_by_device: u64,
 }
 
 /// The state behind the lock of an endpoint.
-pub(super) struct Core {
-    station: Arc<Station>,
+pub(crate) struct Core {
+    fabric: Arc<FabricState>,
     /// `None` once the endpoint is broken.
     wires: Option<Wires>,
-    pub(super) ops: Operations,
+    pub(crate) ops: Operations,
     chunk: usize,
     /// Chunks announced by the peer so far.
     announced: u64,
@@ -52,7 +52,7 @@ pub(super) struct Core {
     outstanding: usize,
     notifications: Notifications,
     /// The regions that the peer may name.
-    pub(super) keys: Keys,
+    pub(crate) published: PublishedRegions,
     /// The control stream brings nothing more. Bytes that were announced may still arrive.
     ending: Option<Cause>,
     broken: Option<Arc<Cause>>,
@@ -72,17 +72,17 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(station: Arc<Station>, mut wires: Wires, chunk: usize) -> Self {
+    pub(crate) fn new(fabric: Arc<FabricState>, mut wires: Wires, chunk: usize) -> Self {
         wires.control.begin();
         Self {
-            station,
+            fabric,
             wires: Some(wires),
             ops: Operations::default(),
             chunk,
             announced: 0,
             outstanding: 0,
             notifications: Notifications::default(),
-            keys: Keys::default(),
+            published: PublishedRegions::default(),
             ending: None,
             broken: None,
             stats: EndpointStats::default(),
@@ -95,23 +95,23 @@ impl Core {
         }
     }
 
-    pub(super) fn cause(&self) -> Option<&Arc<Cause>> {
+    pub(crate) fn cause(&self) -> Option<&Arc<Cause>> {
         self.broken.as_ref()
     }
 
-    pub(super) fn stats(&self) -> EndpointStats {
+    pub(crate) fn stats(&self) -> EndpointStats {
         self.stats
     }
 
     /// Returns whether another operation can be taken. A broken endpoint takes all, and fails them.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.wires
             .as_ref()
             .is_none_or(|wires| wires.control.has_room())
     }
 
     /// Takes the next event. Returns also whether records of the peer are read again, because it was a notification.
-    pub(super) fn next_event(&mut self) -> (Option<Event>, bool) {
+    pub(crate) fn next_event(&mut self) -> (Option<Event>, bool) {
         let event = self.ops.events.pop_front();
         let Some(Event::Notified { bytes }) = &event else {
             return (event, false);
@@ -125,7 +125,7 @@ impl Core {
 
     /// Posts a receive. Its records leave with what is sent next, or in the next turn: often that is one packet. If turns
     /// are made by a thread, which may sleep, they leave at once.
-    pub(super) fn receive(&mut self, user: u64, parts: Vec<Incoming>, tags: &[u32]) {
+    pub(crate) fn receive(&mut self, user: u64, parts: Vec<Incoming>, tags: &[u32]) {
         let mut lens = [0; MAX_PARTS];
         for (len, part) in lens.iter_mut().zip(&parts) {
             *len = part.room();
@@ -137,7 +137,7 @@ impl Core {
         for (part, (&tag, len)) in (0..).zip(tags.iter().zip(lens)) {
             wires.control.queue(Record::Posted { op, part, len, tag });
         }
-        if !wires.control.has_room() || self.station.board.engine == Engine::Thread {
+        if !wires.control.has_room() || self.fabric.connections.engine == Engine::Thread {
             let flushed = self.flush_control();
             self.settle(flushed);
         }
@@ -145,13 +145,13 @@ impl Core {
     }
 
     /// Posts a send.
-    pub(super) fn send(&mut self, user: u64, span: Span, tag: u32) {
+    pub(crate) fn send(&mut self, user: u64, span: Span, tag: u32) {
         let sent = self.ops.send(user, span, tag);
         self.after_post(sent);
     }
 
     /// Posts a put.
-    pub(super) fn put(&mut self, user: u64, span: Span, key: RegionKey, offset: u64) {
+    pub(crate) fn put(&mut self, user: u64, span: Span, key: RegionKey, offset: u64) {
         if span.len() == 0 && self.wires.is_some() {
             return self.ops.events.push_back(Event::Put { user });
         }
@@ -161,7 +161,7 @@ impl Core {
     }
 
     /// Posts a get.
-    pub(super) fn get(&mut self, user: u64, span: Span, key: RegionKey, offset: u64) {
+    pub(crate) fn get(&mut self, user: u64, span: Span, key: RegionKey, offset: u64) {
         if span.len() == 0 && self.wires.is_some() {
             return self.ops.events.push_back(Event::Got { user });
         }
@@ -180,7 +180,7 @@ impl Core {
     }
 
     /// Queues a notification behind the puts before it.
-    pub(super) fn notify(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn notify(&mut self, bytes: Vec<u8>) {
         self.ops.notify(bytes);
         self.after_post(Ok(()));
     }
@@ -232,7 +232,7 @@ impl Core {
     }
 
     /// Makes one turn. Returns whether it did something.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(crate) fn turn(&mut self) -> bool {
         self.progress.worked = false;
         self.turns = self.turns.wrapping_add(1);
         let turned = self.try_turn().and_then(|()| self.look_for_peer());
@@ -245,7 +245,7 @@ impl Core {
 
     /// Returns whether a turn may do something although TCP has no news: a budget has ended the last one, records wait to leave with what is
     /// sent next, or the end of the connection was noticed by a call that only sends.
-    pub(super) fn needs_turn(&self) -> bool {
+    pub(crate) fn needs_turn(&self) -> bool {
         self.reads_again || self.may_go_on && self.has_leftovers()
     }
 
@@ -318,7 +318,7 @@ impl Core {
     }
 
     /// Ends all operations, and tells the peer.
-    pub(super) fn break_with(&mut self, cause: Cause) {
+    pub(crate) fn break_with(&mut self, cause: Cause) {
         let Some(mut wires) = self.wires.take() else {
             return;
         };
@@ -330,13 +330,13 @@ impl Core {
         self.ops.events.push_back(Event::Broken(cause));
         self.ops.fail_all();
         self.notifications.drop_waiting();
-        self.keys.clear();
+        self.published.clear();
         self.outstanding = 0;
-        self.station.board.linger(Lingering::new(wires));
+        self.fabric.connections.linger(Lingering::new(wires));
     }
 
     /// Takes the connections out, to close the endpoint.
-    pub(super) fn take_wires(&mut self) -> Option<Wires> {
+    pub(crate) fn take_wires(&mut self) -> Option<Wires> {
         self.wires.take()
     }
 
@@ -348,7 +348,7 @@ impl Core {
     }
 
     /// Takes the list of what must happen before another turn can do something, to wait for it without the lock.
-    pub(super) fn take_watches(&mut self) -> Vec<Watch> {
+    pub(crate) fn take_watches(&mut self) -> Vec<Watch> {
         let mut watches = std::mem::take(&mut self.watches);
         watches.clear();
         self.watch(&mut watches);
@@ -356,12 +356,12 @@ impl Core {
     }
 
     /// Gives the list back, to reuse its memory.
-    pub(super) fn reuse_watches(&mut self, watches: Vec<Watch>) {
+    pub(crate) fn reuse_watches(&mut self, watches: Vec<Watch>) {
         self.watches = watches;
     }
 
     /// Adds what must happen before another turn can do something.
-    pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
+    pub(crate) fn watch(&self, watches: &mut Vec<Watch>) {
         let Some(wires) = &self.wires else {
             return;
         };
@@ -376,7 +376,7 @@ impl Core {
     }
 
     /// Returns whether something is left to do that no record of the peer announces: the thread must watch for it.
-    pub(super) fn is_waiting_for_tcp(&self) -> bool {
+    pub(crate) fn is_waiting_for_tcp(&self) -> bool {
         self.wires.as_ref().is_some_and(|wires| {
             !wires.control.is_flushed() || wires.data.iter().any(DataStream::is_sending)
         })
@@ -508,9 +508,9 @@ impl Core {
         key: u64,
         offset: u64,
         len: u64,
-        permits: impl Fn(super::region::Access) -> bool,
+        permits: impl Fn(crate::region::Access) -> bool,
     ) -> Result<Span, Cause> {
-        let region = self.keys.find(RegionKey(key));
+        let region = self.published.find(RegionKey(key));
         let region = region.filter(|region| permits(region.access));
         let range = usize::try_from(offset)
             .ok()
@@ -578,7 +578,7 @@ impl Core {
             };
             let before = self.progress.sent.len();
             for stream in wires.in_turn(self.turns) {
-                stream.push(&self.station.nic, &mut budget, &mut self.progress)?;
+                stream.push(&self.fabric.nic, &mut budget, &mut self.progress)?;
             }
             let sent = self.progress.sent.len() > before;
             for (op, bytes) in self.progress.sent.drain(..) {
@@ -611,7 +611,7 @@ impl Core {
                 self.ops.finish_active();
                 continue;
             };
-            match cut_message(op, message, wires, self.chunk, &self.station.nic)? {
+            match cut_message(op, message, wires, self.chunk, &self.fabric.nic)? {
                 Cut::Copied(bytes) => {
                     self.progress.sent.push((op, bytes));
                     self.ops.finish_active();
@@ -629,12 +629,12 @@ impl Core {
         let Some(wires) = &mut self.wires else {
             return Ok(());
         };
-        let pool = self.station.pool_memory();
+        let pool = self.fabric.pool_memory();
         let mut budget = Budget::payload();
         let mut pulled = Ok(());
         for stream in wires.in_turn(self.turns) {
-            if self.station.options.placement == Placement::Direct {
-                stream.place(&self.station.nic);
+            if self.fabric.options.placement == Placement::Direct {
+                stream.place(&self.fabric.nic);
             }
             pulled = stream.pull(pool, &mut budget, &mut self.progress);
             if pulled.is_err() {

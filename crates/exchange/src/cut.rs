@@ -3,12 +3,12 @@
 
 use devmem_tcp::Netdev;
 
-use super::budget::TURN_BYTES;
-use super::control::Control;
-use super::error::Cause;
-use super::operations::{Destination, Outgoing};
-use super::record::{Carrier, INLINE_BYTES, Record};
-use super::wires::Wires;
+use crate::budget::TURN_BYTES;
+use crate::control::Control;
+use crate::error::Cause;
+use crate::operations::{Destination, Outgoing};
+use crate::record::{Carrier, INLINE_BYTES, Record};
+use crate::wires::Wires;
 
 /// Chunks that wait for TCP on a stream, in lengths of a chunk: enough that the stream never idles between turns.
 const QUEUED_CHUNKS: usize = 2;
@@ -17,7 +17,7 @@ const QUEUED_CHUNKS: usize = 2;
 const QUEUED_BYTES: usize = 2 * TURN_BYTES;
 
 /// What became of a message.
-pub(super) enum Cut {
+pub(crate) enum Cut {
     /// It is in the control stream, and its bytes may be changed.
     Copied(usize),
     /// Its last chunk is announced.
@@ -29,7 +29,7 @@ pub(super) enum Cut {
 }
 
 /// Announces a whole message, or the next chunk of it.
-pub(super) fn cut_message(
+pub(crate) fn cut_message(
     op: u64,
     message: &mut Outgoing,
     wires: &mut Wires,
@@ -97,7 +97,7 @@ fn announce(
 }
 
 /// Queues a notification.
-pub(super) fn cut_notification(control: &mut Control, bytes: &[u8]) -> Result<(), Cause> {
+pub(crate) fn cut_notification(control: &mut Control, bytes: &[u8]) -> Result<(), Cause> {
     let record = Record::Notify {
         len: bytes.len() as u64,
     };

@@ -9,11 +9,11 @@ use devmem_tcp::{
     Completions, Dmabuf, Interest, Netdev, RecvError, RxBatch, SendId, Stream, Watch,
 };
 
-use super::budget::{Budget, TURN_BYTES};
-use super::control::is_not_now;
-use super::error::{Cause, StreamName};
-use super::placing::Placing;
-use super::region::{BATCH_FRAGS, Gathered, HostMemory, MemoryGone, Source, Span, Target, gather};
+use crate::budget::{Budget, TURN_BYTES};
+use crate::control::is_not_now;
+use crate::error::{Cause, StreamName};
+use crate::placing::Placing;
+use crate::region::{BATCH_FRAGS, Gathered, HostMemory, MemoryGone, Source, Span, Target, gather};
 
 /// Bytes copied at once from device memory that the NIC cannot send from.
 const COPY_BYTES: usize = 64 << 10;
@@ -35,7 +35,7 @@ struct Outgoing {
 
 /// What received bytes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// A part of a receive; or a get, part 0.
     Part { op: u64, part: u8 },
     /// A put of the peer.
@@ -43,32 +43,32 @@ pub(super) enum Owner {
 }
 
 /// A chunk that the peer has announced.
-pub(super) struct Expected {
-    pub(super) owner: Owner,
-    pub(super) span: Span,
+pub(crate) struct Expected {
+    pub(crate) owner: Owner,
+    pub(crate) span: Span,
     /// Number of chunks announced before it, over all streams.
-    pub(super) number: u64,
+    pub(crate) number: u64,
 }
 
 /// What a stream has done: which operations progressed.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Operations with the number of their bytes that are sent and may be changed.
-    pub(super) sent: Vec<(u64, usize)>,
-    pub(super) placed: Vec<Placed>,
+    pub(crate) sent: Vec<(u64, usize)>,
+    pub(crate) placed: Vec<Placed>,
     /// Something happened.
-    pub(super) worked: bool,
+    pub(crate) worked: bool,
 }
 
 /// Received bytes that are in place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
-    pub(super) owner: Owner,
-    pub(super) bytes: usize,
+pub(crate) struct Placed {
+    pub(crate) owner: Owner,
+    pub(crate) bytes: usize,
     /// Bytes of them that the NIC had written to the memory bound for receiving.
-    pub(super) from_device: usize,
+    pub(crate) from_device: usize,
     /// They are the last ones of their chunk.
-    pub(super) is_whole: bool,
+    pub(crate) is_whole: bool,
 }
 
 /// Received bytes that a device copies to their place.
@@ -82,8 +82,8 @@ struct Copying {
 }
 
 /// A data stream.
-pub(super) struct DataStream {
-    pub(super) stream: Stream,
+pub(crate) struct DataStream {
+    pub(crate) stream: Stream,
     name: StreamName,
     completions: Completions,
     out: VecDeque<Outgoing>,
@@ -103,7 +103,7 @@ pub(super) struct DataStream {
 }
 
 impl DataStream {
-    pub(super) fn new(stream: Stream, index: u16) -> Self {
+    pub(crate) fn new(stream: Stream, index: u16) -> Self {
         stream.set_nonblocking(true);
         Self {
             completions: stream.completions(),
@@ -122,7 +122,7 @@ impl DataStream {
     }
 
     /// Bytes that wait for TCP.
-    pub(super) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queued
     }
 
@@ -131,22 +131,22 @@ impl DataStream {
     }
 
     /// Returns whether bytes wait for TCP, or TCP still needs bytes.
-    pub(super) fn is_sending(&self) -> bool {
+    pub(crate) fn is_sending(&self) -> bool {
         !self.out.is_empty() || !self.flight.is_empty()
     }
 
     /// Returns whether TCP has all queued bytes, and needs some of them until the peer has acknowledged them.
-    pub(super) fn awaits_acknowledgement(&self) -> bool {
+    pub(crate) fn awaits_acknowledgement(&self) -> bool {
         self.out.is_empty() && !self.flight.is_empty()
     }
 
     /// Returns the cause if the peer does not answer.
-    pub(super) fn silence(&self) -> Option<Cause> {
+    pub(crate) fn silence(&self) -> Option<Cause> {
         Cause::of_silence(&self.stream, self.name)
     }
 
     /// Adds what must happen before something can be done. Bytes that are not announced are left to TCP.
-    pub(super) fn watch(&self, watches: &mut Vec<Watch>) {
+    pub(crate) fn watch(&self, watches: &mut Vec<Watch>) {
         let wants = [
             (Interest::Receive, !self.expected.is_empty()),
             (Interest::Send, self.can_push()),
@@ -157,25 +157,25 @@ impl DataStream {
     }
 
     /// Queues a chunk of the operation `op`.
-    pub(super) fn send(&mut self, op: u64, span: Span) {
+    pub(crate) fn send(&mut self, op: u64, span: Span) {
         self.queued += span.len();
         let sent = 0;
         self.out.push_back(Outgoing { op, span, sent });
     }
 
     /// Notes a chunk that the peer has announced.
-    pub(super) fn expect(&mut self, expected: Expected) {
+    pub(crate) fn expect(&mut self, expected: Expected) {
         self.expected.push_back(expected);
     }
 
     /// Returns the number of the first chunk that is not in its place.
-    pub(super) fn first_expected(&self) -> Option<u64> {
+    pub(crate) fn first_expected(&self) -> Option<u64> {
         let copying = self.copying.front().map(|copying| copying.number);
         copying.or_else(|| self.expected.front().map(|expected| expected.number))
     }
 
     /// Sends what TCP takes, as far as the budget goes, and collects what it has finished with.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         nic: &Netdev,
         budget: &mut Budget,
@@ -234,7 +234,7 @@ impl DataStream {
     }
 
     /// Collects the sends that TCP has finished with.
-    pub(super) fn complete(&mut self, progress: &mut Progress) -> Result<(), Cause> {
+    pub(crate) fn complete(&mut self, progress: &mut Progress) -> Result<(), Cause> {
         while !self.flight.is_empty() {
             let completed = self.completions.try_next();
             let completed = completed.map_err(|error| Cause::of_stream(self.name, error))?;
@@ -253,7 +253,7 @@ impl DataStream {
     }
 
     /// Tells the NIC where the bytes of announced chunks belong, as far as it can place them.
-    pub(super) fn place(&mut self, nic: &Netdev) {
+    pub(crate) fn place(&mut self, nic: &Netdev) {
         let Self {
             stream,
             expected,
@@ -269,7 +269,7 @@ impl DataStream {
     }
 
     /// From now on neither the NIC nor a device places anything: nobody waits for the bytes any more.
-    pub(super) fn stop_placing(&mut self) {
+    pub(crate) fn stop_placing(&mut self) {
         self.placing.stop(&mut self.stream);
         // Waits for the copies.
         self.copying.clear();
@@ -301,7 +301,7 @@ impl DataStream {
     }
 
     /// Receives bytes of the announced chunks to their places, as far as the budget goes. `pool` is the memory bound for receiving.
-    pub(super) fn pull(
+    pub(crate) fn pull(
         &mut self,
         pool: Option<&Dmabuf>,
         budget: &mut Budget,
@@ -366,13 +366,13 @@ impl DataStream {
     }
 
     /// Closes the connection with a reset: TCP sends nothing more from the memory of an operation.
-    pub(super) fn reset(self) {
+    pub(crate) fn reset(self) {
         // Fails only in a child of fork(2), where the connection belongs to the parent.
         let _ = self.stream.set_linger(Some(Duration::ZERO));
     }
 
     /// Receives and drops bytes of an endpoint that closes, as far as the budget goes. Returns whether the peer has ended its direction.
-    pub(super) fn discard(&mut self, budget: &mut Budget) -> bool {
+    pub(crate) fn discard(&mut self, budget: &mut Budget) -> bool {
         let mut batch = empty(&mut self.batches);
         let has_ended = loop {
             if budget.left() == 0 {

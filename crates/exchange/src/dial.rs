@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use devmem_tcp::{ConnectOptions, Connecting, Stream};
 
-use super::control::Control;
-use super::data::DataStream;
-use super::endpoint::Endpoint;
-use super::error::{Cause, ConnectError, StreamName, Violation};
-use super::inner::FabricInner;
-use super::keep_alive;
-use super::record::{Hello, Record};
-use super::ticket::Ticket;
-use super::wires::Wires;
+use crate::control::Control;
+use crate::data::DataStream;
+use crate::endpoint::Endpoint;
+use crate::error::{Cause, ConnectError, StreamName, Violation};
+use crate::inner::FabricInner;
+use crate::keep_alive;
+use crate::record::{Hello, Record};
+use crate::ticket::Ticket;
+use crate::wires::Wires;
 
 /// A connection attempt. Dropping it gives up.
 pub struct Dial {
@@ -45,16 +45,16 @@ enum DataState {
 }
 
 impl Dial {
-    pub(super) fn begin(fabric: Arc<FabricInner>, ticket: &Ticket) -> Result<Self, ConnectError> {
+    pub(crate) fn begin(fabric: Arc<FabricInner>, ticket: &Ticket) -> Result<Self, ConnectError> {
         let begin = |stream, address| {
             let begun = fabric
-                .station
+                .state
                 .nic
                 .begin_connect(address, &ConnectOptions::new());
             begun.map_err(|source| ConnectError::Connect { stream, source })
         };
         let control = ControlState::Connecting(begin(StreamName::Control, ticket.control)?);
-        let data = (0..fabric.station.options.streams)
+        let data = (0..fabric.state.options.streams)
             .map(|index| begin(StreamName::Data(index), ticket.data).map(DataState::Connecting))
             .collect::<Result<_, _>>()?;
         Ok(Self {
@@ -70,7 +70,7 @@ impl Dial {
     /// # Errors
     /// A connection failed, or the listener refused. The attempt is over then.
     pub fn poll(&mut self) -> Result<Option<Endpoint>, ConnectError> {
-        self.fabric.station.board.step_lingering();
+        self.fabric.state.connections.step_lingering();
         for (index, data) in (0..).zip(&mut self.data) {
             data.poll(StreamName::Data(index))?;
         }
@@ -101,7 +101,7 @@ impl Dial {
             control,
             data: data.collect(),
         };
-        let chunk = self.fabric.station.options.chunk;
+        let chunk = self.fabric.state.options.chunk;
         Ok(Some(Endpoint::new(Arc::clone(&self.fabric), wires, chunk)))
     }
 
@@ -144,7 +144,7 @@ impl Dial {
     /// Queues the hello and the local addresses of the data streams, by which the other side recognises them: their first
     /// bytes would land in memory that the CPU may be unable to read.
     fn say_hello(&self, control: &mut Control) -> Result<(), ConnectError> {
-        let options = &self.fabric.station.options;
+        let options = &self.fabric.state.options;
         control.queue(Record::Hello(Hello {
             cookie: self.cookie,
             streams: options.streams,

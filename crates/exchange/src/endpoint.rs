@@ -5,17 +5,17 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::core::{Core, EndpointStats};
-use super::error::{Cause, PostError, PublishError};
-use super::inner::FabricInner;
-use super::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
-use super::linger::Lingering;
-use super::operations::{Event, Incoming};
-use super::options::Engine;
-use super::record::Record;
-use super::region::{Access, Region, RegionKey};
-use super::shared::Shared;
-use super::wires::Wires;
+use crate::core::{Core, EndpointStats};
+use crate::error::{Cause, PostError, PublishError};
+use crate::inner::FabricInner;
+use crate::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
+use crate::linger::Lingering;
+use crate::operations::{Event, Incoming};
+use crate::options::Engine;
+use crate::record::Record;
+use crate::region::{Access, Region, RegionKey};
+use crate::shared::Shared;
+use crate::wires::Wires;
 
 /// One part of a receive: room for one message.
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
-        let shared = Shared::new(Core::new(Arc::clone(&fabric.station), wires, chunk));
+    pub(crate) fn new(fabric: Arc<FabricInner>, wires: Wires, chunk: usize) -> Self {
+        let shared = Shared::new(Core::new(Arc::clone(&fabric.state), wires, chunk));
         fabric.serve(&shared);
         Self { fabric, shared }
     }
@@ -73,15 +73,15 @@ impl Endpoint {
 
     /// Tells the thread what it has to watch after a call of the program, and threads that wait for an event that there is one.
     fn tell(&self, core: MutexGuard<'_, Core>) {
-        let board = &self.fabric.station.board;
-        if board.engine == Engine::Calls {
+        let connections = &self.fabric.state.connections;
+        if connections.engine == Engine::Calls {
             return;
         }
         self.shared.tell(&core);
         let wakes = core.is_waiting_for_tcp();
         drop(core);
         if wakes {
-            board.poller.wake();
+            connections.poller.wake();
         }
     }
 
@@ -99,7 +99,7 @@ impl Endpoint {
         for (tag, part) in tags.iter_mut().zip(parts) {
             let range = part.range.clone();
             rooms.push(Incoming::new(
-                part.region.span(self.fabric.station.id, range)?,
+                part.region.span(self.fabric.state.id, range)?,
             ));
             *tag = part.tag;
         }
@@ -124,7 +124,7 @@ impl Endpoint {
         tag: u32,
         user: u64,
     ) -> Result<(), PostError> {
-        let span = region.span(self.fabric.station.id, range)?;
+        let span = region.span(self.fabric.state.id, range)?;
         let mut core = self.room_to_send()?;
         core.send(user, span, tag);
         self.tell(core);
@@ -138,13 +138,13 @@ impl Endpoint {
     /// # Errors
     /// [`PublishError`]: the region is private, or one of another fabric.
     pub fn publish(&self, region: &Region) -> Result<RegionKey, PublishError> {
-        if !region.is_of(self.fabric.station.id) {
+        if !region.is_of(self.fabric.state.id) {
             return Err(PublishError::OtherFabric);
         }
         if region.inner().access == Access::PRIVATE {
             return Err(PublishError::Private);
         }
-        let key = self.core().keys.publish(region.inner());
+        let key = self.core().published.publish(region.inner());
         key.map_err(PublishError::System)
     }
 
@@ -160,7 +160,7 @@ impl Endpoint {
         offset: u64,
         user: u64,
     ) -> Result<(), PostError> {
-        let span = region.span(self.fabric.station.id, range)?;
+        let span = region.span(self.fabric.state.id, range)?;
         let mut core = self.room_to_send()?;
         core.put(user, span, to, offset);
         self.tell(core);
@@ -179,7 +179,7 @@ impl Endpoint {
         range: Range<usize>,
         user: u64,
     ) -> Result<(), PostError> {
-        let span = region.span(self.fabric.station.id, range)?;
+        let span = region.span(self.fabric.state.id, range)?;
         let mut core = self.core();
         if !core.has_room() || !core.ops.has_room_to_receive() {
             return Err(PostError::Full);
@@ -217,7 +217,7 @@ impl Endpoint {
     /// Moves what can be moved without waiting: at most a few MiB and a few hundred records, whatever the peer sends. Returns whether it
     /// moved anything; if so, more may be there.
     pub fn progress(&self) -> bool {
-        self.fabric.station.board.step_lingering();
+        self.fabric.state.connections.step_lingering();
         let mut core = self.core();
         let worked = core.turn();
         self.tell(core);
@@ -226,11 +226,11 @@ impl Endpoint {
 
     /// Returns the next event. A program that does not take them stops a peer that notifies it: see [`Event::Notified`].
     pub fn next_event(&self) -> Option<Event> {
-        let board = &self.fabric.station.board;
+        let connections = &self.fabric.state.connections;
         let (event, reads_again) = self.core().next_event();
-        if reads_again && board.engine == Engine::Thread {
+        if reads_again && connections.engine == Engine::Thread {
             // It does not watch for records that it would not read.
-            board.poller.wake();
+            connections.poller.wake();
         }
         event
     }
@@ -238,7 +238,7 @@ impl Endpoint {
     /// Makes progress until there is an event, for `at_most`; `None`: there was none in that time. Spins for a short time, then
     /// sleeps.
     pub fn wait_event(&self, at_most: Duration) -> Option<Event> {
-        match self.fabric.station.board.engine {
+        match self.fabric.state.connections.engine {
             Engine::Thread => self.sleep_until_event(at_most),
             Engine::Calls => self.progress_until_event(at_most),
         }
@@ -258,7 +258,7 @@ impl Endpoint {
 
     /// Waits for what a turn needs before it makes one: one that finds nothing costs as much as one that receives a message.
     fn progress_until_event(&self, at_most: Duration) -> Option<Event> {
-        let board = &self.fabric.station.board;
+        let connections = &self.fabric.state.connections;
         let mut core = self.core();
         if let (Some(event), _) = core.next_event() {
             return Some(event);
@@ -270,7 +270,7 @@ impl Endpoint {
                 let watches = core.take_watches();
                 drop(core);
                 // The turn finds out why it failed.
-                let _ = board.poller.wait(&watches, left.min(SLICE));
+                let _ = connections.poller.wait(&watches, left.min(SLICE));
                 core = self.core();
                 core.reuse_watches(watches);
             }
@@ -279,7 +279,7 @@ impl Endpoint {
                 return Some(event);
             }
             drop(core);
-            board.step_lingering();
+            connections.step_lingering();
             left = at_most.saturating_sub(started.elapsed());
             if !worked && left.is_zero() {
                 return None;
@@ -316,7 +316,7 @@ impl Endpoint {
                 data.reset();
             }
         }
-        self.fabric.station.board.linger(Lingering::new(wires));
+        self.fabric.state.connections.linger(Lingering::new(wires));
     }
 }
 
@@ -335,9 +335,9 @@ impl Drop for Endpoint {
 mod tests {
     use devmem_tcp::{Impairment, Netdev};
 
-    use super::super::region::{Buffer, Memory};
-    use super::super::{Fabric, Options};
     use super::*;
+    use crate::region::{Buffer, Memory};
+    use crate::{Fabric, Options};
 
     /// Two endpoints in virtual time, connected to each other, and their fabrics.
     fn pair() -> [(Endpoint, Fabric); 2] {

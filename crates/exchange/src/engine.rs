@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::Watch;
 
-use super::board::Board;
-use super::shared::Shared;
+use crate::fabric_connections::FabricConnections;
+use crate::shared::Shared;
 
 /// Longest sleep of the thread: bounds the delay of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
@@ -21,23 +21,23 @@ const LINGER_TICK: Duration = Duration::from_millis(10);
 const ARRIVALS_TICK: Duration = Duration::from_millis(100);
 
 /// The running thread. Dropping it waits for the end of the thread.
-pub(super) struct ProgressThread {
+pub(crate) struct ProgressThread {
     served: Arc<Served>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the thread works on.
 struct Served {
-    board: Arc<Board>,
+    connections: Arc<FabricConnections>,
     /// Locked during the thread's turns, before the locks of the endpoints.
     endpoints: Mutex<Vec<Arc<Shared>>>,
     is_closing: AtomicBool,
 }
 
 impl ProgressThread {
-    pub(super) fn start(board: &Arc<Board>) -> io::Result<Self> {
+    pub(crate) fn start(connections: &Arc<FabricConnections>) -> io::Result<Self> {
         let served = Arc::new(Served {
-            board: Arc::clone(board),
+            connections: Arc::clone(connections),
             endpoints: Mutex::default(),
             is_closing: AtomicBool::new(false),
         });
@@ -52,13 +52,13 @@ impl ProgressThread {
     }
 
     /// Lets the thread serve an endpoint.
-    pub(super) fn add(&self, endpoint: &Arc<Shared>) {
+    pub(crate) fn add(&self, endpoint: &Arc<Shared>) {
         self.served.endpoints().push(Arc::clone(endpoint));
-        self.served.board.poller.wake();
+        self.served.connections.poller.wake();
     }
 
     /// Takes an endpoint from the thread. Afterwards the thread has no handle of it.
-    pub(super) fn remove(&self, endpoint: &Arc<Shared>) {
+    pub(crate) fn remove(&self, endpoint: &Arc<Shared>) {
         let mut endpoints = self.served.endpoints();
         endpoints.retain(|other| !Arc::ptr_eq(other, endpoint));
     }
@@ -87,15 +87,15 @@ impl Served {
         while !self.is_closing.load(Ordering::Acquire) {
             let worked = self.turn(&mut watches);
             if looked.elapsed() >= ARRIVALS_TICK {
-                half_made = self.board.arrivals().tidy(Instant::now());
+                half_made = self.connections.arrivals().tidy(Instant::now());
                 looked = Instant::now();
             }
-            let at_most = match (self.board.step_lingering(), half_made) {
+            let at_most = match (self.connections.step_lingering(), half_made) {
                 (0, 0) => LONGEST_SLEEP,
                 (0, _) => ARRIVALS_TICK,
                 (_, _) => LINGER_TICK,
             };
-            if !worked && self.board.poller.wait(&watches, at_most).is_err() {
+            if !worked && self.connections.poller.wait(&watches, at_most).is_err() {
                 // Without descriptors or memory the thread polls.
                 std::thread::sleep(LINGER_TICK);
             }
@@ -106,7 +106,7 @@ impl Served {
 impl Drop for ProgressThread {
     fn drop(&mut self) {
         self.served.is_closing.store(true, Ordering::Release);
-        self.served.board.poller.wake();
+        self.served.connections.poller.wake();
         if let Some(thread) = self.thread.take() {
             // An error is a panic of the thread, which has been printed already.
             let _ = thread.join();

@@ -1,13 +1,16 @@
-//! Why an endpoint broke, and why a call was refused.
+//! Why an endpoint broke, and why a call was refused. `Display` writes the reason; the remedy is a value of its own.
 
 use std::error::Error;
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 
 use devmem_tcp::Stream;
 
-use super::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
-use super::record::{BadRecord, Failure};
-use super::ticket::BadTicket;
+use crate::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
+use crate::record::{BadRecord, Failure};
+use crate::remedy::Remedy;
+use crate::ticket::BadTicket;
 
 /// Timeouts of the retransmission timer in a row after which a peer is gone. It doubles each time, from 200 ms on a short path: 25 s.
 const MAX_TIMEOUTS: u8 = 7;
@@ -45,18 +48,16 @@ pub enum Cause {
     #[error("the peer closed the endpoint; operations that were not done will not be")]
     PeerClosed,
     /// A connection failed.
-    #[error("{stream} failed: {source}")]
+    #[error("{stream} failed: {}", source.reason())]
     Stream {
         /// Which one.
         stream: StreamName,
         /// What the stack or the kernel says.
-        source: Box<dyn Error + Send + Sync>,
+        source: devmem_tcp::Error,
     },
     /// A message was longer than the room that was posted for it. `is_ours`: this side sent it.
     #[error(
-        "a message of {sent} bytes with the tag {tag} met a receive of {posted} bytes; {}\n  \
-         the two sides disagree on the length: with NCCL, check that all ranks pass the same counts and have the same \
-         NCCL_PROTO and NCCL_ALGO",
+        "a message of {sent} bytes with the tag {tag} met a receive of {posted} bytes; {}",
         if *.is_ours { "this side sent it" } else { "the peer sent it" }
     )]
     TooLong {
@@ -70,7 +71,7 @@ pub enum Cause {
         is_ours: bool,
     },
     /// The peer sent what the protocol does not allow.
-    #[error("the peer broke the protocol: {0}\n  use the same release on both sides")]
+    #[error("the peer broke the protocol: {0}")]
     Protocol(Violation),
     /// The peer broke the endpoint, and said so.
     #[error("the peer broke the endpoint: {}", failure_text(.0))]
@@ -79,18 +80,16 @@ pub enum Cause {
     #[error("the memory of an operation was taken away before the operation was done")]
     MemoryGone,
     /// Received bytes could not be copied to their place, or bytes to send could not be read.
-    #[error("cannot copy between the memory of the NIC and of an operation: {0}")]
-    Copy(Box<dyn Error + Send + Sync>),
+    #[error("cannot copy between the memory of the NIC and of an operation: {}", .0.reason())]
+    Copy(#[source] devmem_tcp::Error),
 }
 
 fn failure_text(failure: &Failure) -> &'static str {
     match failure {
         Failure::TooLong { .. } => "a message was longer than its receive",
-        Failure::Protocol => {
-            "it says that this side broke the protocol; use the same release on both sides"
-        }
+        Failure::Protocol => "it says that this side broke the protocol",
         Failure::Region => "a put or get named a region or range that it has not published",
-        Failure::Other => "one of its connections or memories failed; its own message says which",
+        Failure::Other => "one of its connections or memories failed",
     }
 }
 
@@ -121,9 +120,29 @@ pub enum Violation {
     Region,
 }
 
+/// What to do about a peer that speaks another version of the protocol.
+pub(crate) const SAME_RELEASE: &str = "use the same release on both sides";
+/// What to do about a region of another fabric.
+const OWN_FABRIC: &str = "register the memory with the fabric of the endpoint";
+
 impl Cause {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        Some(match self {
+            Self::TooLong { .. } | Self::PeerFailed(Failure::TooLong { .. }) => Remedy::SameLength,
+            Self::Protocol(_) | Self::PeerFailed(Failure::Protocol) => SAME_RELEASE.into(),
+            Self::PeerFailed(Failure::Other) => {
+                "the error on the side of the peer says which".into()
+            }
+            Self::Stream { source, .. } | Self::Copy(source) => {
+                return source.remedy().map(Remedy::Library);
+            }
+            Self::PeerClosed | Self::PeerFailed(Failure::Region) | Self::MemoryGone => return None,
+        })
+    }
+
     /// Returns what the peer is told.
-    pub(super) fn to_failure(&self) -> Option<Failure> {
+    pub(crate) fn to_failure(&self) -> Option<Failure> {
         Some(match self {
             Self::PeerClosed | Self::PeerFailed(_) => return None,
             Self::TooLong {
@@ -140,7 +159,7 @@ impl Cause {
     }
 
     /// Returns the cause for what the peer tells.
-    pub(super) fn of_failure(failure: Failure) -> Self {
+    pub(crate) fn of_failure(failure: Failure) -> Self {
         match failure {
             Failure::TooLong { sent, posted, tag } => Self::TooLong {
                 sent,
@@ -153,15 +172,18 @@ impl Cause {
     }
 
     /// Returns the cause if the peer of `stream` does not answer. A window of zero is an answer.
-    pub(super) fn of_silence(stream: &Stream, name: StreamName) -> Option<Self> {
+    pub(crate) fn of_silence(stream: &Stream, name: StreamName) -> Option<Self> {
         let info = stream.tcp_info()?;
-        (info.retransmits >= MAX_TIMEOUTS).then(|| Self::of_stream(name, Silent))
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, Silent);
+        (info.retransmits >= MAX_TIMEOUTS).then(|| Self::of_stream(name, silent()))
     }
 
-    pub(super) fn of_stream(
-        stream: StreamName,
-        source: impl Into<Box<dyn Error + Send + Sync>>,
-    ) -> Self {
+    /// Received bytes are not where they were announced.
+    pub(crate) fn misplaced(text: &'static str) -> Self {
+        Self::Copy(io::Error::other(text).into())
+    }
+
+    pub(crate) fn of_stream(stream: StreamName, source: impl Into<devmem_tcp::Error>) -> Self {
         Self::Stream {
             stream,
             source: source.into(),
@@ -186,16 +208,16 @@ impl From<BadRecord> for Cause {
 #[non_exhaustive]
 pub enum FabricError {
     /// The NIC has no address to listen on.
-    #[error("the NIC has no IP address\n  add one: ip address add ADDRESS/LENGTH dev INTERFACE")]
+    #[error("the NIC has no IP address")]
     NoAddress,
     /// An option has an impossible value.
     #[error("{0}")]
     Options(&'static str),
     /// Cannot listen, or the queues or the memory for the pool are refused.
-    #[error(transparent)]
+    #[error("{}", .0.reason())]
     Nic(#[from] devmem_tcp::Error),
     /// The pool could not be bound.
-    #[error(transparent)]
+    #[error("{}", .0.reason())]
     Bind(#[from] devmem_tcp::BindError),
     /// A system call failed.
     #[error("{what} failed: {source}")]
@@ -207,6 +229,18 @@ pub enum FabricError {
     },
 }
 
+impl FabricError {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::NoAddress => Some("add one: ip address add ADDRESS/LENGTH dev INTERFACE".into()),
+            Self::Nic(error) => error.remedy().map(Remedy::Library),
+            Self::Bind(error) => error.remedy().map(Remedy::Library),
+            Self::Options(_) | Self::System { .. } => None,
+        }
+    }
+}
+
 /// Why no endpoint could be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -215,7 +249,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Ticket(#[from] BadTicket),
     /// A connection could not be established.
-    #[error("cannot connect {stream}: {source}")]
+    #[error("cannot connect {stream}: {}", source.reason())]
     Connect {
         /// Which one.
         stream: StreamName,
@@ -223,13 +257,27 @@ pub enum ConnectError {
         source: devmem_tcp::Error,
     },
     /// The other side broke the connection before the endpoint was ready.
-    #[error(
-        "the listener closed the connection before the endpoint was ready: {0}\n  the process that made the ticket may have ended, or it speaks another version"
-    )]
+    #[error("the listener closed the connection before the endpoint was ready: {0}")]
     Refused(Cause),
     /// The listening sockets of the fabric failed.
-    #[error("cannot accept connections: {0}")]
+    #[error("cannot accept connections: {}", .0.reason())]
     Accept(#[from] devmem_tcp::Error),
+}
+
+impl ConnectError {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Ticket(bad) => Some(bad.remedy()),
+            Self::Connect { source, .. } | Self::Accept(source) => {
+                source.remedy().map(Remedy::Library)
+            }
+            Self::Refused(_) => Some(
+                "the process that made the ticket may have ended, or it speaks another version"
+                    .into(),
+            ),
+        }
+    }
 }
 
 /// Why memory could not be registered.
@@ -247,7 +295,7 @@ pub enum RegisterError {
         size: usize,
     },
     /// The descriptor is no dma-buf that the CPU can map.
-    #[error(transparent)]
+    #[error("{}", .0.reason())]
     Import(#[from] devmem_tcp::Error),
     /// A system call failed.
     #[error("{what} failed: {source}")]
@@ -259,13 +307,28 @@ pub enum RegisterError {
     },
 }
 
+impl RegisterError {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Import(error) => error.remedy().map(Remedy::Library),
+            Self::OutOfBounds { .. } | Self::System { .. } => None,
+        }
+    }
+}
+
 /// A region that operations still use.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{operations} operations still use the region\n  wait for their events, or close the endpoint"
-)]
+#[error("{operations} operations still use the region")]
 pub struct RegionInUse {
-    pub(super) operations: usize,
+    pub(crate) operations: usize,
+}
+
+impl RegionInUse {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        Some("wait for their events, or close the endpoint".into())
+    }
 }
 
 /// Why a region was not published.
@@ -273,18 +336,25 @@ pub struct RegionInUse {
 #[non_exhaustive]
 pub enum PublishError {
     /// The region permits nothing.
-    #[error(
-        "the region permits neither puts nor gets; register the memory with `Access::PUBLIC`, or with one of the two"
-    )]
+    #[error("the region permits neither puts nor gets")]
     Private,
     /// The region belongs to another fabric.
-    #[error(
-        "the region belongs to another fabric; register the memory with the fabric of the endpoint"
-    )]
+    #[error("the region belongs to another fabric")]
     OtherFabric,
     /// The system has no random numbers.
     #[error("getrandom failed: {0}")]
     System(std::io::Error),
+}
+
+impl PublishError {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Private => Some(Remedy::PermitAccess),
+            Self::OtherFabric => Some(OWN_FABRIC.into()),
+            Self::System(_) => None,
+        }
+    }
 }
 
 /// Why an operation was not taken. The state has not changed.
@@ -292,7 +362,7 @@ pub enum PublishError {
 #[non_exhaustive]
 pub enum PostError {
     /// Too many operations are in flight: try again after an event.
-    #[error("too many operations are in flight; make progress and try again")]
+    #[error("too many operations are in flight")]
     Full,
     /// The range is not inside of the region.
     #[error("bytes {offset} to {end} are outside of the region, which has {size} bytes")]
@@ -317,8 +387,113 @@ pub enum PostError {
         bytes: usize,
     },
     /// The region belongs to another fabric.
-    #[error(
-        "the region belongs to another fabric; register the memory with the fabric of the endpoint"
-    )]
+    #[error("the region belongs to another fabric")]
     OtherFabric,
+}
+
+impl PostError {
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Full => Some("make progress and try again".into()),
+            Self::OtherFabric => Some(OWN_FABRIC.into()),
+            Self::OutOfBounds { .. } | Self::Parts { .. } | Self::NotifyTooLong { .. } => None,
+        }
+    }
+}
+
+/// Returns the reason of an error of this crate in one line, and what helps, for an interface that has its own words for remedies; `None`
+/// for other errors. It does not look at sources.
+pub fn explain(error: &(dyn Error + 'static)) -> Option<(String, Option<Remedy>)> {
+    macro_rules! first_of {
+        ($($kind:ty),* $(,)?) => {$(
+            if let Some(error) = error.downcast_ref::<$kind>() {
+                return Some((error.to_string(), error.remedy()));
+            }
+        )*};
+    }
+    first_of!(
+        Cause,
+        // As an endpoint returns it.
+        Arc<Cause>,
+        FabricError,
+        ConnectError,
+        RegisterError,
+        RegionInUse,
+        PublishError,
+        PostError,
+    );
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_interface() -> devmem_tcp::Error {
+        devmem_tcp::Netdev::kernel("nosuch0").unwrap_err()
+    }
+
+    #[test]
+    fn a_text_is_the_reason_and_the_remedy_is_a_value() {
+        let too_long = || Cause::TooLong {
+            sent: 2,
+            posted: 1,
+            tag: 0,
+            is_ours: true,
+        };
+        let library = || no_interface().remedy().map(Remedy::Library);
+        assert!(library().is_some());
+        let stream = StreamName::Control;
+        let own_fabric = Some(OWN_FABRIC.into());
+        let of_causes: [(Cause, Option<Remedy>); 5] = [
+            (too_long(), Some(Remedy::SameLength)),
+            (Violation::Order.into(), Some(SAME_RELEASE.into())),
+            (
+                Cause::PeerFailed(Failure::Protocol),
+                Some(SAME_RELEASE.into()),
+            ),
+            (Cause::of_stream(stream, no_interface()), library()),
+            (Cause::Copy(no_interface()), library()),
+        ];
+        for (cause, remedy) in of_causes {
+            check(&cause, remedy.as_ref());
+            check(&Arc::new(cause), remedy.as_ref());
+        }
+        let source = no_interface();
+        check(
+            &ConnectError::Connect { stream, source },
+            library().as_ref(),
+        );
+        check(&ConnectError::Accept(no_interface()), library().as_ref());
+        check(
+            &ConnectError::Ticket(BadTicket::Magic),
+            Some(&Remedy::WholeTicket),
+        );
+        check(&FabricError::Nic(no_interface()), library().as_ref());
+        check(&RegisterError::Import(no_interface()), library().as_ref());
+        check(&PublishError::Private, Some(&Remedy::PermitAccess));
+        check(&PublishError::OtherFabric, own_fabric.as_ref());
+        check(&PostError::OtherFabric, own_fabric.as_ref());
+        for error in [
+            &FabricError::NoAddress as &(dyn Error + 'static),
+            &ConnectError::Refused(too_long()),
+            &RegionInUse { operations: 1 },
+            &PostError::Full,
+        ] {
+            let (_, remedy) = explain(error).unwrap();
+            check(error, Some(&remedy.unwrap()));
+        }
+    }
+
+    /// Checks that the text of an error has no remedy in it, that it has this one, and one line.
+    #[track_caller]
+    fn check(error: &(dyn Error + 'static), remedy: Option<&Remedy>) {
+        let (reason, found) = explain(error).unwrap();
+        assert_eq!(found.as_ref(), remedy, "{error}");
+        assert_eq!(reason, error.to_string());
+        assert_eq!(reason.lines().count(), 1, "{reason}");
+        let words = remedy.map(Remedy::to_string).unwrap_or_default();
+        assert!(!reason.contains(&words), "{reason}");
+    }
 }

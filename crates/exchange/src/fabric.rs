@@ -7,30 +7,30 @@ use std::sync::{Arc, Mutex};
 
 use devmem_tcp::Netdev;
 
-use super::accept::Listener;
-use super::arrivals::Arrivals;
-use super::board::Board;
-use super::dial::Dial;
-use super::engine::ProgressThread;
-use super::error::{ConnectError, FabricError, RegisterError};
-use super::inner::FabricInner;
-use super::keys;
-use super::options::{Engine, Options};
-use super::region::{Access, Memory, Region};
-use super::station::{BoundPool, Station};
-use super::ticket::Ticket;
+use crate::accept::Listener;
+use crate::arrivals::Arrivals;
+use crate::dial::Dial;
+use crate::engine::ProgressThread;
+use crate::error::{ConnectError, FabricError, RegisterError};
+use crate::fabric_connections::FabricConnections;
+use crate::fabric_state::{BoundPool, FabricState};
+use crate::inner::FabricInner;
+use crate::options::{Engine, Options};
+use crate::published_regions;
+use crate::region::{Access, Memory, Region};
+use crate::ticket::Ticket;
 
 /// A NIC for exchanging messages. Clones are handles of the same fabric.
 #[derive(Clone)]
 pub struct Fabric {
-    pub(super) inner: Arc<FabricInner>,
+    pub(crate) inner: Arc<FabricInner>,
 }
 
 impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fabric")
-            .field("control", &self.inner.station.control_address)
-            .field("data", &self.inner.station.data_address)
+            .field("control", &self.inner.state.control_address)
+            .field("data", &self.inner.state.data_address)
             .finish_non_exhaustive()
     }
 }
@@ -68,24 +68,25 @@ impl Fabric {
             source,
         };
         let arrivals = Arrivals::new(control, data);
-        let board = Board::new(&nic, options.engine, arrivals).map_err(started)?;
+        let connections =
+            FabricConnections::new(&nic, options.engine, arrivals).map_err(started)?;
         let thread = match options.engine {
             Engine::Calls => None,
-            Engine::Thread => Some(ProgressThread::start(&board).map_err(started)?),
+            Engine::Thread => Some(ProgressThread::start(&connections).map_err(started)?),
         };
-        let station = Station {
+        let state = FabricState {
             id: random()?,
             options,
             control_address,
             data_address,
             regions: Mutex::default(),
-            board,
+            connections,
             pool,
             nic,
         };
-        let station = Arc::new(station);
+        let state = Arc::new(state);
         Ok(Self {
-            inner: Arc::new(FabricInner { station, thread }),
+            inner: Arc::new(FabricInner { state, thread }),
         })
     }
 
@@ -94,7 +95,7 @@ impl Fabric {
     /// # Errors
     /// As [`register_range`](Self::register_range).
     pub fn register(&self, memory: Memory<'_>, access: Access) -> Result<Region, RegisterError> {
-        self.inner.station.register(memory, None, access)
+        self.inner.state.register(memory, None, access)
     }
 
     /// Registers a range of a memory. The offsets of operations count from its beginning.
@@ -107,7 +108,7 @@ impl Fabric {
         range: Range<usize>,
         access: Access,
     ) -> Result<Region, RegisterError> {
-        self.inner.station.register(memory, Some(range), access)
+        self.inner.state.register(memory, Some(range), access)
     }
 
     /// Binds the memory of a region to the NIC for sending. Otherwise the first send does it, and copies the bytes if it cannot be
@@ -116,7 +117,7 @@ impl Fabric {
     /// # Errors
     /// The NIC cannot send from the memory.
     pub fn bind_tx(&self, region: &Region) -> Result<(), devmem_tcp::Error> {
-        region.bind_tx(&self.inner.station.nic)
+        region.bind_tx(&self.inner.state.nic)
     }
 
     /// Begins to accept endpoints under a new ticket.
@@ -140,22 +141,22 @@ impl Fabric {
     /// progress, and in real time a thread that exists as long as such connections do. Returns how many closed endpoints still have
     /// connections.
     pub fn progress(&self) -> usize {
-        self.inner.station.board.step_lingering()
+        self.inner.state.connections.step_lingering()
     }
 
     /// Returns the address at which endpoints are accepted.
     pub fn address(&self) -> SocketAddr {
-        self.inner.station.control_address
+        self.inner.state.control_address
     }
 
     /// Returns the NIC.
     pub fn nic(&self) -> &Netdev {
-        &self.inner.station.nic
+        &self.inner.state.nic
     }
 }
 
 fn random() -> Result<u64, FabricError> {
-    keys::random().map_err(|source| FabricError::System {
+    published_regions::random().map_err(|source| FabricError::System {
         what: "getrandom",
         source,
     })

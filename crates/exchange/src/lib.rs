@@ -159,8 +159,8 @@
 
 mod accept;
 mod arrivals;
-mod board;
 mod budget;
+mod closing_thread;
 mod control;
 mod core;
 mod cut;
@@ -170,21 +170,22 @@ mod endpoint;
 mod engine;
 mod error;
 mod fabric;
+mod fabric_connections;
+mod fabric_state;
+mod in_flight;
 mod inner;
-mod keeper;
-mod keys;
 mod limits;
 mod linger;
 mod matching;
-mod named;
 mod notifications;
 mod operations;
 mod options;
 mod placing;
+mod published_regions;
 mod record;
 mod region;
+mod remedy;
 mod shared;
-mod station;
 mod ticket;
 mod wires;
 
@@ -198,7 +199,7 @@ pub use dial::Dial;
 pub use endpoint::{Closing, Endpoint, Part};
 pub use error::{
     Cause, ConnectError, FabricError, PostError, PublishError, RegionInUse, RegisterError,
-    StreamName, Violation,
+    StreamName, Violation, explain,
 };
 pub use fabric::Fabric;
 pub use limits::{
@@ -209,6 +210,7 @@ pub use operations::{Event, Sizes};
 pub use options::{Engine, Options, Placement, Pool};
 pub use record::{BadRecord, Carrier, Failure, Hello, INLINE_BYTES, RECORD_BYTES, Record, VERSION};
 pub use region::{Access, Buffer, HostMemory, Landing, Memory, MemoryGone, Region, RegionKey};
+pub use remedy::Remedy;
 pub use ticket::{BadTicket, TICKET_BYTES, Ticket};
 
 /// A host that is gone sends no reset: after about 20 seconds of silence and of unanswered probes the connection ends.

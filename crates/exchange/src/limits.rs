@@ -1,6 +1,6 @@
 //! Limits of endpoints, and the lengths that both sides must agree on.
 
-use super::record::INLINE_BYTES;
+use crate::record::INLINE_BYTES;
 
 /// Most parts of one receive.
 pub const MAX_PARTS: usize = 8;
@@ -12,7 +12,7 @@ pub const MAX_RECEIVES: usize = 256;
 pub const MAX_SENDS: usize = 2048;
 
 /// Most notifications that are not sent, per endpoint.
-pub(super) const MAX_NOTIFIES: usize = 256;
+pub(crate) const MAX_NOTIFIES: usize = 256;
 
 /// Longest notification.
 pub const MAX_NOTIFY_BYTES: usize = INLINE_BYTES;
@@ -34,6 +34,6 @@ pub const DEFAULT_STREAMS: u16 = 1;
 pub const DEFAULT_CHUNK: usize = 4 << 20;
 
 /// Returns whether chunks may have this length.
-pub(super) fn is_chunk(len: usize) -> bool {
+pub(crate) fn is_chunk(len: usize) -> bool {
     (MIN_CHUNK..=MAX_CHUNK).contains(&len) && len.is_multiple_of(MIN_CHUNK)
 }

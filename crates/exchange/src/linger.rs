@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::Stream;
 
-use super::budget::Budget;
-use super::control::Control;
-use super::data::DataStream;
-use super::wires::Wires;
+use crate::budget::Budget;
+use crate::control::Control;
+use crate::data::DataStream;
+use crate::wires::Wires;
 
 /// Longest time that connections stay.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ const MAX_TIMEOUTS: u8 = 2;
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The connections of one closed endpoint.
-pub(super) struct Lingering {
+pub(crate) struct Lingering {
     control: Control,
     data: Vec<DataStream>,
     until: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Lingering {
 }
 
 impl Lingering {
-    pub(super) fn new(mut wires: Wires) -> Self {
+    pub(crate) fn new(mut wires: Wires) -> Self {
         // The program may use its memory for something else.
         wires.data.iter_mut().for_each(DataStream::stop_placing);
         let now = Instant::now();
@@ -45,7 +45,7 @@ impl Lingering {
     }
 
     /// Makes progress, as far as the budget goes. Returns whether the connections can be dropped.
-    pub(super) fn step(&mut self, budget: &mut Budget) -> bool {
+    pub(crate) fn step(&mut self, budget: &mut Budget) -> bool {
         if !self.is_shut
             && self
                 .control

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 /// Room for one message: a part that the peer has posted and that no send has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// The peer's receive.
-    pub(super) op: u64,
-    pub(super) part: u8,
-    pub(super) len: u64,
-    pub(super) tag: u32,
+    pub(crate) op: u64,
+    pub(crate) part: u8,
+    pub(crate) len: u64,
+    pub(crate) tag: u32,
 }
 
 /// A send without room.
@@ -24,14 +24,14 @@ struct Waiting {
 /// A send goes to the first posted part of its tag, parts being in the order of their receives and of their indices. Sends of
 /// one tag keep their order; a send may overtake another one of a different tag.
 #[derive(Debug, Default)]
-pub(super) struct Matcher {
+pub(crate) struct Matcher {
     rooms: VecDeque<Room>,
     waiting: VecDeque<Waiting>,
 }
 
 impl Matcher {
     /// Returns the send that takes the new room, if one waits for it.
-    pub(super) fn on_posted(&mut self, room: Room) -> Option<u64> {
+    pub(crate) fn on_posted(&mut self, room: Room) -> Option<u64> {
         let first = self.waiting.iter().position(|send| send.tag == room.tag);
         let waiting = first.and_then(|first| self.waiting.remove(first));
         if waiting.is_none() {
@@ -41,7 +41,7 @@ impl Matcher {
     }
 
     /// Returns the room that the new send takes; without one, the send waits.
-    pub(super) fn on_send(&mut self, send: u64, tag: u32) -> Option<Room> {
+    pub(crate) fn on_send(&mut self, send: u64, tag: u32) -> Option<Room> {
         let first = self.rooms.iter().position(|room| room.tag == tag);
         let room = first.and_then(|first| self.rooms.remove(first));
         if room.is_none() {
@@ -51,7 +51,7 @@ impl Matcher {
     }
 
     /// Returns the number of rooms that no send has taken.
-    pub(super) fn rooms(&self) -> usize {
+    pub(crate) fn rooms(&self) -> usize {
         self.rooms.len()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::operations::Event;
+use crate::operations::Event;
 
 /// Notifications, and bytes of them with what each costs beside its bytes, from which on no further records are read, so that TCP
 /// stops the peer. Reading goes on when the program has taken half of them.
@@ -22,7 +22,7 @@ struct Waiting {
 
 /// Notifications between their record and the program.
 #[derive(Default)]
-pub(super) struct Notifications {
+pub(crate) struct Notifications {
     waiting: VecDeque<Waiting>,
     /// Number and cost of those that wait and of those that are events which the program has not taken.
     held: usize,
@@ -32,12 +32,12 @@ pub(super) struct Notifications {
 
 impl Notifications {
     /// Returns whether further records may be read.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         !self.is_full
     }
 
     /// Keeps a notification until the `after` chunks announced before it are in place.
-    pub(super) fn add(&mut self, after: u64, bytes: Vec<u8>) {
+    pub(crate) fn add(&mut self, after: u64, bytes: Vec<u8>) {
         self.held += 1;
         self.cost += bytes.len() + OVERHEAD;
         self.is_full |= self.held >= MAX_NOTIFICATIONS || self.cost >= MAX_BYTES;
@@ -45,7 +45,7 @@ impl Notifications {
     }
 
     /// Returns the bytes of the next one whose chunks are in place. `missing` is the number of the first chunk that is not.
-    pub(super) fn next_ready(&mut self, missing: Option<u64>) -> Option<Vec<u8>> {
+    pub(crate) fn next_ready(&mut self, missing: Option<u64>) -> Option<Vec<u8>> {
         let first = self.waiting.front()?;
         let is_ready = missing.is_none_or(|missing| missing >= first.after);
         let ready = is_ready.then(|| self.waiting.pop_front()).flatten();
@@ -53,12 +53,12 @@ impl Notifications {
     }
 
     /// Notes that the program has taken one of `len` bytes.
-    pub(super) fn on_taken(&mut self, len: usize) {
+    pub(crate) fn on_taken(&mut self, len: usize) {
         self.forget(1, len + OVERHEAD);
     }
 
     /// Drops those that wait: the endpoint is broken.
-    pub(super) fn drop_waiting(&mut self) {
+    pub(crate) fn drop_waiting(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         let cost = waiting.iter().map(|it| it.bytes.len() + OVERHEAD).sum();
         self.forget(waiting.len(), cost);

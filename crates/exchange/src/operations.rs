@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::data::Owner;
-use super::error::{Cause, Violation};
-use super::limits::{MAX_NOTIFIES, MAX_PARTS, MAX_RECEIVES, MAX_SENDS};
-use super::matching::{Matcher, Room};
-use super::named::Named;
-use super::region::{Place, Span};
+use crate::data::Owner;
+use crate::error::{Cause, Violation};
+use crate::in_flight::InFlight;
+use crate::limits::{MAX_NOTIFIES, MAX_PARTS, MAX_RECEIVES, MAX_SENDS};
+use crate::matching::{Matcher, Room};
+use crate::region::{Place, Span};
 
 /// Most parts that a peer may have posted.
 const MAX_ROOMS: usize = MAX_RECEIVES * MAX_PARTS;
@@ -70,7 +70,7 @@ impl std::ops::Deref for Sizes {
 
 /// What an outgoing message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     Send {
         user: u64,
     },
@@ -83,7 +83,7 @@ pub(super) enum Purpose {
 
 /// Where an outgoing message goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Destination {
+pub(crate) enum Destination {
     /// A part that the peer has posted; or its get, part 0.
     Part { op: u64, part: u8 },
     /// A region that the peer has published.
@@ -92,27 +92,27 @@ pub(super) enum Destination {
 
 /// An outgoing message.
 #[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) purpose: Purpose,
-    pub(super) span: Span,
+pub(crate) struct Outgoing {
+    pub(crate) purpose: Purpose,
+    pub(crate) span: Span,
     /// `None`: a send without room.
-    pub(super) destination: Option<Destination>,
+    pub(crate) destination: Option<Destination>,
     /// Bytes that are cut into chunks.
-    pub(super) cut: usize,
+    pub(crate) cut: usize,
     /// Bytes that are not done.
     left: usize,
 }
 
 /// What waits to be cut into chunks and announced, in order.
 #[derive(Debug)]
-pub(super) enum Active {
+pub(crate) enum Active {
     Message(u64),
     Notify(Vec<u8>),
 }
 
 /// A part of a receive, or the only one of a get.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     span: Span,
     /// Length of the message, known from its first chunk.
     total: Option<u64>,
@@ -121,7 +121,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(span: Span) -> Self {
+    pub(crate) fn new(span: Span) -> Self {
         Self {
             span,
             total: None,
@@ -131,7 +131,7 @@ impl Incoming {
     }
 
     /// Returns the length of the longest message that fits.
-    pub(super) fn room(&self) -> u64 {
+    pub(crate) fn room(&self) -> u64 {
         self.span.len() as u64
     }
 }
@@ -154,28 +154,28 @@ struct Receive {
 
 /// A chunk that the peer announces, as its record says.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Announced {
-    pub(super) op: u64,
-    pub(super) part: u8,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    pub(super) total: u64,
+pub(crate) struct Announced {
+    pub(crate) op: u64,
+    pub(crate) part: u8,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) total: u64,
 }
 
 /// All operations of an endpoint.
 #[derive(Debug, Default)]
-pub(super) struct Operations {
-    outgoing: Named<Outgoing>,
-    receives: Named<Receive>,
+pub(crate) struct Operations {
+    outgoing: InFlight<Outgoing>,
+    receives: InFlight<Receive>,
     matcher: Matcher,
-    pub(super) active: VecDeque<Active>,
+    pub(crate) active: VecDeque<Active>,
     /// Notifications among `active`: a peer that takes nothing keeps them there.
     notifies: usize,
     /// Answers to gets among `outgoing`.
     answers: usize,
     /// Name of the next operation. Never used again: 2^64 operations take centuries.
     next: u64,
-    pub(super) events: VecDeque<Event>,
+    pub(crate) events: VecDeque<Event>,
 }
 
 impl Operations {
@@ -184,48 +184,48 @@ impl Operations {
         self.next
     }
 
-    pub(super) fn has_room_to_send(&self) -> bool {
+    pub(crate) fn has_room_to_send(&self) -> bool {
         self.outgoing.len() < MAX_SENDS
     }
 
-    pub(super) fn has_room_to_receive(&self) -> bool {
+    pub(crate) fn has_room_to_receive(&self) -> bool {
         self.receives.len() < MAX_RECEIVES
     }
 
-    pub(super) fn has_room_to_notify(&self) -> bool {
+    pub(crate) fn has_room_to_notify(&self) -> bool {
         self.notifies < MAX_NOTIFIES
     }
 
     /// Adds a notification behind what is active.
-    pub(super) fn notify(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn notify(&mut self, bytes: Vec<u8>) {
         self.notifies += 1;
         self.active.push_back(Active::Notify(bytes));
     }
 
     /// Takes out the first active one, which is announced.
-    pub(super) fn finish_active(&mut self) {
+    pub(crate) fn finish_active(&mut self) {
         if let Some(Active::Notify(_)) = self.active.pop_front() {
             self.notifies -= 1;
         }
     }
 
     /// Returns how many gets of the peer are not answered.
-    pub(super) fn answers(&self) -> usize {
+    pub(crate) fn answers(&self) -> usize {
         self.answers
     }
 
     /// Returns whether an operation is not done.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.outgoing.is_empty() || !self.receives.is_empty() || !self.active.is_empty()
     }
 
     /// Adds a receive, and returns the name under which to announce its parts.
-    pub(super) fn receive(&mut self, user: u64, parts: Vec<Incoming>) -> u64 {
+    pub(crate) fn receive(&mut self, user: u64, parts: Vec<Incoming>) -> u64 {
         self.add_receive(user, Wanted::Receive, parts)
     }
 
     /// Adds a get, and returns the name under which to ask for it.
-    pub(super) fn get(&mut self, user: u64, span: Span) -> u64 {
+    pub(crate) fn get(&mut self, user: u64, span: Span) -> u64 {
         self.add_receive(user, Wanted::Get, vec![Incoming::new(span)])
     }
 
@@ -242,7 +242,7 @@ impl Operations {
     }
 
     /// Adds a send. It becomes active when the peer has posted room for its tag.
-    pub(super) fn send(&mut self, user: u64, span: Span, tag: u32) -> Result<(), Cause> {
+    pub(crate) fn send(&mut self, user: u64, span: Span, tag: u32) -> Result<(), Cause> {
         let op = self.add_outgoing(Purpose::Send { user }, span, None);
         match self.matcher.on_send(op, tag) {
             Some(room) => self.begin(op, room),
@@ -251,7 +251,7 @@ impl Operations {
     }
 
     /// Adds a message that needs no room: a put, or the answer to a get.
-    pub(super) fn message(&mut self, purpose: Purpose, span: Span, destination: Destination) {
+    pub(crate) fn message(&mut self, purpose: Purpose, span: Span, destination: Destination) {
         self.answers += usize::from(purpose == Purpose::Answer);
         let op = self.add_outgoing(purpose, span, Some(destination));
         self.active.push_back(Active::Message(op));
@@ -276,7 +276,7 @@ impl Operations {
     }
 
     /// The peer has posted a part.
-    pub(super) fn on_posted(&mut self, room: Room) -> Result<(), Cause> {
+    pub(crate) fn on_posted(&mut self, room: Room) -> Result<(), Cause> {
         if self.matcher.rooms() >= MAX_ROOMS {
             return Err(Violation::TooManyPosted.into());
         }
@@ -308,12 +308,12 @@ impl Operations {
         Ok(())
     }
 
-    pub(super) fn outgoing_mut(&mut self, op: u64) -> Option<&mut Outgoing> {
+    pub(crate) fn outgoing_mut(&mut self, op: u64) -> Option<&mut Outgoing> {
         self.outgoing.get_mut(op)
     }
 
     /// `bytes` of an outgoing message are done. A message without bytes is done when it is announced: `bytes` 0.
-    pub(super) fn on_sent(&mut self, op: u64, bytes: usize) {
+    pub(crate) fn on_sent(&mut self, op: u64, bytes: usize) {
         let Some(outgoing) = self.outgoing.get_mut(op) else {
             return;
         };
@@ -331,7 +331,7 @@ impl Operations {
     }
 
     /// The peer announces a chunk of at most `chunk` bytes. Returns where its bytes go; `None` for a message without bytes.
-    pub(super) fn on_chunk(
+    pub(crate) fn on_chunk(
         &mut self,
         it: Announced,
         chunk: u64,
@@ -381,7 +381,7 @@ impl Operations {
     }
 
     /// `bytes` of a part are in place.
-    pub(super) fn on_placed(&mut self, owner: Owner, bytes: usize) {
+    pub(crate) fn on_placed(&mut self, owner: Owner, bytes: usize) {
         let Owner::Part { op, part } = owner else {
             return;
         };
@@ -416,7 +416,7 @@ impl Operations {
     }
 
     /// Ends every operation.
-    pub(super) fn fail_all(&mut self) {
+    pub(crate) fn fail_all(&mut self) {
         let mut failed: Vec<(u64, u64)> = Vec::new();
         for (op, outgoing) in self.outgoing.take() {
             match outgoing.purpose {
@@ -438,8 +438,8 @@ impl Operations {
 
 #[cfg(test)]
 mod tests {
-    use super::super::region::{Access, Buffer, Kind, NewRegion, Region};
     use super::*;
+    use crate::region::{Access, Buffer, Kind, NewRegion, Region};
 
     const CHUNK: u64 = 4096;
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use devmem_tcp::Dmabuf;
 
-use super::error::FabricError;
-use super::limits::{DEFAULT_CHUNK, DEFAULT_STREAMS, MAX_STREAMS, is_chunk};
+use crate::error::FabricError;
+use crate::limits::{DEFAULT_CHUNK, DEFAULT_STREAMS, MAX_STREAMS, is_chunk};
 
 /// Settings of a fabric.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Options {
     /// Data streams of an endpoint that this side dials: 1 to [`MAX_STREAMS`]. Several where one flow does not fill the
     /// network; otherwise they only cost turns.
     pub streams: u16,
-    /// Length of a chunk: a multiple of [`MIN_CHUNK`](super::MIN_CHUNK), at most [`MAX_CHUNK`](super::MAX_CHUNK). A message is spread over the streams in chunks, and
+    /// Length of a chunk: a multiple of [`MIN_CHUNK`](crate::MIN_CHUNK), at most [`MAX_CHUNK`](crate::MAX_CHUNK). A message is spread over the streams in chunks, and
     /// each costs a record.
     pub chunk: usize,
     /// Device memory to bind for receiving, and the queues to bind it to; `None`: payload arrives in host memory. Only
@@ -64,17 +64,17 @@ impl Default for Options {
 /// What makes progress with the endpoints of a fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// Calls of the program: [`Endpoint::progress`](super::Endpoint::progress), or waiting for an event. Only closing connections needs
+    /// Calls of the program: [`Endpoint::progress`](crate::Endpoint::progress), or waiting for an event. Only closing connections needs
     /// no call: in real time a thread that exists for it does that.
     #[default]
     Calls,
     /// Also a thread of the fabric. Operations go on while the program does something else, and it sleeps in
-    /// [`Endpoint::wait_event`](super::Endpoint::wait_event) until there is an event. The thread sleeps while there is nothing to do.
+    /// [`Endpoint::wait_event`](crate::Endpoint::wait_event) until there is an event. The thread sleeps while there is nothing to do.
     Thread,
 }
 
 impl Options {
-    pub(super) fn check(&self) -> Result<(), FabricError> {
+    pub(crate) fn check(&self) -> Result<(), FabricError> {
         if !(1..=MAX_STREAMS).contains(&self.streams) {
             return Err(FabricError::Options("an endpoint has 1 to 64 data streams"));
         }

@@ -10,7 +10,7 @@ const MAX_CHUNKS: usize = 32;
 
 /// What the NIC knows about the places of a stream's next bytes.
 #[derive(Debug, Default)]
-pub(super) struct Placing {
+pub(crate) struct Placing {
     /// The memory that all places are in.
     target: Option<Arc<BoundTarget>>,
     /// Number of announced chunks, from the first one on, that the NIC has places for.
@@ -20,7 +20,7 @@ pub(super) struct Placing {
 impl Placing {
     /// Adds the places of chunks that were announced meanwhile. `places` are those of all `announced` chunks, in order. Places
     /// in another memory wait until those before them are full.
-    pub(super) fn extend<'a>(
+    pub(crate) fn extend<'a>(
         &mut self,
         stream: &mut Stream,
         places: impl Iterator<Item = Option<(&'a Arc<BoundTarget>, Range<usize>)>>,
@@ -50,12 +50,12 @@ impl Placing {
     }
 
     /// Notes that the first announced chunk has arrived.
-    pub(super) fn finish_first(&mut self) {
+    pub(crate) fn finish_first(&mut self) {
         self.chunks = self.chunks.saturating_sub(1);
     }
 
     /// Ends the placement: the memory may be used for something else.
-    pub(super) fn stop(&mut self, stream: &mut Stream) {
+    pub(crate) fn stop(&mut self, stream: &mut Stream) {
         if let Some(target) = self.target.take().filter(|_| self.chunks > 0) {
             // Refused only if there is no connection any more.
             let _ = stream.place_next(&target, &[]);

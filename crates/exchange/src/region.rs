@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use devmem_tcp::memory::BatchGather;
 use devmem_tcp::{BoundTarget, BoundTx, Dmabuf, Frag, Netdev, RxBatch};
 
-use super::error::{Cause, PostError, RegionInUse, RegisterError};
+use crate::error::{Cause, PostError, RegionInUse, RegisterError};
 
 /// Frags of one receive. 64 bytes each, twice: they are allocated at the first use.
-pub(super) const BATCH_FRAGS: usize = 512;
+pub(crate) const BATCH_FRAGS: usize = 512;
 
 /// Host memory has been taken away: it must not be accessed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,14 +134,14 @@ impl Access {
     };
 }
 
-/// Names a region to the peer of the endpoint that [published](super::Endpoint::publish) it: 64 random bits, which no other endpoint
+/// Names a region to the peer of the endpoint that [published](crate::Endpoint::publish) it: 64 random bits, which no other endpoint
 /// accepts. Plain data: send it by any means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionKey(pub u64);
 
 /// A dma-buf, shared by all regions in it, with at most one binding for sending.
-pub(super) struct Device {
-    pub(super) memory: Dmabuf,
+pub(crate) struct Device {
+    pub(crate) memory: Dmabuf,
     sending: Mutex<Option<TxPath>>,
     /// Set at the first use; `None` in it: the NIC cannot place payload there.
     target: OnceLock<Option<Arc<BoundTarget>>>,
@@ -149,14 +149,14 @@ pub(super) struct Device {
 
 /// How a dma-buf is sent.
 #[derive(Clone)]
-pub(super) enum TxPath {
+pub(crate) enum TxPath {
     ZeroCopy(Arc<BoundTx>),
     /// The NIC cannot send from it: through host memory.
     Copied,
 }
 
 impl Device {
-    pub(super) fn new(memory: Dmabuf) -> Self {
+    pub(crate) fn new(memory: Dmabuf) -> Self {
         Self {
             memory,
             sending: Mutex::new(None),
@@ -192,7 +192,7 @@ impl Device {
 }
 
 /// The memory of a region.
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Device(Arc<Device>),
     Host(Arc<dyn HostMemory>),
     Landing(Arc<dyn Landing>),
@@ -208,12 +208,12 @@ impl Kind {
     }
 }
 
-pub(super) struct RegionInner {
+pub(crate) struct RegionInner {
     kind: Kind,
     /// Where in the memory the region begins.
     base: usize,
     len: usize,
-    pub(super) access: Access,
+    pub(crate) access: Access,
     /// Identifies the fabric.
     fabric: u64,
     /// Operations that use it.
@@ -237,14 +237,14 @@ impl fmt::Debug for Region {
 }
 
 /// What a new region is made of.
-pub(super) struct NewRegion {
-    pub(super) access: Access,
-    pub(super) fabric: u64,
+pub(crate) struct NewRegion {
+    pub(crate) access: Access,
+    pub(crate) fabric: u64,
 }
 
 impl Region {
     /// Makes a region of `range` of a memory, or of all of it.
-    pub(super) fn new(
+    pub(crate) fn new(
         kind: Kind,
         range: Option<Range<usize>>,
         new: NewRegion,
@@ -270,7 +270,7 @@ impl Region {
         })
     }
 
-    pub(super) fn inner(&self) -> &Arc<RegionInner> {
+    pub(crate) fn inner(&self) -> &Arc<RegionInner> {
         &self.inner
     }
 
@@ -284,8 +284,8 @@ impl Region {
         self.inner.users.load(Ordering::Acquire)
     }
 
-    /// Binds the memory for sending: see [`Fabric::bind_tx`](super::Fabric::bind_tx).
-    pub(super) fn bind_tx(&self, nic: &Netdev) -> Result<(), devmem_tcp::Error> {
+    /// Binds the memory for sending: see [`Fabric::bind_tx`](crate::Fabric::bind_tx).
+    pub(crate) fn bind_tx(&self, nic: &Netdev) -> Result<(), devmem_tcp::Error> {
         match &self.inner.kind {
             Kind::Device(device) => device.bind_tx(nic),
             Kind::Host(_) | Kind::Landing(_) => Ok(()),
@@ -305,12 +305,12 @@ impl Region {
     }
 
     /// Returns whether the region belongs to a fabric.
-    pub(super) fn is_of(&self, fabric: u64) -> bool {
+    pub(crate) fn is_of(&self, fabric: u64) -> bool {
         self.inner.fabric == fabric
     }
 
     /// Returns the bytes of `range` for an operation of a fabric.
-    pub(super) fn span(&self, fabric: u64, range: Range<usize>) -> Result<Span, PostError> {
+    pub(crate) fn span(&self, fabric: u64, range: Range<usize>) -> Result<Span, PostError> {
         if !self.is_of(fabric) {
             return Err(PostError::OtherFabric);
         }
@@ -323,7 +323,7 @@ impl Region {
 }
 
 /// A range of a region that an operation uses. The region stays in use until it is dropped.
-pub(super) struct Span {
+pub(crate) struct Span {
     region: Arc<RegionInner>,
     at: usize,
     len: usize,
@@ -343,7 +343,7 @@ impl Drop for Span {
 
 impl Span {
     /// Returns `None` for a range outside of the region.
-    pub(super) fn new(region: &Arc<RegionInner>, range: Range<usize>) -> Option<Self> {
+    pub(crate) fn new(region: &Arc<RegionInner>, range: Range<usize>) -> Option<Self> {
         let len = range.end.checked_sub(range.start)?;
         if range.end > region.len {
             return None;
@@ -357,7 +357,7 @@ impl Span {
     }
 
     /// Returns a part of it; `None` if that is not inside.
-    pub(super) fn part(&self, offset: usize, len: usize) -> Option<Self> {
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Option<Self> {
         let end = offset.checked_add(len)?;
         if end > self.len {
             return None;
@@ -366,7 +366,7 @@ impl Span {
         Self::new(&self.region, start..start.checked_add(len)?)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -378,7 +378,7 @@ impl Span {
     }
 
     /// Returns how the bytes from `from` on are to be sent.
-    pub(super) fn source(&self, from: usize, nic: &Netdev) -> Source<'_> {
+    pub(crate) fn source(&self, from: usize, nic: &Netdev) -> Source<'_> {
         let range = self.in_memory(from);
         match &self.region.kind {
             Kind::Host(memory) => Source::Host(&**memory, range),
@@ -391,7 +391,7 @@ impl Span {
     }
 
     /// Returns where the NIC can place the bytes from `from` on as they arrive; `None`: nowhere.
-    pub(super) fn place(
+    pub(crate) fn place(
         &self,
         from: usize,
         nic: &Netdev,
@@ -403,7 +403,7 @@ impl Span {
     }
 
     /// Returns whether the bytes are copied before they are sent: the NIC cannot send from the memory.
-    pub(super) fn is_copied(&self, nic: &Netdev) -> bool {
+    pub(crate) fn is_copied(&self, nic: &Netdev) -> bool {
         match &self.region.kind {
             Kind::Host(_) | Kind::Landing(_) => true,
             Kind::Device(device) => matches!(device.tx_path(nic), TxPath::Copied),
@@ -411,7 +411,7 @@ impl Span {
     }
 
     /// Copies the first bytes to `out`, which is no longer than the span.
-    pub(super) fn copy_out(&self, out: &mut [u8]) -> Result<(), Cause> {
+    pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Cause> {
         let range = self.in_memory(0);
         let range = range.start..range.start + out.len();
         match &self.region.kind {
@@ -428,7 +428,7 @@ impl Span {
     }
 
     /// Returns `len` bytes of it; `None` if they are not inside.
-    pub(super) fn place_of(&self, offset: usize, len: usize) -> Option<Place<'_>> {
+    pub(crate) fn place_of(&self, offset: usize, len: usize) -> Option<Place<'_>> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then_some(Place {
             span: self,
@@ -438,7 +438,7 @@ impl Span {
     }
 
     /// Copies bytes to `at`; there is room for them. A GPU's memory is written by the GPU.
-    pub(super) fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), Cause> {
+    pub(crate) fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), Cause> {
         match self.target(at) {
             Target::Host(memory, range) => {
                 let range = range.start..range.start + bytes.len();
@@ -460,7 +460,7 @@ impl Span {
     }
 
     /// Returns where the bytes from `from` on are to be received.
-    pub(super) fn target(&self, from: usize) -> Target<'_> {
+    pub(crate) fn target(&self, from: usize) -> Target<'_> {
         let range = self.in_memory(from);
         match &self.region.kind {
             Kind::Host(memory) => Target::Host(&**memory, range),
@@ -472,7 +472,7 @@ impl Span {
 
 /// Bytes of a span that belongs to an operation: bytes that are there already are copied to them without another owner of the region.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(crate) struct Place<'a> {
     span: &'a Span,
     offset: usize,
     len: usize,
@@ -480,19 +480,19 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// Returns a span of them, for bytes that arrive later.
-    pub(super) fn to_span(&self) -> Option<Span> {
+    pub(crate) fn to_span(&self) -> Option<Span> {
         self.span.part(self.offset, self.len)
     }
 
     /// Copies bytes to the place, as far as there is room.
-    pub(super) fn copy_in(&self, bytes: &[u8]) -> Result<(), Cause> {
+    pub(crate) fn copy_in(&self, bytes: &[u8]) -> Result<(), Cause> {
         let bytes = &bytes[..bytes.len().min(self.len)];
         self.span.copy_in(self.offset, bytes)
     }
 }
 
 /// Bytes to send.
-pub(super) enum Source<'a> {
+pub(crate) enum Source<'a> {
     /// Without a copy.
     Bound(Arc<BoundTx>, Range<usize>),
     /// Device memory that the NIC cannot send from.
@@ -503,14 +503,14 @@ pub(super) enum Source<'a> {
 }
 
 /// Where to receive.
-pub(super) enum Target<'a> {
+pub(crate) enum Target<'a> {
     Device(&'a Dmabuf, usize),
     Host(&'a dyn HostMemory, Range<usize>),
     Landing(&'a dyn Landing, usize),
 }
 
 /// A batch whose bytes go to their place.
-pub(super) enum Gathered {
+pub(crate) enum Gathered {
     /// They are there.
     Done(RxBatch),
     /// A device is copying them.
@@ -519,7 +519,7 @@ pub(super) enum Gathered {
 
 /// Copies a batch, whose device frags are in `pool`, to the beginning of `target`, in stream order; a landing takes device frags with the
 /// batch itself, and leaves an empty one.
-pub(super) fn gather(
+pub(crate) fn gather(
     mut batch: RxBatch,
     bytes: usize,
     target: &Target<'_>,
@@ -577,15 +577,15 @@ fn copy_frags(batch: &RxBatch, mut out: &mut [u8], pool: Option<&Dmabuf>) -> Res
             Frag::Device { range, .. } => range.len(),
         };
         let Some((here, rest)) = out.split_at_mut_checked(len) else {
-            return Err(Cause::Copy(
-                "a receive returned more bytes than it said".into(),
+            return Err(Cause::misplaced(
+                "a receive returned more bytes than its length",
             ));
         };
         match frag {
             Frag::Linear(bytes) => here.copy_from_slice(bytes),
             Frag::Device { range, .. } => {
                 let pool = pool.ok_or("a frag lies in memory that this endpoint did not bind");
-                let slice = pool.map_err(|text| Cause::Copy(text.into()))?.get(range);
+                let slice = pool.map_err(Cause::misplaced)?.get(range);
                 let slice = slice.map_err(|error| Cause::Copy(error.into()))?;
                 let copied = slice.try_copy_to(here);
                 copied.map_err(|error| Cause::Copy(error.into()))?;
@@ -597,7 +597,7 @@ fn copy_frags(batch: &RxBatch, mut out: &mut [u8], pool: Option<&Dmabuf>) -> Res
 }
 
 /// Identity of a dma-buf: two descriptors of one dma-buf have the same.
-pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), RegisterError> {
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), RegisterError> {
     let stat = rustix::fs::fstat(fd.as_fd()).map_err(|errno| RegisterError::System {
         what: "fstat of the dma-buf",
         source: errno.into(),

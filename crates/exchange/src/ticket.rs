@@ -5,14 +5,16 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::record::VERSION;
+use crate::error::SAME_RELEASE;
+use crate::record::VERSION;
+use crate::remedy::Remedy;
 
 /// Bytes of a ticket: those of an NCCL connection handle (`NCCL_NET_HANDLE_MAXSIZE`).
 pub const TICKET_BYTES: usize = 128;
 
 const MAGIC: [u8; 8] = *b"devmemXT";
 
-/// Tells another process how to connect to a [`Listener`](super::Listener). It is plain data: send its bytes by any means.
+/// Tells another process how to connect to a [`Listener`](crate::Listener). It is plain data: send its bytes by any means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub(crate) cookie: u64,
@@ -45,15 +47,21 @@ const _: () = assert!(size_of::<Raw>() == TICKET_BYTES);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTicket {
     /// They do not begin as a ticket does.
-    #[error(
-        "the bytes are no ticket of an exchange listener; pass those that `Ticket::to_bytes` returned"
-    )]
+    #[error("the bytes are no ticket of an exchange listener")]
     Magic,
     /// A ticket of another release.
-    #[error(
-        "the ticket has version {0}, this side version {VERSION}; use the same release on both sides"
-    )]
+    #[error("the ticket has version {0}, this side version {VERSION}")]
     Version(u32),
+}
+
+impl BadTicket {
+    /// Returns what helps.
+    pub fn remedy(self) -> Remedy {
+        match self {
+            Self::Magic => Remedy::WholeTicket,
+            Self::Version(_) => SAME_RELEASE.into(),
+        }
+    }
 }
 
 impl Ticket {

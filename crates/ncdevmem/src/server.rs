@@ -154,7 +154,7 @@ impl DevmemReceiver<'_> {
             }
             let received = match buffer.recv(stream.as_fd(), MsgFlags::DONTWAIT) {
                 Err(RecvError::WouldBlock | RecvError::Interrupted) => continue,
-                Err(error) => return Err(broken(&error)),
+                Err(error) => return Err(broken(error)),
                 Ok(received) => received,
             };
             say!("recvmsg ret={}", received.bytes);
@@ -271,11 +271,11 @@ fn pass_on(
 }
 
 /// Returns the error for a failed receive.
-fn broken(error: &RecvError) -> Failure {
+fn broken(error: RecvError) -> Failure {
     say!("recvmsg ret=-1");
     match error.errno() {
-        Errno::EFAULT => Failure::failed(format!("received EFAULT, won't recover: {error}")),
-        _ => Failure::failed(error),
+        Errno::EFAULT => Failure::from(error).within("received EFAULT, won't recover"),
+        _ => error.into(),
     }
 }
 

@@ -14,6 +14,7 @@ pub mod connect;
 pub mod counters;
 pub mod display;
 pub mod doctor;
+pub mod explain;
 pub mod intervals;
 pub mod memory;
 pub mod output;

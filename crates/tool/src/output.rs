@@ -11,9 +11,10 @@ use devmem_linux::netlink::NetlinkError;
 use devmem_linux::netns::NetnsError;
 use devmem_linux::tap::TapError;
 use devmem_tcp::text::{Printable, PrintableLines, is_unprintable};
-use devmem_tcp::{BindError, ErrorKind, RecvError, Remedy};
+use devmem_tcp::{ErrorKind, Remedy};
 use rustix::io::Errno;
 
+use crate::explain::explain;
 use crate::remedy::words;
 
 /// Writes a line to stderr as [`tell`] does, with the arguments of `format!`.
@@ -127,6 +128,13 @@ impl Failure {
         self
     }
 
+    /// Adds what failed, before the reason.
+    #[must_use]
+    pub fn within(self, what: impl fmt::Display) -> Self {
+        let error = self.error.context(what.to_string());
+        Self { error, ..self }
+    }
+
     /// Replaces the exit code.
     #[must_use]
     pub fn ending_with(self, exit: Exit) -> Self {
@@ -143,93 +151,56 @@ impl Failure {
 impl fmt::Display for Failure {
     /// Writes the causes on one line, outermost first, then the remedies.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = String::new();
-        let mut hints: Vec<String> = Vec::new();
+        let mut reasons = String::new();
+        let mut remedies: Vec<String> = Vec::new();
         for cause in self.error.chain() {
-            let (reason, remedies) = explain(cause);
-            // Some errors include those of a source; those of the library are in other words then.
-            if let Some((_, Some(remedy))) = of_library(cause) {
-                let replaced = lines(&remedy.to_string());
-                hints.retain(|hint| !replaced.contains(hint));
-            }
-            for hint in remedies {
-                if !hints.contains(&hint) {
-                    hints.push(hint);
+            let (reason, remedy) = explain(cause);
+            for line in lines(&remedy.unwrap_or_default()) {
+                if !remedies.iter().any(|known| known == line) {
+                    remedies.push(line.to_owned());
                 }
             }
-            let first = reason.trim();
+            let reason = one_line(&reason);
             // Some errors include the text of their source, or the words for its errno, so that text is not repeated.
-            if !said.contains(first) && !names_errno(&said, cause) {
-                let separator = if said.is_empty() { "" } else { ": " };
-                said = said + separator + first;
+            if !reasons.contains(&reason) && !names_errno(&reasons, cause) {
+                let separator = if reasons.is_empty() { "" } else { ": " };
+                reasons = reasons + separator + &reason;
             }
         }
-        write!(f, "{}", Printable(said))?;
-        match (&self.remedy, hints.is_empty()) {
-            (_, false) => write!(f, "; {}", Printable(hints.join("; "))),
-            (Some(remedy), true) => write!(f, "; {}", Printable(remedy)),
-            (None, true) => Ok(()),
+        if remedies.is_empty() {
+            remedies.extend(self.remedy.clone());
         }
+        write!(f, "{}", Printable(reasons))?;
+        let mut remedies = remedies.iter();
+        remedies.try_for_each(|remedy| write!(f, "; {}", Printable(remedy)))
     }
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         let error = error.into();
-        let judged = error.chain().find_map(judge);
-        let (exit, remedy) = judged.unwrap_or((Exit::Failed, None));
+        let exit = error.chain().find_map(judge).unwrap_or(Exit::Failed);
         Self {
             exit,
             error,
-            remedy: remedy.map(str::to_owned),
+            remedy: None,
         }
     }
 }
 
-/// Returns the reason of an error and its remedy in the words of a program, if it is one that the program knows.
-pub type Explainer = fn(&(dyn std::error::Error + 'static)) -> Option<(String, Option<String>)>;
-
-static EXPLAINER: OnceLock<Explainer> = OnceLock::new();
-
-/// Sets what explains errors of libraries that this one does not know, before the first failure.
-pub fn set_explainer(explainer: Explainer) {
-    // A second call would be a mistake without consequences.
-    let _ = EXPLAINER.set(explainer);
-}
-
-/// Returns the reason of an error, and its remedies: of libraries by their fields, of others by the lines of their text.
-fn explain(cause: &(dyn std::error::Error + 'static)) -> (String, Vec<String>) {
-    let known = of_library(cause).map(|(reason, remedy)| (reason, remedy.map(words)));
-    let known = known.or_else(|| EXPLAINER.get().and_then(|explain| explain(cause)));
-    if let Some((reason, remedy)) = known {
-        return (reason, lines(&remedy.unwrap_or_default()));
-    }
-    let mut lines = lines(&cause.to_string());
-    let rest = lines.split_off(lines.len().min(1));
-    (lines.pop().unwrap_or_default(), rest)
-}
-
-/// Returns the reason and the remedy of an error of the library.
-fn of_library(cause: &(dyn std::error::Error + 'static)) -> Option<(String, Option<Remedy>)> {
-    if let Some(error) = cause.downcast_ref::<devmem_tcp::Error>() {
-        return Some((error.reason().to_owned(), error.remedy()));
-    }
-    if let Some(error) = cause.downcast_ref::<RecvError>() {
-        return Some((error.reason(), error.remedy()));
-    }
-    let error = cause.downcast_ref::<BindError>()?;
-    Some((error.reason(), error.remedy()))
-}
-
 /// Returns the lines of a text that are not empty.
-fn lines(text: &str) -> Vec<String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.map(str::to_owned).collect()
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// Returns whether `said` has the words for the errno of `cause`: `EBUSY (device or resource busy)` says what
+/// Returns the lines of a text in one line.
+fn one_line(text: &str) -> String {
+    lines(text).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns whether `reasons` have the words for the errno of `cause`: `EBUSY (device or resource busy)` says what
 /// `Device or resource busy (os error 16)` does.
-fn names_errno(said: &str, cause: &(dyn std::error::Error + 'static)) -> bool {
+fn names_errno(reasons: &str, cause: &(dyn std::error::Error + 'static)) -> bool {
     let number = cause
         .downcast_ref::<io::Error>()
         .and_then(io::Error::raw_os_error);
@@ -238,37 +209,26 @@ fn names_errno(said: &str, cause: &(dyn std::error::Error + 'static)) -> bool {
             .downcast_ref::<Errno>()
             .map(|errno| errno.raw_os_error())
     });
-    number.is_some_and(|number| said.contains(&devmem_uapi::Errno(number).describe().to_string()))
+    number
+        .is_some_and(|number| reasons.contains(&devmem_uapi::Errno(number).describe().to_string()))
 }
 
-/// Returns the exit code and the remedy of a known error.
-fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<(Exit, Option<&'static str>)> {
-    let (unsupported, remedy) = if let Some(kind) = ErrorKind::of(cause) {
-        // The text of these errors has the remedy.
-        (kind.is_unsupported_here(), None)
+/// Returns the exit code of a known error.
+fn judge(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    let is_unsupported = if let Some(kind) = ErrorKind::of(cause) {
+        kind.is_unsupported_here()
     } else if let Some(error) = cause.downcast_ref::<TapError>() {
-        (error.is_unsupported(), error.remedy())
+        error.is_unsupported()
     } else if let Some(error) = cause.downcast_ref::<NetnsError>() {
-        (error.is_unsupported(), error.remedy())
+        error.is_unsupported()
     } else {
         let error = cause.downcast_ref::<NetlinkError>()?;
-        match error.errno {
-            Errno::PERM | Errno::ACCESS => (
-                true,
-                Some("run as root: setting up an interface needs CAP_NET_ADMIN"),
-            ),
-            Errno::NODEV => (
-                false,
-                Some("`ip link` lists the interfaces of this network namespace"),
-            ),
-            _ => (false, None),
-        }
+        matches!(error.errno, Errno::PERM | Errno::ACCESS)
     };
-    let exit = match unsupported {
+    Some(match is_unsupported {
         true => Exit::Unsupported,
         false => Exit::Failed,
-    };
-    Some((exit, remedy))
+    })
 }
 
 /// Writes text to stderr. Ignores write errors (a closed pipe, a full disk), where `eprintln!` would panic. While output is
@@ -432,6 +392,10 @@ fn printable_json(json: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use devmem_linux::nic_setup::Leftover;
+    use devmem_tcp::cuda::GpuError;
+    use devmem_tcp::memory::{CopyError, DeviceError, DeviceState};
+
     use super::*;
 
     #[test]
@@ -476,40 +440,87 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_on_further_lines_joins_the_first() {
-        let failure = Failure::from(anyhow::anyhow!("bind refused\n  do this\n  or that"));
-        assert_eq!(failure.to_string(), "bind refused; do this; or that");
-        assert_eq!(failure.exit, Exit::Failed);
+    fn the_text_of_an_unknown_error_is_one_line_and_no_remedy() {
+        let unknown = || Failure::from(anyhow::anyhow!("bind refused\n  in one way\n  or another"));
+        assert_eq!(
+            unknown().to_string(),
+            "bind refused; in one way; or another"
+        );
+        assert_eq!(unknown().exit, Exit::Failed);
+        let text = unknown().with_remedy("do this").to_string();
+        assert!(text.ends_with("or another; do this"), "{text}");
     }
 
     #[test]
     fn a_cause_in_the_text_of_the_error_is_not_repeated() {
         #[derive(Debug, thiserror::Error)]
-        #[error("open x: {source}\n  look for it")]
+        #[error("open x: {source}")]
         struct Open {
-            source: std::io::Error,
+            source: io::Error,
         }
-        let source = std::io::Error::other("it is gone");
+        let source = io::Error::other("it is gone");
         let failure = Failure::from(Open { source });
-        assert_eq!(failure.to_string(), "open x: it is gone; look for it");
-        let source = std::io::Error::other("it is gone\n  look for it");
-        let failure = Failure::from(Open { source });
-        assert_eq!(failure.to_string(), "open x: it is gone; look for it");
+        assert_eq!(failure.to_string(), "open x: it is gone");
     }
 
     #[test]
-    fn a_remedy_of_the_library_in_the_text_of_an_error_is_said_once_with_the_options_of_the_program()
-     {
+    fn a_remedy_of_the_library_is_printed_once_with_the_options_of_the_program() {
         #[derive(Debug, thiserror::Error)]
-        #[error("connect: {source}")]
+        #[error("connect: {}", source.reason())]
         struct Connect {
             source: devmem_tcp::Error,
         }
-        let source = devmem_tcp::Netdev::user("tap", "10.77.0.2/24").unwrap_err();
-        assert!(source.to_string().contains('\n'), "{source}");
-        let text = Failure::from(Connect { source }).to_string();
-        assert_eq!(text.matches("write tap:NAME").count(), 1, "{text}");
-        assert!(text.ends_with("unix-listen:PATH"), "{text}");
+        let refused = || devmem_tcp::Netdev::user("tap", "10.77.0.2/24").unwrap_err();
+        let source = refused();
+        for failure in [
+            Failure::from(Connect { source }),
+            Failure::from(io::Error::from(refused())),
+            Failure::from(io::Error::other(io::Error::from(refused()))),
+        ] {
+            let text = failure.to_string();
+            assert_eq!(text.matches("write tap:NAME").count(), 1, "{text}");
+            assert!(text.ends_with("unix-listen:PATH"), "{text}");
+            assert!(!text.contains("Netdev::"), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_of_memory_and_of_the_system_have_their_remedies() {
+        let size = devmem_tcp::Dmabuf::anonymous(1).unwrap_err();
+        let gpu = GpuError::Size { size: 1 };
+        let copy = CopyError::Device(DeviceError {
+            call: "call",
+            name: "NAME",
+            code: 1,
+            state: DeviceState::Usable,
+            remedy: "look at it",
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let state = Leftover::read(folder.path()).unwrap_err();
+        for (failure, reason, remedy) in [
+            (Failure::from(size), "4096", "round it up"),
+            (
+                Failure::from(gpu),
+                "1 bytes",
+                "take a positive multiple of 4096",
+            ),
+            (Failure::from(copy), "call failed: NAME (1)", "look at it"),
+            (
+                Failure::from(io::Error::other(copy)),
+                "call failed",
+                "look at it",
+            ),
+            (
+                Failure::from(state),
+                "it is a folder",
+                "` removes it if it is empty",
+            ),
+        ] {
+            let text = failure.to_string();
+            assert!(text.contains(reason), "{text}");
+            assert!(text.ends_with(remedy), "{text}");
+            assert_eq!(text.matches(remedy).count(), 1, "{text}");
+        }
     }
 
     #[test]

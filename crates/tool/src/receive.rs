@@ -435,7 +435,9 @@ impl<'a> Transfer<'a> {
             }
             Err(error) => {
                 let peer = connection.peer;
-                note(format_args!("the connection from {peer} failed: {error}"));
+                note(
+                    Failure::from(error).within(format_args!("the connection from {peer} failed")),
+                );
                 self.totals.broken += 1;
             }
         }

@@ -94,8 +94,8 @@ impl StopFlag {
         })
     }
 
-    /// As [`is_set`](Self::is_set), for functions that ask whether to go on.
-    pub fn go_on(&self) -> ControlFlow<()> {
+    /// As [`is_set`](Self::is_set), for functions that take a check whether to cancel.
+    pub fn control_flow(&self) -> ControlFlow<()> {
         match self.is_set() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),

@@ -149,27 +149,27 @@ impl<'a> Transmit<'a> {
         })
     }
 
-    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `go_on` at least every 100 ms. When it
+    /// Sends all of `source` and waits until the peer has acknowledged it. Calls `keep_going` at least every 100 ms. When it
     /// returns false, no more bytes are queued, and the peer has half a second to acknowledge those that are.
     ///
     /// # Errors
     ///
-    /// An error of the source or the connection, unless `go_on` returns false by then.
+    /// An error of the source or the connection, unless `keep_going` returns false by then.
     pub fn run(
         mut self,
         source: &mut Source,
-        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+        keep_going: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<SendStats, Failure> {
         let (start, clock) = (Instant::now(), cpu::thread_cpu_time());
-        let mut ran = self.send_all(source, go_on);
+        let mut ran = self.send_all(source, keep_going);
         let elapsed = start.elapsed();
         self.note_path();
         if ran.is_ok() && self.is_acknowledged {
-            ran = self.wait_for_the_peer(go_on);
+            ran = self.wait_for_the_peer(keep_going);
         }
         if let Err(failure) = ran {
             // What was sent until a signal is reported whatever became of the connection: the peer may have had the same signal.
-            if go_on(&self) {
+            if keep_going(&self) {
                 return Err(failure);
             }
             self.stopped.get_or_insert_with(Instant::now);
@@ -189,20 +189,20 @@ impl<'a> Transmit<'a> {
         })
     }
 
-    /// Sends until all bytes are acknowledged, or `go_on` returns false.
+    /// Sends until all bytes are acknowledged, or `keep_going` returns false.
     fn send_all(
         &mut self,
         source: &mut Source,
-        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+        keep_going: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
-        self.feed(source, go_on)?;
-        let is_flushed = self.repeat(go_on, |ring| ring.flush())?;
+        self.feed(source, keep_going)?;
+        let is_flushed = self.repeat(keep_going, |ring| ring.flush())?;
         // The rest of a chunk that was not queued is not sent any more: nothing can follow the end of the stream.
         let ended = self.ring.sender_mut().shutdown_write();
         ended.context("end the stream")?;
         self.note_path();
         self.ring.sender_mut().set_timeout(Some(FIN_STEP));
-        self.is_acknowledged = is_flushed && self.repeat(go_on, |ring| Ok(ring.finish()?))?;
+        self.is_acknowledged = is_flushed && self.repeat(keep_going, |ring| Ok(ring.finish()?))?;
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl<'a> Transmit<'a> {
         }
     }
 
-    /// Queues `source` until it ends or `go_on` returns false. Calls `go_on` at least every 100 ms.
+    /// Queues `source` until it ends or `keep_going` returns false. Calls `keep_going` at least every 100 ms.
     ///
     /// # Errors
     ///
@@ -235,10 +235,10 @@ impl<'a> Transmit<'a> {
     pub fn feed(
         &mut self,
         source: &mut Source,
-        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+        keep_going: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
         loop {
-            if !go_on(self) {
+            if !keep_going(self) {
                 self.stopped.get_or_insert_with(Instant::now);
                 return Ok(());
             }
@@ -285,10 +285,10 @@ impl<'a> Transmit<'a> {
         self.receiving.tcp_info()
     }
 
-    /// Repeats `step` until it is done within the timeout, or `go_on` returns false. Returns whether it is done.
+    /// Repeats `step` until it is done within the timeout, or `keep_going` returns false. Returns whether it is done.
     fn repeat(
         &mut self,
-        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+        keep_going: &mut dyn FnMut(&Transmit<'_>) -> bool,
         step: fn(&mut SendRing<'a>) -> io::Result<()>,
     ) -> Result<bool, Failure> {
         loop {
@@ -302,15 +302,15 @@ impl<'a> Transmit<'a> {
                 Err(error) => return Err(failed(error)),
             }
             self.note_path();
-            if self.is_over(go_on) {
+            if self.is_over(keep_going) {
                 return Ok(false);
             }
         }
     }
 
     /// Returns whether the caller has ended the run, and the time after that has passed.
-    fn is_over(&mut self, go_on: &mut dyn FnMut(&Transmit<'_>) -> bool) -> bool {
-        if go_on(self) {
+    fn is_over(&mut self, keep_going: &mut dyn FnMut(&Transmit<'_>) -> bool) -> bool {
+        if keep_going(self) {
             return false;
         }
         let stopped = self.stopped.get_or_insert_with(Instant::now);
@@ -321,7 +321,7 @@ impl<'a> Transmit<'a> {
     /// bytes: a connection that fails also completes its unsent sends.
     fn wait_for_the_peer(
         &mut self,
-        go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+        keep_going: &mut dyn FnMut(&Transmit<'_>) -> bool,
     ) -> Result<(), Failure> {
         let mut batch = RxBatch::with_capacity(BATCH_FRAGS);
         self.receiving.set_timeout(Some(FIN_STEP));
@@ -345,7 +345,7 @@ impl<'a> Transmit<'a> {
                     return Err(error.context("the connection failed").into());
                 }
             }
-            if self.is_over(go_on) {
+            if self.is_over(keep_going) {
                 return Ok(());
             }
         }

@@ -6,7 +6,7 @@ use crate::load::{
     CheckpointError, LoadError, PartError, PartialError, Remedy, SecretError, SelectionError,
     TlsError, UrlError,
 };
-use crate::store::StoreError;
+use crate::store::{InputError, StoreError};
 
 /// Returns the reason of an error of this crate in one line, and what helps; `None` for other errors, and for those whose text is the same in
 /// each interface.
@@ -28,6 +28,7 @@ pub fn explain(error: &(dyn Error + 'static)) -> Option<(String, Option<Remedy>)
         UrlError,
         TlsError,
         SecretError,
+        InputError,
     );
     None
 }

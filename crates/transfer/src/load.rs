@@ -74,7 +74,7 @@ pub use crate::checksum::{
 };
 pub use crate::parallel::{Cause, Progress, Remedy, Setting};
 pub use arrival_counter::ArrivalCounter;
-pub use dial::GoOn;
+pub use dial::CancelCheck;
 pub use error::{LoadError, PartError};
 pub use http::{HttpFile, HttpRequest, S3Credentials, Volume};
 pub use landing::Landed;

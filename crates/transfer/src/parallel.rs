@@ -27,7 +27,7 @@ pub(crate) use pace::{LEAST_BYTES, Pace};
 pub(crate) use piece::{Piece, Pieces};
 pub use remedy::{Remedy, Setting};
 pub(crate) use settings::{Settings, settable};
-pub(crate) use slots::{Failed, Slots, is_not_ready};
+pub(crate) use slots::{AfterFailure, Slots, is_not_ready};
 pub(crate) use window::Window;
 
 /// How far a load or a store is.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use devmem_tcp::{Dmabuf, Netdev};
 use exchange::{
     Access, Buffer, Closing, Endpoint, Event, Fabric, Memory, Options, Part, Pool, Region,
@@ -175,7 +175,7 @@ impl Ours {
                 }
             }
             Some(event) => match self.endpoint.cause() {
-                Some(cause) => return Err(anyhow!("{cause}")),
+                Some(cause) => return Err(anyhow::Error::new(cause)),
                 None => bail!("unexpected {event:?}"),
             },
             None => bail!("nothing moved for {LIMIT:?}"),

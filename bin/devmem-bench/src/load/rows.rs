@@ -412,7 +412,8 @@ fn store_by(nic: &Netdev, setting: &Setting<'_>, ours: Ours) -> Result<Stored> {
         None => storer,
     };
     let origin = ours.serving.url().parse::<Origin>()?;
-    let sink = transfer::store::Sink::open_while(nic, &origin, &mut || ControlFlow::Continue(()))?;
+    let sink =
+        transfer::store::Sink::open_cancellable(nic, &origin, &mut || ControlFlow::Continue(()))?;
     let all = transfer::store::Part {
         target: 0..setting.bytes,
         offset: 0,

@@ -56,7 +56,7 @@ fn send(streams: &[TcpStream], source: &[u8], args: &SenderArgs) -> Result<u64> 
     let mut events = Vec::with_capacity(at_a_time);
     let mut pieces = source.chunks_exact(args.write_bytes).cycle();
     let mut bytes = 0_u64;
-    while time.goes_on(bytes) {
+    while time.continues(bytes) {
         if let Some(gbits) = args.offered {
             // A sleep is too long: at 20 Gbit/s there are 0.4 ms between two sends of a MiB.
             let due = start + Duration::from_nanos(bytes * 8 / u64::from(gbits.max(1)));

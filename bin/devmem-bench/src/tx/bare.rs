@@ -56,7 +56,7 @@ pub fn send(bench: &Bench, packets: Packets) -> Result<SenderReport> {
         Packets::Usual | Packets::Big => BIG_PACKET_LEN - HEADERS,
     };
     let (mut at, mut bytes) = (0, 0);
-    while time.goes_on(bytes) {
+    while time.continues(bytes) {
         for _ in 0..PACKETS_PER_READ {
             let len = peer.wait_for_window(longest)?.min(memory.size());
             if at + len > memory.size() {

@@ -30,7 +30,7 @@ pub fn send(bench: &Bench, case: &TxCase, connections: Connections) -> Result<Se
     let mut streams = streams?;
     let time = SendTime::of(bench.time);
     let (mut bytes, mut range, mut ready) = (0, 0..case.write_bytes, Vec::new());
-    while time.goes_on(bytes) {
+    while time.continues(bytes) {
         poller.wait_ready(&mut ready, SILENCE)?;
         if ready.is_empty() {
             bail!("no connection accepts bytes for {} s", SILENCE.as_secs());

@@ -28,7 +28,7 @@ pub fn send(bench: &Bench, case: &TxCase) -> Result<SenderReport> {
     let time = SendTime::of(bench.time);
     let mut bytes = 0;
     let mut range = 0..write_bytes;
-    while time.goes_on(bytes) {
+    while time.continues(bytes) {
         bytes += stream.send(&tx, std::slice::from_ref(&range))?.bytes() as u64;
         // The memory does not change, so there is no need to wait for completions; a real program would.
         completions.counts()?;

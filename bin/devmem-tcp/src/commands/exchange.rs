@@ -93,8 +93,7 @@ fn memory(plan: &ExchangePlan) -> MemoryKind {
             kind
         }
         Err(error) => {
-            let cause = error.root_cause().to_string();
-            let cause = cause.lines().next().unwrap_or_default();
+            let cause = tool::explain::reason(error.root_cause());
             note(format_args!(
                 "the CPU adds the vectors, in host memory: no GPU does ({cause})"
             ));

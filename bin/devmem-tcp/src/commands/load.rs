@@ -101,7 +101,7 @@ pub fn transfer(
     let loaded = contents.load(&loader, &mut target, &mut |so_far| {
         bytes = so_far.bytes;
         progress.transferred(bytes, start.elapsed());
-        stop.go_on()
+        stop.control_flow()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();

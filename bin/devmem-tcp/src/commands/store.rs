@@ -35,7 +35,7 @@ pub fn run(plan: &StorePlan) -> Result<(), Failure> {
     } = plan;
     let stop = StopFlag::install().context("install signal handlers")?;
     let client = Client::open(link, nic, kernel, Purpose::Send, &stop)?;
-    let sink = Sink::open_while(&client.nic, &plan.sink, &mut || stop.go_on());
+    let sink = Sink::open_cancellable(&client.nic, &plan.sink, &mut || stop.control_flow());
     let sink = sink.map_err(|error| failure(error, &plan.sink, &stop))?;
     // One half of the memory is bound for receiving, the other has the chunks.
     let (mem_bytes, niov) = client.mem_bytes();
@@ -116,7 +116,7 @@ fn transfer(
     let ranges = std::slice::from_ref(&range);
     let stored = storer(plan, nic).store_from(sink, memory, ranges, &mut fill, &mut |so_far| {
         progress.transferred(so_far.bytes, start.elapsed());
-        stop.go_on()
+        stop.control_flow()
     });
     let used = cpu::process_cpu_time().saturating_sub(clock);
     progress.finish();
@@ -203,7 +203,7 @@ fn loaded_back(
         },
         &mut |so_far| {
             progress.at(so_far.bytes);
-            stop.go_on()
+            stop.control_flow()
         },
     );
     read.map_err(|error| load_failure(error, &plan.sink, stop))?;

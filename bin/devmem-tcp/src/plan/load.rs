@@ -93,7 +93,7 @@ impl LoadJob {
     /// The URL is invalid.
     pub fn of_url(url: &str, connections: u16) -> Result<Self, Failure> {
         Ok(Self {
-            origin: url.parse().map_err(Failure::usage)?,
+            origin: url.parse().map_err(usage)?,
             target: LoadTarget::Memory(None),
             range: None,
             connections: Some(connections),
@@ -274,7 +274,7 @@ struct Secrets {
 }
 
 fn origin(text: &str, secrets: &Secrets, link: &LinkPlan) -> Result<Origin, Failure> {
-    let origin: Origin = text.parse().map_err(Failure::usage)?;
+    let origin: Origin = text.parse().map_err(usage)?;
     let again = match &origin {
         Origin::Http(object) if text.starts_with("s3:") => {
             let (scheme, port) = (scheme(object), object.url().port());
@@ -419,7 +419,7 @@ impl Secrets {
         let proxied = request
             .map_err(of_option("the environment"))?
             .proxy_from_env();
-        proxied.map_err(|error| Failure::usage(format!("the proxy of the environment: {error}")))
+        proxied.map_err(|error| usage(error).within("the proxy of the environment"))
     }
 }
 
@@ -459,7 +459,7 @@ fn with_header(request: HttpRequest, header: &str) -> Result<HttpRequest, Failur
         Failure::usage("--header: there is no colon").with_remedy("write \"NAME: VALUE\", or @FILE")
     })?;
     let added = request.field(name.trim(), value.trim());
-    added.map_err(|error| Failure::usage(format!("--header: {error}")))
+    added.map_err(|error| usage(error).within("--header"))
 }
 
 /// Returns the failure of an option that names a secret.
@@ -469,8 +469,13 @@ fn of_option(option: &str) -> impl FnOnce(SecretError) -> Failure {
             SecretError::Read { .. } => Exit::Failed,
             _ => Exit::Usage,
         };
-        Failure::from(anyhow::Error::new(error).context(option.to_owned())).ending_with(exit)
+        Failure::from(error).within(option).ending_with(exit)
     }
+}
+
+/// Returns the failure of a URL, a proxy or a field of the command line.
+fn usage(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::from(error).ending_with(Exit::Usage)
 }
 
 /// Parses `A-B`.

@@ -9,7 +9,7 @@ use super::checks::check_connections;
 use super::load::{Client, check_host, check_piece, url_at_host};
 use super::{KernelPlan, LinkPlan, NicPlan};
 use crate::args;
-use tool::output::Failure;
+use tool::output::{Exit, Failure};
 use tool::parse::OutputArgs;
 
 /// A run of `store`.
@@ -88,7 +88,7 @@ fn sink(url: &str) -> Result<Origin, Failure> {
     match url.parse() {
         Ok(sink @ (Origin::Nbd(_) | Origin::Nvme(_))) => Ok(sink),
         Err(error) if url.starts_with("nbd") || url.starts_with("nvme") => {
-            Err(Failure::usage(error))
+            Err(Failure::from(error).ending_with(Exit::Usage))
         }
         _ => {
             let text = format!("{url}: only NBD servers and NVMe subsystems take bytes");

@@ -73,4 +73,3 @@ pub use rate_limit::RateLimit;
 pub use restart_error::RestartError;
 pub use rx_queue::RxQueueInfo;
 pub use stats::{RxQueueStats, TxStats};
-pub use tx_queue::TransmitError;

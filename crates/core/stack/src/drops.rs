@@ -56,19 +56,10 @@ wire::drop_reasons! {
 }
 
 /// One counter per [`DropReason`], and one per [`SegmentDrop`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Drops {
     packets: [u64; DropReason::ALL.len()],
     segments: [u64; SegmentDrop::ALL.len()],
-}
-
-impl Default for Drops {
-    fn default() -> Self {
-        Self {
-            packets: [0; DropReason::ALL.len()],
-            segments: [0; SegmentDrop::ALL.len()],
-        }
-    }
 }
 
 impl Drops {

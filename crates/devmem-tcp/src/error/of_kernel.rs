@@ -136,13 +136,27 @@ const DOCTOR: &str = "`devmem-tcp doctor` lists what the interface supports and 
 impl From<PlanError> for Error {
     fn from(error: PlanError) -> Self {
         let (kind, errno) = plan_verdict(&error);
-        let remedy = match &error {
-            PlanError::NotConfigured { commands, .. } if !commands.is_empty() => {
-                format!("the agent must set:\n{}", commands.join("\n"))
-            }
-            _ => DOCTOR.to_owned(),
-        };
+        let remedy = plan_remedy(&error);
         Self::new(kind, errno, error.to_string()).with_remedy(remedy)
+    }
+}
+
+fn plan_remedy(error: &PlanError) -> String {
+    let own = match error {
+        PlanError::NotConfigured { commands, .. } if !commands.is_empty() => {
+            Some(format!("the agent must set:\n{}", commands.join("\n")))
+        }
+        PlanError::State(state) => state.remedy(),
+        _ => None,
+    };
+    own.unwrap_or_else(|| DOCTOR.to_owned())
+}
+
+fn step_remedy(error: &StepError) -> String {
+    match error {
+        StepError::State(state) => state.remedy().unwrap_or_else(|| DOCTOR.to_owned()),
+        StepError::Flow(plan) => plan_remedy(plan),
+        _ => DOCTOR.to_owned(),
     }
 }
 
@@ -187,7 +201,7 @@ impl From<ApplyError> for Error {
         let (kind, errno) = step_verdict(&error.why);
         let interface = error.interface.clone();
         Self::new(kind, errno, error.to_string())
-            .with_remedy(DOCTOR)
+            .with_remedy(step_remedy(&error.why))
             .on(&interface)
             .caused_by(*error.why)
     }
@@ -202,5 +216,45 @@ impl Error {
             "`ethtool -n` lists the flow rules, of which a NIC has room for a limited number";
         let it = Self::new(kind, errno, reason).with_remedy(remedy);
         it.on(interface).caused_by(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use devmem_linux::nic_setup::StateFault;
+
+    use super::*;
+
+    #[test]
+    fn a_faulty_state_file_is_the_reason_and_what_to_do_with_it_the_remedy() {
+        let state = || StateError::NotOurs {
+            path: PathBuf::from("/run/x.json"),
+            fault: StateFault::Mode { mode: 0o666 },
+        };
+        let applying = |why: StepError| ApplyError {
+            interface: "eth1".to_owned(),
+            why: Box::new(why),
+            restored: Default::default(),
+        };
+        for error in [
+            Error::from(PlanError::State(state())),
+            applying(state().into()).into(),
+            applying(PlanError::State(state()).into()).into(),
+        ] {
+            let reason = error.reason();
+            assert!(reason.contains("its mode is 0666"), "{reason}");
+            assert_eq!(reason.lines().count(), 1, "{reason}");
+            let remedy = error.remedy().unwrap().to_string();
+            assert!(remedy.contains("chmod go-w /run/x.json"), "{remedy}");
+            assert!(error.to_string().ends_with(&remedy), "{error}");
+        }
+        let busy = StateError::Busy {
+            interface: "eth1".to_owned(),
+            pid: None,
+        };
+        let remedy = Error::from(PlanError::State(busy)).remedy();
+        assert_eq!(remedy, Some(DOCTOR.into()));
     }
 }

@@ -9,7 +9,7 @@ use exchange::{
     Sizes,
 };
 
-use crate::failure::{Code, Failure, code_of};
+use crate::failure::{Code, Failure, code_of, text_of};
 use crate::numbers::Table;
 use crate::raw::log;
 use crate::unpack::{Arrival, Unpacker};
@@ -399,7 +399,7 @@ impl Requests {
     fn failure(&mut self, cause: Option<&Cause>) -> Failure {
         let code = cause.map_or(Code::Internal, code_of);
         let text = match (self.is_told, cause) {
-            (false, Some(cause)) => Some(cause.to_string()),
+            (false, Some(cause)) => Some(text_of(cause)),
             _ => None,
         };
         self.is_told = true;

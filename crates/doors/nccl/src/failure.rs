@@ -1,9 +1,10 @@
 //! Failed calls: the code that NCCL gets, and the text for its log.
 
+use std::error::Error;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use exchange::{Cause, ConnectError, FabricError, PostError, RegisterError};
+use exchange::{Cause, ConnectError, FabricError, PostError, RegisterError, Remedy};
 
 use crate::raw::log;
 
@@ -61,11 +62,30 @@ pub(crate) fn code_of(cause: &Cause) -> Code {
     }
 }
 
+/// Returns the text of an error for the log: the reason, and what helps on a line below it, in the words of those who run NCCL.
+pub(crate) fn text_of(error: &(dyn Error + 'static)) -> String {
+    match exchange::explain(error) {
+        Some((reason, Some(remedy))) => format!("{reason}\n  {}", words(&remedy)),
+        Some((reason, None)) => reason,
+        None => error.to_string(),
+    }
+}
+
+fn words(remedy: &Remedy) -> String {
+    match remedy {
+        Remedy::SameLength => {
+            "the two sides disagree on the length: check that all ranks pass the same counts and have the same NCCL_PROTO and NCCL_ALGO"
+                .to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
 macro_rules! from_error {
     ($($error:ty => $code:expr),* $(,)?) => {$(
         impl From<$error> for Failure {
             fn from(error: $error) -> Self {
-                Self::new($code, error.to_string())
+                Self::new($code, text_of(&error))
             }
         }
     )*};
@@ -98,5 +118,36 @@ pub(crate) fn finish(name: &str, call: impl FnOnce() -> Result<(), Failure>) -> 
             }
             failure.code as c_int
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_has_reason_and_remedy_in_the_words_of_nccl() {
+        let cause = Cause::TooLong {
+            sent: 2,
+            posted: 1,
+            tag: 0,
+            is_ours: true,
+        };
+        let text = text_of(&cause);
+        assert!(text.starts_with("a message of 2 bytes"), "{text}");
+        assert!(text.ends_with("NCCL_PROTO and NCCL_ALGO"), "{text}");
+        let refused = Failure::from(FabricError::NoAddress)
+            .text
+            .unwrap_or_default();
+        assert!(
+            refused.contains("no IP address\n  add one: ip address add"),
+            "{refused}"
+        );
+        let refused = Failure::from(FabricError::Nic(
+            devmem_tcp::Netdev::kernel("nosuch0").unwrap_err(),
+        ));
+        let refused = refused.text.unwrap_or_default();
+        assert!(refused.contains("nosuch0"), "{refused}");
+        assert!(refused.contains("`ip link` lists"), "{refused}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Netdev as Nic};
-use devmem_transfer::load::{GoOn, Landed, LoadError, Loader, Origin, Part, Source as Remote};
+use devmem_transfer::load::{CancelCheck, Landed, LoadError, Loader, Origin, Part, Source as Remote};
 use pyo3::prelude::*;
 
 use crate::device::Device;
@@ -75,8 +75,8 @@ pub(crate) fn load<'py>(
         connections,
         idle_limit: checked_limit(connections, idle_limit)?,
     };
-    let (memory, nbytes) = interruptible(py, |go_on| {
-        let opened = way.open(device, go_on)?;
+    let (memory, nbytes) = interruptible(py, |cancel_check| {
+        let opened = way.open(device, cancel_check)?;
         let nbytes = match nbytes {
             Some(nbytes) => nbytes,
             None => opened.bytes_behind(at)?,
@@ -88,7 +88,7 @@ pub(crate) fn load<'py>(
             memory: memory.clone(),
             offset: 0,
         };
-        opened.load(part, go_on)?;
+        opened.load(part, cancel_check)?;
         Ok((memory, nbytes))
     })?;
     let source = Source::device(memory, Vec::new())?;
@@ -144,8 +144,8 @@ pub(crate) fn load_into(
         idle_limit: checked_limit(connections, idle_limit)?,
     };
     let mut target = Target::of(out)?;
-    interruptible(py, |go_on| {
-        let opened = way.open(target.device(), go_on)?;
+    interruptible(py, |cancel_check| {
+        let opened = way.open(target.device(), cancel_check)?;
         let source = at..at.saturating_add(target.len() as u64);
         let view = match &target {
             Target::Own(view) => memory_of(view),
@@ -159,9 +159,9 @@ pub(crate) fn load_into(
                     memory,
                     offset,
                 };
-                opened.load(part, go_on)?;
+                opened.load(part, cancel_check)?;
             }
-            None => opened.copy(source, &mut target, go_on)?,
+            None => opened.copy(source, &mut target, cancel_check)?,
         }
         Ok(target.len())
     })
@@ -186,7 +186,7 @@ struct Opened {
 
 impl Way {
     /// Opens what the URL names. Payload is received into memory of `device` where its place cannot be named.
-    fn open(self, device: Device, go_on: &mut GoOn<'_>) -> Result<Opened, Error> {
+    fn open(self, device: Device, cancel_check: &mut CancelCheck<'_>) -> Result<Opened, Error> {
         let Self {
             nic,
             origin,
@@ -194,10 +194,10 @@ impl Way {
             connections,
             idle_limit,
         } = self;
-        let nic = nic_for(nic, &origin, go_on)?;
+        let nic = nic_for(nic, &origin, cancel_check)?;
         let bound = bind_for(&nic, bind, &origin, device)?;
         let loader = loader(&nic, connections, idle_limit);
-        let remote = loader.open(&origin, go_on)?;
+        let remote = loader.open(&origin, cancel_check)?;
         Ok(Opened {
             _bound: bound,
             loader,
@@ -226,10 +226,10 @@ impl Opened {
         }
     }
 
-    fn load(&self, part: Part, go_on: &mut GoOn<'_>) -> Result<(), Error> {
+    fn load(&self, part: Part, cancel_check: &mut CancelCheck<'_>) -> Result<(), Error> {
         let loaded = self
             .loader
-            .load(self.remote.clone(), &[part], &mut |_| go_on());
+            .load(self.remote.clone(), &[part], &mut |_| cancel_check());
         Ok(loaded.map(drop)?)
     }
 
@@ -238,7 +238,7 @@ impl Opened {
         &self,
         range: std::ops::Range<u64>,
         target: &mut Target,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(), Error> {
         let mut failed = None;
         let mut take = |landed: Landed<'_>| {
@@ -255,7 +255,7 @@ impl Opened {
         let ranges = std::slice::from_ref(&range);
         let delivered = self
             .loader
-            .deliver(self.remote.clone(), ranges, &mut take, &mut |_| go_on());
+            .deliver(self.remote.clone(), ranges, &mut take, &mut |_| cancel_check());
         match (delivered, failed) {
             (Err(LoadError::Caller(_)), Some(error)) => Err(error),
             (delivered, _) => Ok(delivered.map(drop)?),

@@ -36,7 +36,7 @@ pub(crate) fn _open_safetensors(
 ) -> PyResult<Open<Checkpoint>> {
     let options: Options = options.extract()?;
     let asked = options.check(py, url)?;
-    let opened = interruptible(py, |go_on| asked.open(go_on))?;
+    let opened = interruptible(py, |cancel_check| asked.open(cancel_check))?;
     let Opened {
         checkpoint,
         loader,

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use devmem_transfer::load::GoOn;
+use devmem_transfer::load::CancelCheck;
 use pyo3::prelude::*;
 
 use crate::error::Error;
@@ -12,11 +12,11 @@ use crate::released::{attached, released};
 /// How often signals are looked for.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs `call` with Python's lock released. It asks the function that it gets whether to go on; after a signal whose handler has
-/// raised an exception the answer is no, and that exception is the result.
+/// Runs `call` with Python's lock released. The check that `call` gets cancels it after a signal whose handler has raised an
+/// exception, which is the result then.
 pub(crate) fn interruptible<R: Send>(
     py: Python<'_>,
-    call: impl FnOnce(&mut GoOn<'_>) -> Result<R, Error> + Send,
+    call: impl FnOnce(&mut CancelCheck<'_>) -> Result<R, Error> + Send,
 ) -> PyResult<R> {
     let mut raised = None;
     let result = released(py, || {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, Netdev as Nic};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, GoOn, HttpRequest, LoadError, Loader, Metadata, Origin, Remedy,
+    Checkpoint, CheckpointError, CancelCheck, HttpRequest, LoadError, Loader, Metadata, Origin, Remedy,
     SecretError, Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
 };
 use pyo3::exceptions::PyUserWarning;
@@ -91,16 +91,16 @@ pub(crate) fn load_safetensors<'py>(
     };
     tls.warn(py)?;
     let request = tls.add_to(secrets.request(url)?)?;
-    let (memory, tensors, metadata) = interruptible(py, |go_on| {
+    let (memory, tensors, metadata) = interruptible(py, |cancel_check| {
         let origin = Origin::Http(request.clone());
-        let nic = nic_for(nic, &origin, go_on)?;
+        let nic = nic_for(nic, &origin, cancel_check)?;
         let _bound = bind_for(&nic, bind, &origin, device)?;
         let loader = loader(&nic, connections, idle_limit);
-        let checkpoint = Checkpoint::open_while(&loader, request, go_on)?;
+        let checkpoint = Checkpoint::open_cancellable(&loader, request, cancel_check)?;
         let memory = device.alloc(checkpoint.memory_bytes())?;
-        checkpoint.load(&loader, &memory, &mut |_| go_on())?;
+        checkpoint.load(&loader, &memory, &mut |_| cancel_check())?;
         if checksums {
-            sums::check(&checkpoint, &loader, &memory, go_on)?;
+            sums::check(&checkpoint, &loader, &memory, cancel_check)?;
         }
         let tensors = checkpoint.tensors().to_vec();
         Ok((memory, tensors, checkpoint.metadata().to_vec()))
@@ -124,11 +124,11 @@ pub(crate) fn checked_limit(connections: Option<usize>, idle_limit: f64) -> PyRe
 pub(crate) fn nic_for(
     nic: Option<Nic>,
     origin: &Origin,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Nic, Error> {
     match nic {
         Some(nic) => Ok(nic),
-        None => Ok(origin.kernel_nic(go_on)?),
+        None => Ok(origin.kernel_nic(cancel_check)?),
     }
 }
 

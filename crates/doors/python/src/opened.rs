@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Errno, ErrorKind};
 use devmem_transfer::load::{
-    Checkpoint, GoOn, HttpRequest, Loader, Origin, SelectionError, StreamFailure,
+    Checkpoint, CancelCheck, HttpRequest, Loader, Origin, SelectionError, StreamFailure,
 };
 use pyo3::prelude::*;
 
@@ -106,13 +106,13 @@ impl Options {
 
 impl Asked {
     /// Opens the checkpoint, and binds memory for its load.
-    pub(crate) fn open(self, go_on: &mut GoOn<'_>) -> Result<Opened, Error> {
+    pub(crate) fn open(self, cancel_check: &mut CancelCheck<'_>) -> Result<Opened, Error> {
         let origin = Origin::Http(self.request.clone());
-        let nic = nic_for(self.nic, &origin, go_on)?;
+        let nic = nic_for(self.nic, &origin, cancel_check)?;
         let bound = bind_for(&nic, self.bind, &origin, self.device)?;
         let loader = loader(&nic, self.connections, self.idle_limit);
         Ok(Opened {
-            checkpoint: Checkpoint::open_while(&loader, self.request, go_on)?,
+            checkpoint: Checkpoint::open_cancellable(&loader, self.request, cancel_check)?,
             loader,
             device: self.device,
             idle_limit: self.idle_limit,

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use devmem_tcp::{Dmabuf as Memory, Errno, ErrorKind, memory::CpuAccess};
-use devmem_transfer::load::{GoOn, Origin};
+use devmem_transfer::load::{CancelCheck, Origin};
 use devmem_transfer::store::{
     Durability, Filled, Part, Sink, StoreError, Stored as Outcome, Storer,
 };
@@ -83,7 +83,7 @@ pub(crate) fn store(
         Some(connections) => storer.connections(connections),
         None => storer,
     };
-    let outcome = interruptible(py, |go_on| given.store(&storer, &nic, &origin, at, go_on))?;
+    let outcome = interruptible(py, |cancel_check| given.store(&storer, &nic, &origin, at, cancel_check))?;
     Ok(Stored {
         nbytes: outcome.bytes,
         repeated: outcome.repeated,
@@ -125,9 +125,9 @@ impl Given {
         nic: &devmem_tcp::Netdev,
         origin: &Origin,
         at: u64,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Outcome, Error> {
-        let sink = Sink::open_while(nic, origin, go_on)?;
+        let sink = Sink::open_cancellable(nic, origin, cancel_check)?;
         let range = |len: usize| at..at.saturating_add(len as u64);
         match self {
             Self::Device(view) => {
@@ -139,7 +139,7 @@ impl Given {
                     target: range(place.len()),
                     offset: place.start,
                 };
-                Ok(storer.store(&sink, memory, &[part], &mut |_| go_on())?)
+                Ok(storer.store(&sink, memory, &[part], &mut |_| cancel_check())?)
             }
             Self::Host(bytes) => {
                 let bytes = bytes.bytes();
@@ -155,7 +155,7 @@ impl Given {
                 };
                 let ranges = [range(bytes.len())];
                 let stored =
-                    storer.store_from(&sink, &memory, &ranges, &mut fill, &mut |_| go_on());
+                    storer.store_from(&sink, &memory, &ranges, &mut fill, &mut |_| cancel_check());
                 Ok(stored?)
             }
         }

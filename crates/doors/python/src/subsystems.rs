@@ -1,12 +1,14 @@
 //! What NVMe subsystems a host has.
 
-use devmem_transfer::load::{NvmeListed, NvmeNamespace, NvmeSubsystem, Origin};
+use devmem_tcp::text::PrintableLines;
+use devmem_transfer::load::{Cause, NvmeListed, NvmeNamespace, NvmeSubsystem, Origin};
 use pyo3::prelude::*;
 
 use crate::error::Error;
 use crate::interrupt::interruptible;
 use crate::load::{Secrets, Tls, nic_for};
 use crate::netdev::Netdev;
+use crate::remedy;
 
 /// An NVMe subsystem of a host.
 #[pyclass(frozen, get_all, module = "devmem_tcp")]
@@ -75,12 +77,19 @@ pub(crate) fn list_subsystems(
         return Err(Error::value(format!("'{url}' is not nvme://HOST")).into());
     };
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
-    let listed = interruptible(py, |go_on| {
-        let nic = nic_for(nic, &origin, go_on)?;
-        Ok(NvmeNamespace::list(&nic, named, go_on)?)
+    let listed = interruptible(py, |cancel_check| {
+        let nic = nic_for(nic, &origin, cancel_check)?;
+        Ok(NvmeNamespace::list(&nic, named, cancel_check)?)
     })?;
     let subsystems = listed.into_iter();
     subsystems.map(|it| Subsystem::of(py, it)).collect()
+}
+
+/// Returns a reason, and the remedy on a line below it.
+fn text_of(cause: &Cause) -> String {
+    let remedy = cause.remedy().map(remedy::of_load);
+    let remedy = remedy.map_or_else(String::new, |remedy| format!("\n  {remedy}"));
+    PrintableLines(format!("{}{remedy}", cause.reason())).to_string()
 }
 
 impl Subsystem {
@@ -88,7 +97,7 @@ impl Subsystem {
         let NvmeSubsystem { url, namespaces } = listed;
         let (namespaces, problem) = match namespaces {
             Ok(namespaces) => (namespaces, None),
-            Err(problem) => (Vec::new(), Some(problem)),
+            Err(cause) => (Vec::new(), Some(text_of(&cause))),
         };
         let namespaces = namespaces.into_iter().map(|it| {
             let NvmeListed {

@@ -1,7 +1,7 @@
 //! The checksums that servers have of the files of a checkpoint.
 
 use devmem_tcp::{Dmabuf as Memory, Errno, ErrorKind};
-use devmem_transfer::load::{Checkpoint, Compared, ComparedFile, GoOn, Loader};
+use devmem_transfer::load::{Checkpoint, Compared, ComparedFile, CancelCheck, Loader};
 
 use crate::error::Error;
 
@@ -13,9 +13,9 @@ pub(crate) fn check(
     checkpoint: &Checkpoint,
     loader: &Loader,
     memory: &Memory,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<(), Error> {
-    for ComparedFile { file, outcome, .. } in checkpoint.compare(loader, memory, go_on)? {
+    for ComparedFile { file, outcome, .. } in checkpoint.compare(loader, memory, cancel_check)? {
         match outcome {
             Ok(compared) if compared.is_equal() => {}
             Ok(Compared {

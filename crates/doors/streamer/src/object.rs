@@ -47,14 +47,14 @@ fn read_all(
     wanted: &FileWanted,
     complete: &mut dyn FnMut(usize),
 ) -> Result<(), LoadError> {
-    let mut go_on = || match line.is_ended() {
+    let mut cancel_check = || match line.is_ended() {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     };
     let name = wanted.path.to_str().ok_or_else(|| {
         LoadError::Caller(io::Error::other("the name of the object is not UTF-8"))
     })?;
-    let Opened { nic, source } = line.store().open(name, &mut go_on)?;
+    let Opened { nic, source } = line.store().open(name, &mut cancel_check)?;
     let loader = Loader::new(&nic);
     let empty = wanted.ranges.iter().enumerate();
     empty
@@ -79,7 +79,7 @@ fn read_all(
             coming.add(at..at + len, complete);
             Ok(())
         };
-        loader.deliver(source.clone(), &ranges, &mut take, &mut |_| go_on())?;
+        loader.deliver(source.clone(), &ranges, &mut take, &mut |_| cancel_check())?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use devmem_tcp::Netdev;
-use transfer::load::{GoOn, HttpRequest, LoadError, Loader, Origin, Source, UrlError};
+use transfer::load::{CancelCheck, HttpRequest, LoadError, Loader, Origin, Source, UrlError};
 
 use crate::code::Code;
 
@@ -46,14 +46,18 @@ impl Store {
     }
 
     /// Opens an object, or returns it as it was opened before.
-    pub(crate) fn open(&self, name: &str, go_on: &mut GoOn<'_>) -> Result<Opened, LoadError> {
+    pub(crate) fn open(
+        &self,
+        name: &str,
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<Opened, LoadError> {
         let locked = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = locked().get(name) {
             return Ok(opened.clone());
         }
         let origin = self.origin(name)?;
-        let nic = origin.kernel_nic(go_on)?;
-        let source = Loader::new(&nic).open(&origin, go_on)?;
+        let nic = origin.kernel_nic(cancel_check)?;
+        let source = Loader::new(&nic).open(&origin, cancel_check)?;
         let opened = Opened { nic, source };
         let mut all = locked();
         if all.len() >= MAX_OPEN {

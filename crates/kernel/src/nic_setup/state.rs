@@ -51,7 +51,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// Other users can write to the folder of state files.
-    #[error("the folder of state files {}: {fault}{}", Printable(.path.display()), fault.remedy(path))]
+    #[error("the folder of state files {}: {fault}", Printable(.path.display()))]
     FolderNotOurs {
         /// The folder.
         path: PathBuf,
@@ -67,7 +67,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// The file is not a valid state file, or is from another boot or network namespace.
-    #[error("state file {}: {fault}{}", Printable(.path.display()), fault.remedy(path))]
+    #[error("state file {}: {fault}", Printable(.path.display()))]
     NotOurs {
         /// The file.
         path: PathBuf,
@@ -80,6 +80,20 @@ pub enum StateError {
 }
 
 impl StateError {
+    /// Returns what to do about it.
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::NotOurs { path, fault } | Self::FolderNotOurs { path, fault } => {
+                fault.remedy(path)
+            }
+            Self::Busy { .. }
+            | Self::Leftover { .. }
+            | Self::Folder { .. }
+            | Self::File { .. }
+            | Self::Kernel(_) => None,
+        }
+    }
+
     /// Returns whether the error is that the file does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::File { source, .. } if source.kind() == ErrorKind::NotFound)

@@ -55,7 +55,7 @@ pub enum StateFault {
     #[error("it is from another boot, and the reboot has undone the changes; removed")]
     OtherBoot,
     /// It belongs to another network namespace.
-    #[error("it belongs to another network namespace: restore there")]
+    #[error("it belongs to another network namespace")]
     OtherNamespace,
 }
 
@@ -71,34 +71,35 @@ impl StateFault {
         }
     }
 
-    /// Returns the remedy for `path`, on a separate line; empty if the message is enough.
-    pub(super) fn remedy(&self, path: &Path) -> String {
+    /// Returns the remedy for `path`; `None` if the reason is enough.
+    pub fn remedy(&self, path: &Path) -> Option<String> {
         let path = quoted(path);
         let by_hand = "restore the settings in it by hand (`ethtool -k`, `-g`, `-x` and `-n` with the interface show the current ones)";
-        match self {
+        Some(match self {
             Self::Kind(FileKind::Folder) => {
-                format!("\n`ls -ld {path}` shows it, `rmdir {path}` removes it if it is empty")
+                format!("`ls -ld {path}` shows it, `rmdir {path}` removes it if it is empty")
             }
             Self::Kind(_) | Self::NoFolder => {
-                format!("\n`ls -ld {path}` shows what it is, `rm {path}` removes it")
+                format!("`ls -ld {path}` shows what it is, `rm {path}` removes it")
             }
             Self::Owner { .. } => format!(
-                "\n`ls -ld {path}` shows it: run as its owner, or `rm -r {path}` if it is not needed"
+                "`ls -ld {path}` shows it: run as its owner, or `rm -r {path}` if it is not needed"
             ),
             Self::Mode { .. } => format!(
-                "\ncheck it with `ls -ld {path}`, and with `cat` if it is a file; if no other user changed it: `chmod go-w {path}`, else: `rm -r {path}`"
+                "check it with `ls -ld {path}`, and with `cat` if it is a file; if no other user changed it: `chmod go-w {path}`, else: `rm -r {path}`"
             ),
             Self::TooLong { .. } => {
-                format!("\n`head -c 1000 {path}` shows how it begins, `rm {path}` removes it")
+                format!("`head -c 1000 {path}` shows how it begins, `rm {path}` removes it")
             }
             Self::Damaged(_) => {
-                format!("\n`cat {path}` shows its content: {by_hand}, then `rm {path}`")
+                format!("`cat {path}` shows its content: {by_hand}, then `rm {path}`")
             }
             Self::Version { .. } => format!(
-                "\nrestore with the version that wrote it; or `cat {path}`, {by_hand}, then `rm {path}`"
+                "restore with the version that wrote it; or `cat {path}`, {by_hand}, then `rm {path}`"
             ),
-            Self::OtherBoot | Self::OtherNamespace => String::new(),
-        }
+            Self::OtherNamespace => "restore there".to_owned(),
+            Self::OtherBoot => return None,
+        })
     }
 }
 
@@ -115,6 +116,28 @@ fn quoted(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_has_its_remedy_beside_its_text() {
+        let path = Path::new("/run/a b");
+        for (fault, remedy) in [
+            (StateFault::NoFolder, "rm '/run/a b'"),
+            (StateFault::Owner { owner: 1, user: 2 }, "run as its owner"),
+            (StateFault::Mode { mode: 0o666 }, "chmod go-w '/run/a b'"),
+            (StateFault::TooLong { limit: 9 }, "head -c 1000"),
+            (
+                StateFault::Version { found: 2, ours: 1 },
+                "the version that wrote it",
+            ),
+            (StateFault::OtherNamespace, "restore there"),
+        ] {
+            let found = fault.remedy(path).unwrap();
+            assert!(found.contains(remedy), "{found}");
+            assert_eq!(found.lines().count(), 1, "{found}");
+            assert!(!fault.to_string().contains(remedy), "{fault}");
+        }
+        assert_eq!(StateFault::OtherBoot.remedy(path), None);
+    }
 
     #[test]
     fn paths_in_commands_are_quoted_for_a_shell() {

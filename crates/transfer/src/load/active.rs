@@ -56,15 +56,15 @@ enum Phase {
     Some(Instant),
     /// The load waited for much of the last interval, in which it had this rate.
     Waiting(u64),
-    /// More connections are used than `Before`, and begin to send.
-    More(Before),
+    /// More connections are used than `Baseline`, and begin to send.
+    More(Baseline),
     /// Their rate is measured.
-    Trial(Before),
+    Trial(Baseline),
 }
 
 /// The connections before a trial, and their rate in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Before {
+struct Baseline {
     used: usize,
     rate: u64,
 }
@@ -144,17 +144,17 @@ impl Active {
             Phase::Waiting(last) if is_waiting && !is_short(so_far, rate) => {
                 let (used, rate) = (self.used, rate.max(last));
                 self.used = used.saturating_mul(2).min(self.most);
-                Phase::More(Before { used, rate })
+                Phase::More(Baseline { used, rate })
             }
             Phase::Waiting(_) => Phase::Some(now),
             Phase::More(before) => Phase::Trial(before),
-            Phase::Trial(Before { rate: least, .. }) if rate >= least / 100 * FASTER => {
+            Phase::Trial(Baseline { rate: least, .. }) if rate >= least / 100 * FASTER => {
                 match self.used < self.most {
                     true => Phase::Some(now),
                     false => Phase::All,
                 }
             }
-            Phase::Trial(Before { used, .. }) => {
+            Phase::Trial(Baseline { used, .. }) => {
                 self.used = used;
                 Phase::Some(now + NEXT_TRIAL)
             }

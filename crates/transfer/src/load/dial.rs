@@ -1,4 +1,4 @@
-//! Connecting to the host of a source. Every wait asks its caller whether it goes on.
+//! Connecting to the host of a source. Each wait can be cancelled by its caller.
 
 pub(crate) mod race;
 
@@ -14,23 +14,23 @@ use devmem_tcp::{Netdev, Stream};
 use self::race::Race;
 use super::error::LoadError;
 
-/// Longest wait without a question whether to go on.
+/// Longest wait between two calls of a [`CancelCheck`].
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// Asked whether a wait goes on, at least every 100 ms.
-pub type GoOn<'a> = dyn FnMut() -> ControlFlow<()> + 'a;
+/// Called at least every 100 ms of a wait; `Break` cancels it.
+pub type CancelCheck<'a> = dyn FnMut() -> ControlFlow<()> + 'a;
 
-/// The [`GoOn`] of a wait that is never cancelled.
-pub(crate) fn always() -> ControlFlow<()> {
+/// The [`CancelCheck`] of a wait that nobody cancels.
+pub(crate) fn never_cancelled() -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Asks.
+/// Calls `cancel_check`.
 ///
 /// # Errors
 /// [`LoadError::Cancelled`].
-pub(crate) fn ask(go_on: &mut GoOn<'_>) -> Result<(), LoadError> {
-    match go_on() {
+pub(crate) fn check_cancelled(cancel_check: &mut CancelCheck<'_>) -> Result<(), LoadError> {
+    match cancel_check() {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(LoadError::Cancelled),
     }
@@ -40,10 +40,10 @@ pub(crate) fn ask(go_on: &mut GoOn<'_>) -> Result<(), LoadError> {
 ///
 /// # Errors
 /// [`LoadError::Cancelled`].
-pub(crate) fn pause(time: Duration, go_on: &mut GoOn<'_>) -> Result<(), LoadError> {
+pub(crate) fn pause(time: Duration, cancel_check: &mut CancelCheck<'_>) -> Result<(), LoadError> {
     let start = Instant::now();
     loop {
-        ask(go_on)?;
+        check_cancelled(cancel_check)?;
         let left = time.saturating_sub(start.elapsed());
         if left.is_zero() {
             return Ok(());
@@ -61,9 +61,9 @@ pub(crate) fn resolve(
     nic: &Netdev,
     host: &str,
     port: u16,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Vec<SocketAddr>, LoadError> {
-    let found = addresses(host, port, go_on)?;
+    let found = addresses(host, port, cancel_check)?;
     let ours = nic.addresses();
     let is_ours = |address: &&SocketAddr| ours.iter().any(|ip| ip.is_ipv4() == address.is_ipv4());
     let usable: Vec<_> = found.iter().filter(is_ours).copied().collect();
@@ -83,32 +83,36 @@ pub(crate) fn resolve(
 pub(crate) fn addresses(
     host: &str,
     port: u16,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Vec<SocketAddr>, LoadError> {
     match host.parse::<IpAddr>() {
         Ok(ip) => Ok(vec![SocketAddr::new(ip, port)]),
-        Err(_) => look_up(host, port, go_on),
+        Err(_) => look_up(host, port, cancel_check),
     }
 }
 
 /// Asks the system's resolver for a name, which can take long. If the caller ends the wait, a thread is left waiting for it.
-fn look_up(host: &str, port: u16, go_on: &mut GoOn<'_>) -> Result<Vec<SocketAddr>, LoadError> {
+fn look_up(
+    host: &str,
+    port: u16,
+    cancel_check: &mut CancelCheck<'_>,
+) -> Result<Vec<SocketAddr>, LoadError> {
     let failed = |source| LoadError::Resolve {
         host: host.to_owned(),
         source,
     };
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let name = host.to_owned();
     let ask_resolver = move || {
         let found = (name.as_str(), port).to_socket_addrs();
         // Nobody may wait any more.
-        let _ = tell.send(found.map(Iterator::collect::<Vec<_>>));
+        let _ = sender.send(found.map(Iterator::collect::<Vec<_>>));
     };
     let thread = thread::Builder::new().name("devmem-resolve".to_owned());
     thread.spawn(ask_resolver).map_err(failed)?;
     loop {
-        ask(go_on)?;
-        match told.recv_timeout(SLICE) {
+        check_cancelled(cancel_check)?;
+        match receiver.recv_timeout(SLICE) {
             Ok(Ok(found)) if !found.is_empty() => return Ok(found),
             Ok(Ok(_)) => return Err(LoadError::no_address(host)),
             Ok(Err(error)) => return Err(failed(error)),
@@ -128,14 +132,14 @@ fn look_up(host: &str, port: u16, go_on: &mut GoOn<'_>) -> Result<Vec<SocketAddr
 pub(crate) fn connect(
     nic: &Netdev,
     addresses: &[SocketAddr],
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Stream, LoadError> {
     let mut race = Race::new(nic, addresses);
     loop {
         if let Some(outcome) = race.poll() {
             return outcome;
         }
-        ask(go_on)?;
+        check_cancelled(cancel_check)?;
         if let Err(errno) = race.wait(SLICE) {
             return Err(race.failed(errno));
         }

@@ -122,7 +122,7 @@ pub enum LoadError {
         /// Its text.
         reason: String,
         /// What the proxy says about it, with a colon before; may be empty.
-        said: String,
+        details: String,
         /// What to do.
         remedy: &'static str,
     },
@@ -135,7 +135,7 @@ pub enum LoadError {
         /// Its text.
         reason: String,
         /// What the server says about it, with a colon before; may be empty.
-        said: String,
+        details: String,
         /// What helps, if anything is known to.
         remedy: Option<Remedy>,
     },
@@ -298,18 +298,18 @@ impl LoadError {
                 host,
                 status,
                 reason,
-                said,
+                details,
                 ..
             } => format!(
-                "the proxy {proxy} does not connect to {host}: it answers {status} {reason}{said}"
+                "the proxy {proxy} does not connect to {host}: it answers {status} {reason}{details}"
             ),
             Self::Status {
                 url,
                 status,
                 reason,
-                said,
+                details,
                 ..
-            } => format!("{url} answers {status} {reason}{said}"),
+            } => format!("{url} answers {status} {reason}{details}"),
             Self::Redirect { from, to, source } => {
                 format!("{from} redirects to {to}: {}", source.reason())
             }

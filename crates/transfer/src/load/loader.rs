@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use devmem_tcp::{Netdev, memory::check_room};
 
-use super::dial::GoOn;
+use super::dial::CancelCheck;
 use super::error::LoadError;
 use super::http::{Client, HttpFile};
 use super::landing::{Landed, Landing, Places, Take, Watch};
@@ -55,18 +55,22 @@ impl Loader {
         self
     }
 
-    /// Opens what a URL names, whose server has the limit of this loader for each answer, while `go_on` says so. It is asked at least every 100 ms.
+    /// Opens what a URL names, unless `cancel_check` cancels it: called at least every 100 ms. The limit of this loader holds for each answer of the server.
     ///
     /// # Errors
-    /// Those of [`Origin::open_while`].
-    pub fn open(&self, origin: &Origin, go_on: &mut GoOn<'_>) -> Result<Source, LoadError> {
+    /// Those of [`Origin::open_cancellable`].
+    pub fn open(
+        &self,
+        origin: &Origin,
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<Source, LoadError> {
         match origin {
             Origin::Http(request) => {
                 let pool = Arc::default();
-                let opened = HttpFile::open_with(self.client(&pool), request, 1, go_on);
+                let opened = HttpFile::open_with(self.client(&pool), request, 1, cancel_check);
                 opened.map(|(file, _)| Source::Http(file))
             }
-            other => other.open_while(&self.nic, go_on),
+            other => other.open_cancellable(&self.nic, cancel_check),
         }
     }
 
@@ -78,10 +82,10 @@ impl Loader {
     pub fn stored_sum(
         &self,
         source: &Source,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<StoredSum, NoSum>, LoadError> {
         match source {
-            Source::Http(file) => file.stored_sum(self.client(file.pool()), go_on),
+            Source::Http(file) => file.stored_sum(self.client(file.pool()), cancel_check),
             Source::Files(_) => Ok(Err(NoSum::NotAll)),
             Source::Nbd(_) | Source::Nvme(_) => Ok(Err(NoSum::None)),
         }
@@ -169,7 +173,7 @@ impl Loader {
         source: &Source,
         start: u64,
         len: u32,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Vec<u8>, LoadError> {
         check_room(len as usize)?;
         let mut bytes = vec![0; len as usize];
@@ -184,7 +188,7 @@ impl Loader {
         };
         let end = start.saturating_add(u64::from(len));
         let ranges = [start..end];
-        self.deliver(source.clone(), &ranges, &mut take, &mut |_| go_on())?;
+        self.deliver(source.clone(), &ranges, &mut take, &mut |_| cancel_check())?;
         Ok(bytes)
     }
 
@@ -197,13 +201,13 @@ impl Loader {
         source: &Source,
         bytes: &mut Vec<u8>,
         len: u32,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(), LoadError> {
         bytes.truncate(len as usize);
         // Fits: there are at most `len`.
         let missing = len - u32::try_from(bytes.len()).unwrap_or(len);
         if missing > 0 {
-            bytes.append(&mut self.read(source, bytes.len() as u64, missing, go_on)?);
+            bytes.append(&mut self.read(source, bytes.len() as u64, missing, cancel_check)?);
         }
         Ok(())
     }

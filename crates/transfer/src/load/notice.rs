@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::parallel::Cause;
 
-/// Shortest wait that is said aloud.
+/// Shortest wait that a notice reports.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 
 /// Takes the text of a notice, on any thread.

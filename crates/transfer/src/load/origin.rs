@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use devmem_tcp::Netdev;
 
-use super::dial::{self, GoOn};
+use super::dial::{self, CancelCheck};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest};
 use super::nbd::NbdUrl;
@@ -56,17 +56,17 @@ impl Origin {
     }
 
     /// Opens the kernel's interface of the route to the server, or to its proxy: a NIC for callers that have none and need none.
-    /// Payload passes through host memory on it, until memory is bound to it. `go_on` is asked at least every 100 ms.
+    /// Payload passes through host memory on it, until memory is bound to it. `cancel_check` is called at least every 100 ms.
     ///
     /// # Errors
     /// The host is not found, [`LoadError::Route`] if there is no route to it, [`LoadError::Cancelled`].
-    pub fn kernel_nic(&self, go_on: &mut GoOn<'_>) -> Result<Netdev, LoadError> {
+    pub fn kernel_nic(&self, cancel_check: &mut CancelCheck<'_>) -> Result<Netdev, LoadError> {
         let (host, port) = match self {
             Self::Http(request) => (request.next_hop().host(), request.next_hop().port()),
             Self::Nbd(url) => (url.host(), url.port()),
             Self::Nvme(url) => (url.host(), url.port()),
         };
-        let addresses = dial::addresses(host, port, go_on)?;
+        let addresses = dial::addresses(host, port, cancel_check)?;
         let mut failure = None;
         for address in addresses {
             match Netdev::kernel_to(address.ip()) {
@@ -82,20 +82,28 @@ impl Origin {
     /// # Errors
     /// The host is not found or does not answer, or does not have it.
     pub fn open(&self, nic: &Netdev) -> Result<Source, LoadError> {
-        self.open_while(nic, &mut dial::always)
+        self.open_cancellable(nic, &mut dial::never_cancelled)
     }
 
-    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    /// As [`open`](Self::open), unless `cancel_check` cancels it: called at least every 100 ms.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
-    pub fn open_while(&self, nic: &Netdev, go_on: &mut GoOn<'_>) -> Result<Source, LoadError> {
+    pub fn open_cancellable(
+        &self,
+        nic: &Netdev,
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<Source, LoadError> {
         match self {
             Self::Http(request) => {
-                HttpFile::open_while(nic, request.clone(), go_on).map(Source::Http)
+                HttpFile::open_cancellable(nic, request.clone(), cancel_check).map(Source::Http)
             }
-            Self::Nbd(url) => NbdExport::open_while(nic, url.clone(), go_on).map(Source::Nbd),
-            Self::Nvme(url) => NvmeNamespace::open_while(nic, url.clone(), go_on).map(Source::Nvme),
+            Self::Nbd(url) => {
+                NbdExport::open_cancellable(nic, url.clone(), cancel_check).map(Source::Nbd)
+            }
+            Self::Nvme(url) => {
+                NvmeNamespace::open_cancellable(nic, url.clone(), cancel_check).map(Source::Nvme)
+            }
         }
     }
 

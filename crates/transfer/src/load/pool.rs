@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use devmem_tcp::Netdev;
 
-use super::dial::{self, GoOn};
+use super::dial::{self, CancelCheck};
 use super::error::LoadError;
 use super::hop::Hop;
 use super::transport::Transport;
@@ -71,12 +71,12 @@ impl Pool {
         &self,
         nic: &Netdev,
         hop: &Hop,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Vec<SocketAddr>, LoadError> {
         if let Some(known) = self.shared().addresses_of(hop) {
             return Ok(known);
         }
-        let found = dial::resolve(nic, &hop.host, hop.port, go_on)?;
+        let found = dial::resolve(nic, &hop.host, hop.port, cancel_check)?;
         let mut shared = self.shared();
         // Another thread may have looked it up meanwhile.
         if shared.addresses_of(hop).is_none() {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use devmem_tcp::Dmabuf;
 
-use super::dial::{self, GoOn};
+use super::dial::{self, CancelCheck};
 use super::error::LoadError;
 use super::http::{HttpFile, HttpRequest, Volume};
 use super::loaded::Loaded;
@@ -28,7 +28,7 @@ use crate::checksum::Crc32c;
 use crate::parallel::Progress;
 pub use error::CheckpointError;
 pub use header::HeaderError;
-use header::{Described, Header, Unparsed};
+use header::{Described, Header, HeaderFailure};
 pub use limits::CheckpointLimit;
 use limits::{Budget, FIRST_BYTES, MAX_EARLY_BYTES};
 use openings::open_each;
@@ -122,17 +122,17 @@ impl Checkpoint {
     /// # Errors
     /// A file cannot be read, or is not what its name says.
     pub fn open(loader: &Loader, request: HttpRequest) -> Result<Self, CheckpointError> {
-        Self::open_while(loader, request, &mut dial::always)
+        Self::open_cancellable(loader, request, &mut dial::never_cancelled)
     }
 
-    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    /// As [`open`](Self::open), unless `cancel_check` cancels it: called at least every 100 ms.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
-    pub fn open_while(
+    pub fn open_cancellable(
         loader: &Loader,
         request: HttpRequest,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Self, CheckpointError> {
         let pool = Arc::default();
         let client = loader.client(&pool);
@@ -147,20 +147,20 @@ impl Checkpoint {
             early_bytes: MAX_EARLY_BYTES,
         };
         if request.url().file_name().ends_with(".json") {
-            let shards = shards::of(loader, client, request, go_on)?;
+            let shards = shards::of(loader, client, request, cancel_check)?;
             let openings = loader.settings.openings();
             open_each(
                 client,
                 &shards,
                 openings,
-                go_on,
-                &mut |index, opened, go_on| {
-                    opening.add(opened, Some(&shards[index].tensors), go_on)
+                cancel_check,
+                &mut |index, opened, cancel_check| {
+                    opening.add(opened, Some(&shards[index].tensors), cancel_check)
                 },
             )?;
         } else {
-            let opened = HttpFile::open_with(client, &request, FIRST_BYTES, go_on)?;
-            opening.add(opened, None, go_on)?;
+            let opened = HttpFile::open_with(client, &request, FIRST_BYTES, cancel_check)?;
+            opening.add(opened, None, cancel_check)?;
         }
         opening.end()
     }
@@ -274,7 +274,7 @@ impl Opening<'_> {
         &mut self,
         (file, bytes): (HttpFile, Vec<u8>),
         wanted: Option<&BTreeSet<String>>,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(), CheckpointError> {
         let name = file.name();
         let Beginning {
@@ -282,7 +282,7 @@ impl Opening<'_> {
             data_start,
             sum,
             mut early,
-        } = self.begin(&file, bytes, go_on)?;
+        } = self.begin(&file, bytes, cancel_check)?;
         self.budget.take_tensors(header.tensors.len());
         let mut tensors = header.tensors;
         let count = tensors.len();
@@ -316,7 +316,7 @@ impl Opening<'_> {
         &mut self,
         file: &HttpFile,
         mut bytes: Vec<u8>,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Beginning, CheckpointError> {
         let name = file.name();
         let Some(size) = file.size() else {
@@ -330,7 +330,7 @@ impl Opening<'_> {
         let source = Source::from(file);
         if bytes.len() < header::LENGTH_BYTES as usize {
             self.loader
-                .read_on(&source, &mut bytes, header::LENGTH_BYTES, go_on)?;
+                .read_on(&source, &mut bytes, header::LENGTH_BYTES, cancel_check)?;
         }
         let text_len = header::text_len(&bytes, size).map_err(wrong)?;
         let beyond = |source| CheckpointError::Limit {
@@ -345,17 +345,17 @@ impl Opening<'_> {
             false => Vec::new(),
         };
         self.loader
-            .read_on(&source, &mut bytes, data_start, go_on)?;
+            .read_on(&source, &mut bytes, data_start, cancel_check)?;
         let data_start = u64::from(data_start);
         let mut sum = Crc32c::default();
         sum.add(&bytes);
         let text = bytes.get(header::LENGTH_BYTES as usize..);
         let text = text.unwrap_or_default();
-        let header = Header::parse(text, size - data_start, self.budget.tensors(), go_on);
+        let header = Header::parse(text, size - data_start, self.budget.tensors(), cancel_check);
         let header = header.map_err(|unparsed| match unparsed {
-            Unparsed::Wrong(source) => wrong(source),
-            Unparsed::TooMany => beyond(CheckpointLimit::Tensors),
-            Unparsed::Cancelled => CheckpointError::Load(LoadError::Cancelled),
+            HeaderFailure::Wrong(source) => wrong(source),
+            HeaderFailure::TooMany => beyond(CheckpointLimit::Tensors),
+            HeaderFailure::Cancelled => CheckpointError::Load(LoadError::Cancelled),
         })?;
         Ok(Beginning {
             header,
@@ -431,7 +431,7 @@ fn placed(data: &Range<u64>, end: &mut u64) -> Option<Range<usize>> {
 #[cfg(feature = "test-util")]
 pub(crate) fn fuzz(data: &[u8]) {
     // The names become URLs.
-    if let Ok(names) = shards::names(data, &mut dial::always) {
+    if let Ok(names) = shards::names(data, &mut dial::never_cancelled) {
         assert!(names.keys().all(|name| !name.contains(['/', '\\', '?'])));
     }
     let (length, rest) = data.split_at(data.len().min(8));
@@ -439,7 +439,8 @@ pub(crate) fn fuzz(data: &[u8]) {
         return;
     };
     let (text, tensors) = rest.split_at(len as usize);
-    let Ok(header) = Header::parse(text, tensors.len() as u64, 1000, &mut dial::always) else {
+    let Ok(header) = Header::parse(text, tensors.len() as u64, 1000, &mut dial::never_cancelled)
+    else {
         return;
     };
     let mut end = 0;

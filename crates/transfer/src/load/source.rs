@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::Netdev;
 
-use super::dial::GoOn;
+use super::dial::CancelCheck;
 use super::error::LoadError;
 use super::hop::Hop;
 use super::http::{Approach, HttpFile, HttpSession, Volume};
@@ -74,7 +74,7 @@ pub(crate) struct Rules {
 }
 
 /// A connection that can request pieces, or soon can.
-pub(crate) enum Begun<'a> {
+pub(crate) enum NewConnection<'a> {
     Open(Transport, Box<dyn Session>),
     Connecting(Box<Connecting<'a>>),
 }
@@ -225,7 +225,7 @@ impl Source {
         }
     }
 
-    /// Begins a connection that can request the piece that starts at `at`, and others. Waits, while `go_on` says so, for
+    /// Begins a connection that can request the piece that starts at `at`, and others. Waits, unless `cancel_check` cancels it, for
     /// servers that negotiate.
     ///
     /// # Errors
@@ -235,19 +235,25 @@ impl Source {
         nic: &'a Netdev,
         rules: Rules,
         at: u64,
-        go_on: &mut GoOn<'_>,
-    ) -> Result<Begun<'a>, LoadError> {
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<NewConnection<'a>, LoadError> {
         let Rules { window, limit } = rules;
         let files = match self {
             Self::Http(file) => Volume::of(file),
             Self::Files(files) => files.clone(),
             Self::Nbd(export) => {
-                let (stream, session) = export.connect(nic, window, go_on)?;
-                return Ok(Begun::Open(Transport::Tcp(Box::new(stream)), session));
+                let (stream, session) = export.connect(nic, window, cancel_check)?;
+                return Ok(NewConnection::Open(
+                    Transport::Tcp(Box::new(stream)),
+                    session,
+                ));
             }
             Self::Nvme(namespace) => {
-                let (stream, session) = namespace.connect(nic, window, go_on)?;
-                return Ok(Begun::Open(Transport::Tcp(Box::new(stream)), session));
+                let (stream, session) = namespace.connect(nic, window, cancel_check)?;
+                return Ok(NewConnection::Open(
+                    Transport::Tcp(Box::new(stream)),
+                    session,
+                ));
             }
         };
         let placed = files.file_at(at).ok_or(LoadError::Unasked { at })?;
@@ -261,8 +267,8 @@ impl Source {
             window,
         };
         Ok(match kept {
-            Some(transport) => Begun::Open(transport, connecting.session()),
-            None => Begun::Connecting(Box::new(connecting)),
+            Some(transport) => NewConnection::Open(transport, connecting.session()),
+            None => NewConnection::Connecting(Box::new(connecting)),
         })
     }
 

@@ -129,7 +129,7 @@ impl<E: fmt::Debug> fmt::Display for StreamFailure<E> {
 /// Tensors in the order in which they come. Dropping it ends the load; tensors that were taken stay.
 #[derive(Debug)]
 pub struct TensorStream<E: fmt::Debug> {
-    line: Arc<Line<E>>,
+    channel: Arc<Channel<E>>,
     patience: Duration,
     total: u64,
     thread: Option<JoinHandle<()>>,
@@ -147,15 +147,15 @@ struct Inbox<E: fmt::Debug> {
 }
 
 /// Between the thread and the program.
-struct Line<E: fmt::Debug> {
+struct Channel<E: fmt::Debug> {
     budget: Arc<Budget<Inbox<E>>>,
     /// Called when there may be something to take.
     ready: Box<dyn Fn() + Send + Sync>,
 }
 
-impl<E: fmt::Debug> fmt::Debug for Line<E> {
+impl<E: fmt::Debug> fmt::Debug for Channel<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line").finish_non_exhaustive()
+        f.debug_struct("Channel").finish_non_exhaustive()
     }
 }
 
@@ -193,13 +193,13 @@ impl<E: fmt::Debug + Send + 'static> TensorStream<E> {
             outcome: None,
             is_over: false,
         };
-        let line = Arc::new(Line {
+        let channel = Arc::new(Channel {
             budget: Budget::new(settings.memory_limit, inbox),
             ready: Box::new(ready),
         });
         let total = selected.iter().map(|it| it.bytes).sum();
         let feeder = Feeder {
-            line: Arc::clone(&line),
+            channel: Arc::clone(&channel),
             loader,
             checkpoint,
             selected,
@@ -209,7 +209,7 @@ impl<E: fmt::Debug + Send + 'static> TensorStream<E> {
         let thread = thread::Builder::new().name("devmem-tensors".to_owned());
         let thread = thread.spawn(move || feeder.run(&windows));
         Ok(Self {
-            line,
+            channel,
             patience: settings.patience,
             total,
             thread: Some(thread.map_err(LoadError::Wait)?),
@@ -224,7 +224,7 @@ impl<E: fmt::Debug> TensorStream<E> {
     /// The load failed; [`StreamFailure::Held`], after which it goes on. An error of the load is returned once, and then the end.
     pub fn next(&mut self, limit: Duration) -> Result<Next, StreamFailure<E>> {
         let until = Instant::now() + limit;
-        let mut state = self.line.budget.locked();
+        let mut state = self.channel.budget.locked();
         loop {
             if let Some(arrived) = state.it.queue.pop_front() {
                 state.starved = None;
@@ -249,26 +249,26 @@ impl<E: fmt::Debug> TensorStream<E> {
                     return Err(StreamFailure::Held {
                         held: state.held,
                         needed,
-                        limit: self.line.budget.limit,
+                        limit: self.channel.budget.limit,
                     });
                 }
             }
             if now >= until {
                 return Ok(Next::NotYet);
             }
-            state = self.line.budget.wait(state, longest);
+            state = self.channel.budget.wait(state, longest);
         }
     }
 
     /// Returns how many bytes of the tensors are in place, and how many they have in all.
     pub fn progress(&self) -> (u64, u64) {
-        (self.line.budget.locked().it.bytes, self.total)
+        (self.channel.budget.locked().it.bytes, self.total)
     }
 }
 
 impl<E: fmt::Debug> Drop for TensorStream<E> {
     fn drop(&mut self) {
-        self.line.budget.end();
+        self.channel.budget.end();
         if let Some(thread) = self.thread.take() {
             // It looks at the end every 100 ms. A panic in it was reported by its hook.
             let _ = thread.join();
@@ -278,7 +278,7 @@ impl<E: fmt::Debug> Drop for TensorStream<E> {
 
 /// What the thread has.
 struct Feeder<E: fmt::Debug, A> {
-    line: Arc<Line<E>>,
+    channel: Arc<Channel<E>>,
     loader: Loader,
     checkpoint: Arc<Checkpoint>,
     selected: Vec<Selected>,
@@ -287,20 +287,20 @@ struct Feeder<E: fmt::Debug, A> {
 }
 
 /// Tells the program that nothing more comes, in whatever way the thread ends.
-struct EndOf<'a, E: fmt::Debug>(&'a Line<E>);
+struct EndOnDrop<'a, E: fmt::Debug>(&'a Channel<E>);
 
-impl<E: fmt::Debug> Drop for EndOf<'_, E> {
+impl<E: fmt::Debug> Drop for EndOnDrop<'_, E> {
     fn drop(&mut self) {
         let mut state = self.0.budget.locked();
         state.it.is_over = true;
         let ended = || LoadError::Wait(std::io::Error::other("the thread that loads has ended"));
         state.it.outcome.get_or_insert_with(|| Err(ended().into()));
-        self.0.tell(state);
+        self.0.notify(state);
     }
 }
 
-impl<E: fmt::Debug> Line<E> {
-    fn tell(&self, state: MutexGuard<'_, budget::State<Inbox<E>>>) {
+impl<E: fmt::Debug> Channel<E> {
+    fn notify(&self, state: MutexGuard<'_, budget::State<Inbox<E>>>) {
         drop(state);
         self.budget.changed();
         (self.ready)();
@@ -309,23 +309,23 @@ impl<E: fmt::Debug> Line<E> {
 
 impl<E: fmt::Debug + Send + 'static, A: FnMut(usize) -> Result<Dmabuf, E>> Feeder<E, A> {
     fn run(mut self, windows: &[Window]) {
-        let line = Arc::clone(&self.line);
-        let _end = EndOf(&line);
+        let channel = Arc::clone(&self.channel);
+        let _end = EndOnDrop(&channel);
         let outcome = windows.iter().try_for_each(|window| self.load(window));
-        line.budget.locked().it.outcome = Some(outcome);
+        channel.budget.locked().it.outcome = Some(outcome);
     }
 
     /// Waits for room for a window, and loads it.
     fn load(&mut self, window: &Window) -> Result<(), StreamFailure<E>> {
         let cancelled = || LoadError::Cancelled;
         // The others are told first: the program may be waiting in a loop of its own, for what it can take.
-        self.line
+        self.channel
             .budget
-            .want(window.bytes, &*self.line.ready)
+            .want(window.bytes, &*self.channel.ready)
             .ok_or_else(cancelled)?;
         let mut rooms = Vec::with_capacity(window.rooms.len());
         for room in &window.rooms {
-            let share = Arc::new(Budget::share(&self.line.budget, room.bytes));
+            let share = Arc::new(Budget::share(&self.channel.budget, room.bytes));
             // Fits: it is at most the bound, and an allocation that is too large fails.
             let bytes = usize::try_from(room.bytes).unwrap_or(usize::MAX);
             let memory = (self.alloc)(bytes).map_err(StreamFailure::Memory)?;
@@ -344,14 +344,14 @@ impl<E: fmt::Debug + Send + 'static, A: FnMut(usize) -> Result<Dmabuf, E>> Feede
                 offset: member.offset,
             })
             .collect();
-        let (line, selected) = (&self.line, &self.selected);
-        let before = line.budget.locked().it.bytes;
+        let (channel, selected) = (&self.channel, &self.selected);
+        let before = channel.budget.locked().it.bytes;
         let whole: u64 = destinations.iter().map(|it| it.selected.bytes).sum();
         let mut landed = |number: usize| {
             let (member, room) = places[number];
             let (memory, share) = &rooms[room];
             left[room] -= 1;
-            let mut state = line.budget.locked();
+            let mut state = channel.budget.locked();
             state.it.queue.push_back(Arrived {
                 selected: selected[member.number].clone(),
                 memory: memory.clone(),
@@ -359,10 +359,10 @@ impl<E: fmt::Debug + Send + 'static, A: FnMut(usize) -> Result<Dmabuf, E>> Feede
                 share: Arc::clone(share),
                 is_last: left[room] == 0,
             });
-            line.tell(state);
+            channel.notify(state);
         };
         let mut progress = |so_far: crate::parallel::Progress| {
-            let mut state = line.budget.locked();
+            let mut state = channel.budget.locked();
             state.it.bytes = before + so_far.bytes.min(whole);
             match state.is_ended {
                 true => ControlFlow::Break(()),
@@ -377,7 +377,7 @@ impl<E: fmt::Debug + Send + 'static, A: FnMut(usize) -> Result<Dmabuf, E>> Feede
             &mut landed,
             &mut progress,
         )?;
-        line.budget.locked().it.bytes = before + whole;
+        channel.budget.locked().it.bytes = before + whole;
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use devmem_tcp::{Error, RecvError};
 
 use super::Remedy;
+use crate::load::LoadError;
 
 /// Why a connection broke, a server refused or a response makes no sense; and what helps, where more is known than the error around it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +17,8 @@ pub struct Cause {
 
 impl Cause {
     /// Returns the cause with this remedy.
-    pub(crate) fn with_remedy(self, remedy: impl Into<Remedy>) -> Self {
+    #[must_use]
+    pub fn with_remedy(self, remedy: impl Into<Remedy>) -> Self {
         Self {
             remedy: Some(remedy.into()),
             ..self
@@ -28,6 +30,14 @@ impl Cause {
         Self {
             reason: error.reason().to_owned(),
             remedy: error.remedy().map(Remedy::Library),
+        }
+    }
+
+    /// An error of a load.
+    pub(crate) fn of_load(error: LoadError) -> Self {
+        Self {
+            reason: error.reason(),
+            remedy: error.remedy(),
         }
     }
 

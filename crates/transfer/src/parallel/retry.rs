@@ -28,12 +28,12 @@ pub(crate) fn may_help(kind: ErrorKind) -> bool {
 }
 
 /// Returns how long to wait after the `failures`-th failure in a row: between half of the full wait and all of it, at
-/// random, so that clients of a restarted server do not come back together. `asked` is the server's wish.
-pub(crate) fn delay(failures: u32, asked: Option<Duration>) -> Duration {
+/// random, so that clients of a restarted server do not come back together. `retry_after` is what the server asked for.
+pub(crate) fn delay(failures: u32, retry_after: Option<Duration>) -> Duration {
     let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16));
     let full = doubled.min(LONGEST);
     let jittered = full / 2 + full.mul_f64(random_share() / 2.0);
-    jittered.max(asked.unwrap_or_default().min(LONGEST_ASKED))
+    jittered.max(retry_after.unwrap_or_default().min(LONGEST_ASKED))
 }
 
 /// Returns a random number from 0 to 1.

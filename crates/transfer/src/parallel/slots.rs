@@ -9,9 +9,9 @@ use super::retry;
 /// What follows from a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Failed {
+pub(crate) enum AfterFailure {
     /// Another attempt later, or the other connections do the work, which may wait for their next attempt.
-    GoOn,
+    Continue,
     /// No connection is left.
     GiveUp,
 }
@@ -134,17 +134,17 @@ impl<C> Slots<C> {
         self.indices().for_each(|index| self.progressed(index));
     }
 
-    /// Counts a failure of a slot without a connection, and chooses the time of its next attempt. `asked` is the server's
-    /// wish for it.
-    pub(crate) fn failed(&mut self, index: usize, asked: Option<Duration>) -> Failed {
+    /// Counts a failure of a slot without a connection, and chooses the time of its next attempt. `retry_after` is what the server
+    /// asked for.
+    pub(crate) fn failed(&mut self, index: usize, retry_after: Option<Duration>) -> AfterFailure {
         let attempts = self.attempts;
         let slot = &mut self.slots[index];
         slot.failures += 1;
         (slot.is_wary, slot.is_used) = (true, true);
         if slot.failures < attempts {
-            let wait = retry::delay(slot.failures, asked);
+            let wait = retry::delay(slot.failures, retry_after);
             slot.state = State::Closed(Instant::now() + wait);
-            return Failed::GoOn;
+            return AfterFailure::Continue;
         }
         slot.state = State::Retired;
         // Those that were never needed would fail in the same way.
@@ -154,8 +154,8 @@ impl<C> Slots<C> {
             State::Retired => false,
         };
         match self.slots.iter().any(has_attempts) {
-            true => Failed::GoOn,
-            false => Failed::GiveUp,
+            true => AfterFailure::Continue,
+            false => AfterFailure::GiveUp,
         }
     }
 
@@ -185,7 +185,7 @@ mod tests {
     fn a_slot_is_wary_until_a_request_is_complete() {
         let mut slots = Slots::<()>::new(1, 3);
         assert!(!slots.is_wary(0));
-        assert_eq!(slots.failed(0, None), Failed::GoOn);
+        assert_eq!(slots.failed(0, None), AfterFailure::Continue);
         assert!(slots.is_wary(0));
         slots.progressed(0);
         assert!(!slots.is_wary(0));
@@ -197,18 +197,18 @@ mod tests {
     fn a_load_goes_on_while_any_slot_has_attempts_left() {
         let mut slots = Slots::<()>::new(16, 2);
         for index in 0..3 {
-            assert_eq!(slots.failed(index, None), Failed::GoOn);
+            assert_eq!(slots.failed(index, None), AfterFailure::Continue);
         }
         // The others wait, and one that works has just been ended by its server.
-        assert_eq!(slots.failed(0, None), Failed::GoOn);
-        assert_eq!(slots.failed(1, None), Failed::GoOn);
+        assert_eq!(slots.failed(0, None), AfterFailure::Continue);
+        assert_eq!(slots.failed(1, None), AfterFailure::Continue);
         slots.put(3, ());
         assert_eq!(slots.take(3), Some(()));
-        assert_eq!(slots.failed(2, None), Failed::GoOn);
-        assert_eq!(slots.failed(3, None), Failed::GoOn);
+        assert_eq!(slots.failed(2, None), AfterFailure::Continue);
+        assert_eq!(slots.failed(3, None), AfterFailure::Continue);
         assert_eq!(
             slots.failed(3, None),
-            Failed::GiveUp,
+            AfterFailure::GiveUp,
             "12 were never needed"
         );
     }
@@ -222,10 +222,10 @@ mod tests {
             std::iter::successors(slots.next_turn(0), next).collect::<Vec<_>>()
         };
         assert_eq!(turns(&slots), [0, 1, 2, 3]);
-        assert_eq!(slots.failed(0, None), Failed::GoOn);
+        assert_eq!(slots.failed(0, None), AfterFailure::Continue);
         assert_eq!(turns(&slots), [1, 2, 3], "0 waits for its next attempt");
-        assert_eq!(slots.failed(0, None), Failed::GoOn);
-        assert_eq!(slots.failed(2, None), Failed::GoOn);
+        assert_eq!(slots.failed(0, None), AfterFailure::Continue);
+        assert_eq!(slots.failed(2, None), AfterFailure::Continue);
         assert_eq!(turns(&slots), [1, 3], "0 is retired");
     }
 
@@ -233,18 +233,22 @@ mod tests {
     fn a_slot_is_retired_after_its_attempts_and_the_last_one_gives_up() {
         let mut slots: Slots<u8> = Slots::new(2, 2);
         slots.put(1, 7);
-        assert_eq!(slots.failed(0, None), Failed::GoOn);
+        assert_eq!(slots.failed(0, None), AfterFailure::Continue);
         assert!(!slots.is_due(0), "it waits before the next attempt");
-        assert_eq!(slots.failed(0, None), Failed::GoOn, "the other one is open");
+        assert_eq!(
+            slots.failed(0, None),
+            AfterFailure::Continue,
+            "the other one is open"
+        );
         assert_eq!(slots.next_due(), None, "the other two need no attempt");
         assert_eq!(slots.take(0), None);
         assert!(!slots.is_due(0), "it stays retired");
 
         assert_eq!(slots.take(1), Some(7));
         assert!(slots.is_due(1));
-        assert_eq!(slots.failed(1, None), Failed::GoOn);
+        assert_eq!(slots.failed(1, None), AfterFailure::Continue);
         slots.progressed(1);
-        assert_eq!(slots.failed(1, None), Failed::GoOn);
-        assert_eq!(slots.failed(1, None), Failed::GiveUp);
+        assert_eq!(slots.failed(1, None), AfterFailure::Continue);
+        assert_eq!(slots.failed(1, None), AfterFailure::GiveUp);
     }
 }

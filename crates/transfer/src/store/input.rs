@@ -11,11 +11,12 @@ use devmem_tcp::text::Printable;
 
 use super::supply::Filled;
 use crate::checksum::Crc32c;
+use crate::parallel::Remedy;
 
 /// Bytes of one read for the checksum.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// Why a file cannot be stored.
+/// Why a file cannot be stored. `Display` writes the reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
@@ -28,19 +29,35 @@ pub enum InputError {
         source: io::Error,
     },
     /// It is a folder.
-    #[error("{name} is a folder\n  name a file or a block device")]
+    #[error("{name} is a folder")]
     Folder {
         /// Its name.
         name: String,
     },
     /// It is a pipe or the like.
-    #[error(
-        "{name} has no size: its bytes can be read only once\n  copy them to a file: after a broken connection they are read again"
-    )]
+    #[error("{name} has no size: its bytes can be read only once")]
     NoSize {
         /// Its name.
         name: String,
     },
+}
+
+impl InputError {
+    /// Returns the reason, in one line.
+    pub fn reason(&self) -> String {
+        self.to_string()
+    }
+
+    /// Returns what helps.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::Open { .. } => None,
+            Self::Folder { .. } => Some("name a file or a block device".into()),
+            Self::NoSize { .. } => {
+                Some("copy them to a file: after a broken connection they are read again".into())
+            }
+        }
+    }
 }
 
 /// A file of a known size, or a block device, for [`Storer::store_from`](super::Storer::store_from).
@@ -145,6 +162,22 @@ fn is_zero(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_file_has_a_remedy_that_is_not_in_its_text() {
+        let refused = |path: &str| Input::open(Path::new(path)).unwrap_err();
+        for (path, remedy) in [
+            ("/proc", Some("name a file or a block device")),
+            ("/no/such/file", None),
+        ] {
+            let error = refused(path);
+            assert_eq!(error.remedy(), remedy.map(Remedy::from), "{error}");
+            let explained = crate::explain(&error);
+            assert_eq!(explained, Some((error.reason(), error.remedy())));
+            assert_eq!(error.to_string(), error.reason());
+            assert_eq!(error.reason().lines().count(), 1, "{error}");
+        }
+    }
 
     #[test]
     fn one_byte_anywhere_makes_it_no_zeros() {

@@ -20,7 +20,7 @@ pub(crate) struct NbdSession {
     /// Most requests in flight. A flush may be one more.
     window: usize,
     /// Requests without a reply, by their cookie.
-    asked: InFlight<Write>,
+    pending: InFlight<Write>,
     next_cookie: u64,
     /// Bytes of an incomplete reply.
     text: Vec<u8>,
@@ -40,7 +40,7 @@ impl NbdSession {
             is_structured,
             acknowledge,
             window,
-            asked: InFlight::default(),
+            pending: InFlight::default(),
             next_cookie: 1,
             text: Vec::new(),
             completed: VecDeque::new(),
@@ -73,7 +73,7 @@ impl NbdSession {
             is_last,
             content,
         } = header;
-        let Some(write) = self.asked.get(cookie).copied() else {
+        let Some(write) = self.pending.get(cookie).copied() else {
             return Err(self.invalid("a reply without a request"));
         };
         match content {
@@ -89,7 +89,7 @@ impl NbdSession {
                 return Err(self.invalid("the reply to a write has payload"));
             }
         }
-        self.asked.remove(cookie);
+        self.pending.remove(cookie);
         self.completed.push_back((cookie, write));
         Ok(())
     }
@@ -107,7 +107,7 @@ impl NbdSession {
 
 impl Session for NbdSession {
     fn accepts(&self) -> bool {
-        self.asked.len() < self.window
+        self.pending.len() < self.window
     }
 
     /// The payload of a write follows its header.
@@ -123,7 +123,7 @@ impl Session for NbdSession {
                 range: 0..payload,
             });
         }
-        self.asked.add(cookie, write);
+        self.pending.add(cookie, write);
         cookie
     }
 
@@ -133,7 +133,7 @@ impl Session for NbdSession {
 
     fn missing(&self) -> usize {
         match reply::parse(&self.text) {
-            _ if self.asked.is_empty() => 0,
+            _ if self.pending.is_empty() => 0,
             Ok(Parsed::More(more)) => more,
             // `on_text` has taken whole replies, and refused wrong ones.
             Ok(Parsed::Whole(_)) | Err(_) => 1,
@@ -170,11 +170,11 @@ impl Session for NbdSession {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.asked.is_empty()
+        !self.pending.is_empty()
     }
 
     fn take_outstanding(&mut self) -> Vec<Write> {
-        self.asked.take().collect()
+        self.pending.take().collect()
     }
 
     fn goodbye(&self) -> Vec<u8> {

@@ -30,7 +30,7 @@ pub(crate) struct NvmeSession {
     /// Most commands in flight. A flush may be one more.
     window: usize,
     /// Commands in flight, by their names.
-    asked: InFlight<Asked>,
+    pending: InFlight<PendingCommand>,
     next_id: u16,
     /// Bytes of an incomplete PDU.
     text: Vec<u8>,
@@ -42,13 +42,13 @@ pub(crate) struct NvmeSession {
 
 /// A command.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingCommand {
     write: Write,
     /// Bytes of its data that are sent in the capsule, or that the controller has requested, in their order.
     requested: u64,
 }
 
-impl Asked {
+impl PendingCommand {
     /// Returns the length of the data of the command.
     fn data_bytes(&self) -> u64 {
         match self.write.operation {
@@ -64,21 +64,21 @@ impl NvmeSession {
     pub(crate) fn new(
         host: &str,
         limits: Limits,
-        shape: &Shape,
+        queue: &QueueLimits,
         acknowledge: Acknowledge,
         membership: Membership,
     ) -> Self {
         Self {
             host: host.to_owned(),
             limits,
-            digests: shape.digests,
-            most_data: shape.most_data,
+            digests: queue.digests,
+            most_data: queue.most_data,
             acknowledge,
-            window: shape.depth.saturating_sub(1).max(1),
-            asked: InFlight::default(),
+            window: queue.depth.saturating_sub(1).max(1),
+            pending: InFlight::default(),
             next_id: 0,
             text: Vec::new(),
-            outbox: Outbox::new(shape.digests.data),
+            outbox: Outbox::new(queue.digests.data),
             completed: VecDeque::new(),
             last_word: None,
             membership,
@@ -86,7 +86,7 @@ impl NvmeSession {
     }
 
     fn new_id(&mut self) -> u16 {
-        while self.asked.has(self.next_id.into()) {
+        while self.pending.has(self.next_id.into()) {
             self.next_id = self.next_id.wrapping_add(1);
         }
         let id = self.next_id;
@@ -169,7 +169,7 @@ impl NvmeSession {
             offset,
             len,
         } = *transfer;
-        let Some(asked) = self.asked.get_mut(command_id.into()) else {
+        let Some(pending) = self.pending.get_mut(command_id.into()) else {
             return Err(self.wrong(
                 FatalStatus::Sequence,
                 "a request for data without a command",
@@ -177,15 +177,15 @@ impl NvmeSession {
             ));
         };
         let end = u64::from(offset).saturating_add(len.into());
-        if u64::from(offset) != asked.requested || end > asked.data_bytes() {
+        if u64::from(offset) != pending.requested || end > pending.data_bytes() {
             return Err(self.wrong(
                 FatalStatus::OutOfRange,
                 "a request for data before, behind or twice in those of their command",
                 header,
             ));
         }
-        asked.requested = end;
-        let write = asked.write;
+        pending.requested = end;
+        let write = pending.write;
         // Until it is sent, the controller may not request more of it, because the host has agreed to one transfer of a command at a
         // time (TCP Transport, "ICReq", MAXR2T).
         if self.outbox.has_payload_of(command_id) {
@@ -236,7 +236,7 @@ impl NvmeSession {
 
     fn on_response(&mut self, cqe: &Cqe, header: &[u8]) -> Result<(), Fault> {
         let id = cqe.command_id.get();
-        let Some(asked) = self.asked.get(id.into()).copied() else {
+        let Some(pending) = self.pending.get(id.into()).copied() else {
             return Err(self.wrong(
                 FatalStatus::Sequence,
                 "a response without a command",
@@ -245,17 +245,17 @@ impl NvmeSession {
         };
         let status = cqe.status();
         if !status.is_success() {
-            return Err(self.refused(asked.write, status));
+            return Err(self.refused(pending.write, status));
         }
-        if asked.requested < asked.data_bytes() {
+        if pending.requested < pending.data_bytes() {
             return Err(self.wrong(
                 FatalStatus::Sequence,
                 "a write has succeeded, and its data were not requested",
                 header,
             ));
         }
-        self.asked.remove(id.into());
-        self.completed.push_back((id.into(), asked.write));
+        self.pending.remove(id.into());
+        self.completed.push_back((id.into(), pending.write));
         Ok(())
     }
 
@@ -299,7 +299,7 @@ impl NvmeSession {
 
 impl Session for NvmeSession {
     fn accepts(&self) -> bool {
-        self.asked.len() < self.window
+        self.pending.len() < self.window
     }
 
     fn request(&mut self, write: Write) -> u64 {
@@ -315,7 +315,8 @@ impl Session for NvmeSession {
             Operation::Trim => self.deallocate(id, write),
             Operation::Flush => self.without_data(Sqe::flush(nsid).named(id)),
         };
-        self.asked.add(id.into(), Asked { write, requested });
+        self.pending
+            .add(id.into(), PendingCommand { write, requested });
         id.into()
     }
 
@@ -325,7 +326,7 @@ impl Session for NvmeSession {
 
     fn missing(&self) -> usize {
         match parse_from_controller(&self.text, self.digests) {
-            _ if self.asked.is_empty() => 0,
+            _ if self.pending.is_empty() => 0,
             Ok(Parsed::More(more)) => more,
             // `on_text` has taken whole PDUs, and refused wrong ones.
             Ok(Parsed::Whole(_)) | Err(_) => 1,
@@ -366,14 +367,14 @@ impl Session for NvmeSession {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.asked.is_empty()
+        !self.pending.is_empty()
     }
 
     fn take_outstanding(&mut self) -> Vec<Write> {
-        if !self.asked.is_empty() {
+        if !self.pending.is_empty() {
             self.membership.end_association();
         }
-        self.asked.take().map(|asked| asked.write).collect()
+        self.pending.take().map(|pending| pending.write).collect()
     }
 
     fn check(&self) -> Result<(), Fault> {
@@ -393,7 +394,7 @@ impl Session for NvmeSession {
 
 impl Drop for NvmeSession {
     fn drop(&mut self) {
-        if !self.asked.is_empty() {
+        if !self.pending.is_empty() {
             self.membership.end_association();
         }
     }
@@ -401,13 +402,13 @@ impl Drop for NvmeSession {
 
 /// What a handshake and a Connect have found of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct QueueLimits {
     pub(crate) digests: Digests,
     pub(crate) most_data: u32,
     pub(crate) depth: usize,
 }
 
-impl Shape {
+impl QueueLimits {
     pub(crate) fn of(queue: &IoQueue) -> Self {
         Self {
             digests: queue.digests,
@@ -443,13 +444,13 @@ pub(crate) fn fuzz(digests: Digests, is_in_capsule: bool, depth: usize, cut: u8,
         capsule_bytes: if is_in_capsule { 1 << 20 } else { 0 },
         ..Limits::FOR_TESTS
     };
-    let shape = Shape {
+    let queue = QueueLimits {
         digests,
         most_data: 4096,
         depth,
     };
     let membership = Membership::of_nobody();
-    let session = NvmeSession::new("host", limits, &shape, Acknowledge::Received, membership);
+    let session = NvmeSession::new("host", limits, &queue, Acknowledge::Received, membership);
     super::fuzz::drive(Box::new(session), cut, bytes);
 }
 

@@ -8,10 +8,10 @@ use devmem_tcp::{Netdev, Stream};
 
 use super::error::{Operation, StoreError};
 use super::nbd::NbdSession;
-use super::nvme::{NvmeSession, Shape};
+use super::nvme::{NvmeSession, QueueLimits};
 use super::session::{Acknowledge, Session};
 use crate::load::nbd::{SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
-use crate::load::{GoOn, LoadError, NbdExport, NvmeNamespace, Origin};
+use crate::load::{CancelCheck, LoadError, NbdExport, NvmeNamespace, Origin};
 
 /// An export of an NBD server, or a namespace of an NVMe subsystem. Cloning it is cheap.
 #[derive(Clone, Debug)]
@@ -60,19 +60,23 @@ impl fmt::Display for Sink {
 }
 
 impl Sink {
-    /// Opens what a URL names. `go_on` is asked at least every 100 ms.
+    /// Opens what a URL names. `cancel_check` is called at least every 100 ms.
     ///
     /// # Errors
     /// The host is not found or does not answer, or does not have it; [`StoreError::NoSink`] for a file of an HTTP server.
-    pub fn open_while(
+    pub fn open_cancellable(
         nic: &Netdev,
         origin: &Origin,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Self, StoreError> {
         match origin {
-            Origin::Nbd(url) => Ok(Self::Nbd(NbdExport::open_while(nic, url.clone(), go_on)?)),
+            Origin::Nbd(url) => Ok(Self::Nbd(NbdExport::open_cancellable(
+                nic,
+                url.clone(),
+                cancel_check,
+            )?)),
             Origin::Nvme(url) => {
-                let namespace = NvmeNamespace::open_while(nic, url.clone(), go_on)?;
+                let namespace = NvmeNamespace::open_cancellable(nic, url.clone(), cancel_check)?;
                 Ok(Self::Nvme(namespace))
             }
             Origin::Http(request) => Err(StoreError::NoSink {
@@ -188,20 +192,21 @@ impl Sink {
         nic: &Netdev,
         window: usize,
         acknowledge: Acknowledge,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(Stream, Box<dyn Session>), LoadError> {
         match self {
             Self::Nbd(export) => {
-                let (stream, is_structured) = export.dial(nic, go_on)?;
+                let (stream, is_structured) = export.dial(nic, cancel_check)?;
                 let host = export.url().host();
                 let session = NbdSession::new(host, is_structured, acknowledge, window);
                 Ok((stream, Box::new(session)))
             }
             Self::Nvme(namespace) => {
-                let queue = namespace.dial(nic, window.saturating_add(1), go_on)?;
-                let shape = Shape::of(&queue);
+                let queue = namespace.dial(nic, window.saturating_add(1), cancel_check)?;
+                let queue_limits = QueueLimits::of(&queue);
                 let (host, limits) = (namespace.url().host(), *namespace.limits());
-                let session = NvmeSession::new(host, limits, &shape, acknowledge, queue.membership);
+                let session =
+                    NvmeSession::new(host, limits, &queue_limits, acknowledge, queue.membership);
                 Ok((queue.stream, Box::new(session)))
             }
         }

@@ -46,13 +46,13 @@ fn an_open_is_cancelled_while_the_server_is_silent_busy_or_not_there() {
             ];
             for url in &urls {
                 let request = HttpRequest::new(url.parse().expect("a URL"));
-                let opened = HttpFile::open_while(&world.nic, request.clone(), &mut times(5));
+                let opened = HttpFile::open_cancellable(&world.nic, request.clone(), &mut times(5));
                 assert!(
                     matches!(opened, Err(LoadError::Cancelled)),
                     "{url}: {opened:?}"
                 );
                 let loader = Loader::new(&world.nic);
-                let opened = Checkpoint::open_while(&loader, request, &mut times(5));
+                let opened = Checkpoint::open_cancellable(&loader, request, &mut times(5));
                 let is_cancelled =
                     matches!(opened, Err(CheckpointError::Load(LoadError::Cancelled)));
                 assert!(is_cancelled, "{url}: {opened:?}");

@@ -42,8 +42,8 @@ fn assert_ended_by_limit(error: &str, attempts: usize, name: &str) {
 }
 
 fn guarded() -> impl FnMut(Progress) -> ControlFlow<()> {
-    let mut go_on = guard();
-    move |_| go_on()
+    let mut cancel_check = guard();
+    move |_| cancel_check()
 }
 
 /// Sends `bytes` one after the other, and again from their start, until the client is gone.
@@ -179,7 +179,7 @@ fn an_http_answer_without_an_end_ends_an_open() {
                 let server = Server::start(move |_, out| answer(out));
                 let loader = Loader::new(&world.nic).idle_limit(LIMIT);
                 let request = HttpRequest::new(server.url(V4.host).parse().expect("a URL"));
-                let opened = Checkpoint::open_while(&loader, request, &mut guard());
+                let opened = Checkpoint::open_cancellable(&loader, request, &mut guard());
                 let error = opened.expect_err(name).to_string();
                 assert_ended_by_limit(&error, 4, name);
             }
@@ -271,7 +271,7 @@ fn an_nbd_handshake_byte_by_byte_ends_an_open() {
                 .parse()
                 .expect("a URL");
             let opened =
-                devmem_transfer::load::NbdExport::open_while(&world.nic, url, &mut guard());
+                devmem_transfer::load::NbdExport::open_cancellable(&world.nic, url, &mut guard());
             let error = opened.expect_err("it has no end").to_string();
             assert!(
                 error.contains("the server does not answer in time"),

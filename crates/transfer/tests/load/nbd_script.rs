@@ -329,9 +329,11 @@ fn a_server_without_option_go_and_structured_replies_is_read_over_one_connection
         assert!(bytes == *disk);
         assert_eq!(connections.load(Ordering::Relaxed), 1);
         // The connection that opened the export does not matter: nothing is sent.
-        let mut go_on = |_| ControlFlow::Continue(());
+        let mut never_cancelled = |_| ControlFlow::Continue(());
         let storer = Storer::new(&world.nic);
-        let refused = storer.trim(&export, &[0..4096], &mut go_on).unwrap_err();
+        let refused = storer
+            .trim(&export, &[0..4096], &mut never_cancelled)
+            .unwrap_err();
         assert!(
             refused.to_string().contains("has no NBD_CMD_TRIM"),
             "{refused}"
@@ -341,7 +343,7 @@ fn a_server_without_option_go_and_structured_replies_is_read_over_one_connection
             target: 0..4096,
             offset: 0,
         };
-        let refused = durable.store(&export, &memory_for(SIZE), &[part], &mut go_on);
+        let refused = durable.store(&export, &memory_for(SIZE), &[part], &mut never_cancelled);
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("FUA"), "{refused}");
         world.end();
@@ -550,7 +552,7 @@ fn an_open_and_a_connection_of_a_load_or_a_store_can_be_cancelled_in_the_handsha
                 _ => ControlFlow::Continue(()),
             }
         };
-        let opened = NbdExport::open_while(&world.nic, url(), &mut stop_at_third);
+        let opened = NbdExport::open_cancellable(&world.nic, url(), &mut stop_at_third);
         assert!(matches!(opened, Err(LoadError::Cancelled)), "{opened:?}");
         // The connection that opened the export has ended.
         let memory = memory_for(SIZE);

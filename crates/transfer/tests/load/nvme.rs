@@ -65,13 +65,13 @@ impl Served {
     }
 }
 
-pub fn go_on(_: Progress) -> ControlFlow<()> {
+pub fn never_cancelled(_: Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
 /// Loads all of a namespace into memory that is not zero; returns what was loaded.
 pub fn load(loader: &Loader, namespace: &NvmeNamespace) -> Result<(Loaded, Vec<u8>), LoadError> {
-    load_watched(loader, namespace, &mut go_on)
+    load_watched(loader, namespace, &mut never_cancelled)
 }
 
 /// The same, with a function that is told of the progress.
@@ -118,7 +118,12 @@ fn store_all(
     namespace: &NvmeNamespace,
     bytes: &[u8],
 ) -> Result<Stored, StoreError> {
-    storer.store(namespace, &memory_with(bytes), &[all_bytes()], &mut go_on)
+    storer.store(
+        namespace,
+        &memory_with(bytes),
+        &[all_bytes()],
+        &mut never_cancelled,
+    )
 }
 
 #[test]
@@ -257,10 +262,10 @@ fn zeros_and_deallocations_are_not_sent_and_durable_writes_need_no_flush() {
             let namespace = served.open(&world, "");
             let storer = Storer::new(&world.nic);
             let mut expected = pattern(DISK_BYTES);
-            let zeroed = storer.write_zeroes(&namespace, &[512..4096], &mut go_on);
+            let zeroed = storer.write_zeroes(&namespace, &[512..4096], &mut never_cancelled);
             assert_eq!(zeroed.expect("it has them").unsent_bytes, 3584);
             expected[512..4096].fill(0);
-            let trimmed = storer.trim(&namespace, &[1 << 20..2 << 20], &mut go_on);
+            let trimmed = storer.trim(&namespace, &[1 << 20..2 << 20], &mut never_cancelled);
             assert_eq!(trimmed.expect("it has it").unsent_bytes, 1 << 20);
             expected[1 << 20..2 << 20].fill(0);
             assert!(served.disk.bytes() == expected);
@@ -272,7 +277,7 @@ fn zeros_and_deallocations_are_not_sent_and_durable_writes_need_no_flush() {
         }
         let served = Served::start(9, |it| it.has_optional_commands = false);
         let namespace = served.open(&world, "");
-        let refused = Storer::new(&world.nic).trim(&namespace, &[0..512], &mut go_on);
+        let refused = Storer::new(&world.nic).trim(&namespace, &[0..512], &mut never_cancelled);
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("has no command Dataset Management"), "{text}");
         world.end();
@@ -292,8 +297,12 @@ fn ranges_obey_the_block_and_the_end_of_the_namespace() {
             (0..(DISK_BYTES as u64 + 4096), "the source has"),
         ] {
             let mut take = |_: devmem_transfer::load::Landed<'_>| Ok(());
-            let loaded =
-                Loader::new(&world.nic).deliver(&namespace, &[range], &mut take, &mut go_on);
+            let loaded = Loader::new(&world.nic).deliver(
+                &namespace,
+                &[range],
+                &mut take,
+                &mut never_cancelled,
+            );
             let text = loaded.unwrap_err().to_string();
             assert!(text.contains(expected), "{text}");
         }
@@ -305,7 +314,8 @@ fn ranges_obey_the_block_and_the_end_of_the_namespace() {
             ),
         ] {
             let part = store::Part { target, offset: 0 };
-            let stored = Storer::new(&world.nic).store(&namespace, &memory, &[part], &mut go_on);
+            let stored =
+                Storer::new(&world.nic).store(&namespace, &memory, &[part], &mut never_cancelled);
             let text = stored.unwrap_err().to_string();
             assert!(text.contains(expected), "{text}");
         }
@@ -322,8 +332,8 @@ fn the_subsystems_of_a_host_are_listed_with_their_namespaces() {
         second.set_read_only(true);
         let served = Served::start(9, |it| it.disks.push(second));
         let url = format!("nvme://{}:{}", V4.host, served.target.port());
-        let mut always = || ControlFlow::Continue(());
-        let listed = NvmeNamespace::list(&world.nic, &url.parse().unwrap(), &mut always);
+        let mut never_cancelled = || ControlFlow::Continue(());
+        let listed = NvmeNamespace::list(&world.nic, &url.parse().unwrap(), &mut never_cancelled);
         let listed = listed.expect("it answers");
         assert_eq!(listed.len(), 1);
         assert_eq!(listed[0].url, served.url(""));

@@ -10,7 +10,7 @@ use devmem_transfer::load::{LoadError, Loader, NvmeNamespace};
 use devmem_transfer::store::{self, StoreError, Storer};
 use nvme_target::{Disk, Mistake, Mistakes, Status, Subsystem};
 
-use crate::nvme::{DISK_BYTES, NQN, Served, go_on, load, load_watched};
+use crate::nvme::{DISK_BYTES, NQN, Served, load, load_watched, never_cancelled};
 use crate::world::{V4, World, memory_for, pattern, whole};
 
 /// Limit of a connection without progress, where that is what is tested: on a busy machine others need longer.
@@ -328,19 +328,19 @@ fn what_stops_at_any_time_leaves_nothing_behind() {
     in_netns(TEST, || {
         let world = World::far(V4);
         let served = Served::start(9, |_| {});
-        let open = |go_on: &mut dyn FnMut() -> ControlFlow<()>| {
-            NvmeNamespace::open_while(&world.nic, served.url("?data-digest=1"), go_on)
+        let open = |cancel_check: &mut dyn FnMut() -> ControlFlow<()>| {
+            NvmeNamespace::open_cancellable(&world.nic, served.url("?data-digest=1"), cancel_check)
         };
-        stop_everywhere(&served, |go_on| open(go_on).map(drop));
+        stop_everywhere(&served, |cancel_check| open(cancel_check).map(drop));
         let descriptors = || std::fs::read_dir("/proc/self/fd").map(Iterator::count).ok();
         let before = descriptors();
 
         let memory = memory_for(DISK_BYTES);
         let part = || whole(&memory, DISK_BYTES);
         let wiped = vec![0xee; DISK_BYTES];
-        stop_everywhere(&served, |go_on| {
-            let namespace = open(go_on)?;
-            let loaded = loader(&world).load(&namespace, &[part()], &mut |_| go_on());
+        stop_everywhere(&served, |cancel_check| {
+            let namespace = open(cancel_check)?;
+            let loaded = loader(&world).load(&namespace, &[part()], &mut |_| cancel_check());
             if loaded.is_ok() {
                 assert!(memory.slice(0..DISK_BYTES).to_vec() == pattern(DISK_BYTES));
                 return Ok(());
@@ -353,15 +353,15 @@ fn what_stops_at_any_time_leaves_nothing_behind() {
             loaded.map(drop)
         });
         let source = others();
-        stop_everywhere(&served, |go_on| {
-            let namespace = open(go_on)?;
+        stop_everywhere(&served, |cancel_check| {
+            let namespace = open(cancel_check)?;
             memory.copy_in(0, &source).expect("it is mapped");
             let bytes = store::Part {
                 target: 0..DISK_BYTES as u64,
                 offset: 0,
             };
             let storer = Storer::new(&world.nic).connections(2).piece_bytes(64 << 10);
-            let stored = storer.store(&namespace, &memory, &[bytes], &mut |_| go_on());
+            let stored = storer.store(&namespace, &memory, &[bytes], &mut |_| cancel_check());
             // The memory is the caller's again.
             memory.fill(0..DISK_BYTES, 0).expect("it is mapped");
             stored.map(drop)
@@ -536,7 +536,9 @@ fn a_controller_that_is_silent_for_ever_is_given_up() {
         }
         assert_eq!(served.count(|it| &it.commands), 32 + 1);
         let storer = Storer::new(&world.nic).attempts(2).idle_limit(LIMIT);
-        let refused = storer.trim(&namespace, &[0..512], &mut go_on).unwrap_err();
+        let refused = storer
+            .trim(&namespace, &[0..512], &mut never_cancelled)
+            .unwrap_err();
         let text = refused.to_string();
         assert!(text.contains("gave up after 2 attempts"), "{text}");
         world.end();

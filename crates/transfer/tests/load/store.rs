@@ -81,7 +81,7 @@ fn nbdkit<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Server {
     start(command.stderr(Stdio::null()), PORT)
 }
 
-fn go_on(_: devmem_transfer::store::Progress) -> ControlFlow<()> {
+fn never_cancelled(_: devmem_transfer::store::Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -95,7 +95,12 @@ fn memory_with(bytes: &[u8]) -> Dmabuf {
 /// Stores all bytes of an export, from memory.
 fn store_all(storer: &Storer, export: &NbdExport, bytes: &[u8]) -> Result<Stored, StoreError> {
     assert_eq!(bytes.len(), EXPORT_BYTES);
-    storer.store(export, &memory_with(bytes), &[all_bytes()], &mut go_on)
+    storer.store(
+        export,
+        &memory_with(bytes),
+        &[all_bytes()],
+        &mut never_cancelled,
+    )
 }
 
 /// Reads an export back by a load.
@@ -108,7 +113,9 @@ fn read_back(world: &World, export: &NbdExport) -> Vec<u8> {
         offset: 0,
     };
     let loader = Loader::new(&world.nic);
-    loader.load(export, &[part], &mut go_on).expect("it loads");
+    loader
+        .load(export, &[part], &mut never_cancelled)
+        .expect("it loads");
     memory.slice(0..len).to_vec()
 }
 
@@ -146,7 +153,9 @@ fn qemu_nbd_gets_every_byte_from_memory() {
             },
         ];
         let storer = Storer::new(&world.nic).durability(Durability::EachWrite);
-        let stored = storer.store(&export, &memory, &parts, &mut go_on).unwrap();
+        let stored = storer
+            .store(&export, &memory, &parts, &mut never_cancelled)
+            .unwrap();
         assert_eq!((stored.bytes, stored.pieces, stored.flushes), (4608, 1, 0));
         let source = pattern(64 << 10);
         expected[4096..8192].copy_from_slice(&source[9000..9000 + 4096]);
@@ -181,18 +190,18 @@ fn bytes_go_through_two_chunks_and_zeros_are_not_sent() {
         };
         let all = 0..EXPORT_BYTES as u64;
         let ranges = [all];
-        let stored = storer.store_from(&export, &memory, &ranges, &mut fill, &mut go_on);
+        let stored = storer.store_from(&export, &memory, &ranges, &mut fill, &mut never_cancelled);
         let stored = stored.expect("it stores");
         assert_eq!(stored.unsent_bytes, 2 << 20);
         assert!(fs::read(&path).unwrap() == expected);
 
         storer
-            .write_zeroes(&export, &[0..4096], &mut go_on)
+            .write_zeroes(&export, &[0..4096], &mut never_cancelled)
             .unwrap();
         expected[..4096].fill(0);
         assert!(fs::read(&path).unwrap() == expected);
         let trimmed = storer
-            .trim(&export, &[5 << 20..6 << 20], &mut go_on)
+            .trim(&export, &[5 << 20..6 << 20], &mut never_cancelled)
             .unwrap();
         assert_eq!(trimmed.unsent_bytes, 1 << 20);
         world.end();
@@ -326,8 +335,12 @@ fn the_block_sizes_of_the_server_are_obeyed() {
             target: 0..5000,
             offset: 0,
         };
-        let refused =
-            Storer::new(&world.nic).store(&export, &memory_for(8192), &[short], &mut go_on);
+        let refused = Storer::new(&world.nic).store(
+            &export,
+            &memory_for(8192),
+            &[short],
+            &mut never_cancelled,
+        );
         assert!(
             matches!(refused, Err(StoreError::Unaligned { block: 4096, .. })),
             "{refused:?}"

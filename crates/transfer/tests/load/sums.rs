@@ -143,8 +143,8 @@ fn tensors_in_memory_are_compared_with_the_checksums_of_their_files() {
         let (checkpoint, memory) = loaded(&loader, &server, "m.safetensors.index.json");
 
         let compare = |wrong: &[Option<Option<usize>>; 2]| {
-            let go_on = &mut || ControlFlow::Continue(());
-            let compared = checkpoint.compare(&loader, &memory, go_on).unwrap();
+            let cancel_check = &mut || ControlFlow::Continue(());
+            let compared = checkpoint.compare(&loader, &memory, cancel_check).unwrap();
             for (number, name) in ["a", "b", "c", "d"].iter().enumerate() {
                 let file = &compared[number].file;
                 assert!(file.ends_with(&format!("/{name}.safetensors")), "{file}");

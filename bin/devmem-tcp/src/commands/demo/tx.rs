@@ -105,7 +105,7 @@ pub fn run(
 
 /// Called by the thread of each connection with its index, the bytes of all connections, and its sender; returns whether to
 /// continue.
-type GoOn<'a> = &'a (dyn Fn(usize, u64, &Transmit<'_>) -> bool + Sync);
+type KeepGoing<'a> = &'a (dyn Fn(usize, u64, &Transmit<'_>) -> bool + Sync);
 
 /// Sends the pattern from device memory of `nic`, one thread per connection.
 pub fn send_all(
@@ -113,7 +113,7 @@ pub fn send_all(
     plan: &DemoPlan,
     to: SocketAddr,
     cpu: Option<usize>,
-    go_on: GoOn<'_>,
+    keep_going: KeepGoing<'_>,
 ) -> Result<SendStats, Failure> {
     let connections = usize::from(plan.connections);
     // At least two chunks: one is written while the other is in flight.
@@ -137,7 +137,7 @@ pub fn send_all(
                     let all = all_bytes.fetch_add(bytes - before, Ordering::Relaxed);
                     let all = all + (bytes - before);
                     before = bytes;
-                    go_on(index, all, transmit)
+                    keep_going(index, all, transmit)
                 })
             }));
         }
@@ -155,7 +155,7 @@ fn send_one(
     region: std::ops::Range<usize>,
     to: SocketAddr,
     share: Share,
-    go_on: &mut dyn FnMut(&Transmit<'_>) -> bool,
+    keep_going: &mut dyn FnMut(&Transmit<'_>) -> bool,
 ) -> Result<SendStats, Failure> {
     let mut stream = nic
         .connect(to)
@@ -165,7 +165,7 @@ fn send_one(
         GeneratedPattern::Position(pattern_of(local.port())),
         share.bytes,
     );
-    Transmit::new(&mut stream, tx, region, share.write_size)?.run(&mut source, go_on)
+    Transmit::new(&mut stream, tx, region, share.write_size)?.run(&mut source, keep_going)
 }
 
 /// Starts the kernel receiver and waits until it listens.

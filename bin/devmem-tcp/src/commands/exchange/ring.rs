@@ -271,7 +271,7 @@ impl Ring {
 fn failed(end: &Endpoint, name: &str) -> anyhow::Error {
     let context = format!("the connection to the {name} rank");
     match end.cause() {
-        Some(cause) => anyhow!("{cause}").context(context),
+        Some(cause) => anyhow::Error::new(cause).context(context),
         None => anyhow!("{context} failed"),
     }
 }

@@ -35,7 +35,7 @@ impl Contents {
         if let Some(request) = job.checkpoint() {
             return Self::checkpoint(loader, request.clone(), stop);
         }
-        let source = loader.open(&job.origin, &mut || stop.go_on());
+        let source = loader.open(&job.origin, &mut || stop.control_flow());
         let source = source.map_err(|error| load_failure(error, &job.origin, stop))?;
         let range = match (&job.range, source.size()) {
             (Some(range), _) => range.clone(),
@@ -51,7 +51,7 @@ impl Contents {
 
     fn checkpoint(loader: &Loader, request: HttpRequest, stop: &StopFlag) -> Result<Self, Failure> {
         let name = request.url().to_string();
-        match Checkpoint::open_while(loader, request.clone(), &mut || stop.go_on()) {
+        match Checkpoint::open_cancellable(loader, request.clone(), &mut || stop.control_flow()) {
             Ok(checkpoint) => Ok(Self::Checkpoint(checkpoint, name)),
             Err(CheckpointError::Load(error)) => {
                 Err(load_failure(error, &Origin::Http(request), stop))
@@ -135,18 +135,20 @@ impl Contents {
         target: &Target,
         stop: &StopFlag,
     ) -> Result<ServerSums, Failure> {
-        let go_on = &mut || stop.go_on();
+        let cancel_check = &mut || stop.control_flow();
         match self {
             // It is of the whole file.
             Self::Range(source, range) if source.size() == Some(range.end - range.start) => {
-                Ok(ServerSums::File(loader.stored_sum(source, go_on)?))
+                Ok(ServerSums::File(loader.stored_sum(source, cancel_check)?))
             }
             Self::Range(..) => Ok(ServerSums::File(Err(NoSum::NotAll))),
             Self::Checkpoint(checkpoint, _) => {
                 let memory = target.memory().expect("files are loaded as they are");
-                Ok(ServerSums::Files(
-                    checkpoint.compare(loader, memory, go_on)?,
-                ))
+                Ok(ServerSums::Files(checkpoint.compare(
+                    loader,
+                    memory,
+                    cancel_check,
+                )?))
             }
         }
     }

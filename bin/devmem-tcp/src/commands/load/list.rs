@@ -7,11 +7,12 @@ use devmem_tcp::text::Printable;
 use serde::Serialize;
 
 use crate::load_failure::load_failure;
+use crate::remedies::of_load;
 use tool::output::Failure;
 use tool::parse::OutputArgs;
 use tool::signals::StopFlag;
 use tool::size::Size;
-use transfer::load::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl, Origin};
+use transfer::load::{Cause, NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl, Origin};
 
 /// The list. The field names are those of the JSON and must not change.
 #[derive(Debug, Serialize)]
@@ -53,7 +54,7 @@ pub fn host_of(origin: &Origin) -> Option<&NvmeUrl> {
 ///
 /// It does not answer, or a signal has arrived.
 pub fn run(nic: &Netdev, url: &NvmeUrl, form: OutputArgs, stop: &StopFlag) -> Result<(), Failure> {
-    let listed = NvmeNamespace::list(nic, url, &mut || stop.go_on());
+    let listed = NvmeNamespace::list(nic, url, &mut || stop.control_flow());
     let listed = listed.map_err(|error| load_failure(error, &Origin::Nvme(url.clone()), stop))?;
     form.print(&List {
         subsystems: listed.into_iter().map(Subsystem::of).collect(),
@@ -65,7 +66,7 @@ impl Subsystem {
         let NvmeSubsystem { url, namespaces } = listed;
         let (namespaces, error) = match namespaces {
             Ok(namespaces) => (namespaces, None),
-            Err(error) => (Vec::new(), Some(error)),
+            Err(cause) => (Vec::new(), Some(one_line(&cause))),
         };
         Self {
             url: url.to_string(),
@@ -73,6 +74,13 @@ impl Subsystem {
             error,
         }
     }
+}
+
+/// Returns a reason, and the remedy behind it.
+fn one_line(cause: &Cause) -> String {
+    let remedy = cause.remedy().map(of_load);
+    let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
+    format!("{}{remedy}", cause.reason())
 }
 
 impl Namespace {
@@ -105,7 +113,7 @@ impl fmt::Display for List {
         {
             writeln!(f, "{url}")?;
             if let Some(error) = error {
-                writeln!(f, "  {}", Printable(error.replace('\n', ";")))?;
+                writeln!(f, "  {}", Printable(error))?;
             }
             for namespace in namespaces {
                 writeln!(f, "  {namespace}")?;
@@ -155,7 +163,7 @@ mod tests {
         let list = List {
             subsystems: vec![
                 listed(Ok(vec![namespace, odd])),
-                listed(Err("it refuses\n  ask".to_owned())),
+                listed(Err(Cause::from("it refuses").with_remedy("ask"))),
             ],
         };
         let text = list.to_string();
@@ -163,7 +171,7 @@ mod tests {
             "nvme://10.0.0.1/nqn.a:b\n",
             "  nsid=2  1 MiB, blocks of 512, read-only\n",
             "  nsid=3  of blocks that cannot be loaded\n",
-            "  it refuses;  ask\n",
+            "  it refuses; ask\n",
         ] {
             assert!(text.contains(expected), "{expected:?}: {text}");
         }

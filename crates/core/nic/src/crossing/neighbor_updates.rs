@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::{
-    ArpOperation, ArpPacket, EtherType, Icmpv6, Instant, Ipv6Header, MacAddr, Network, RxHeaders,
+    ArpOperation, ArpPacket, EtherType, Icmp, Instant, Ipv6Header, MacAddr, Network, RxHeaders,
     protocol,
 };
 
@@ -50,20 +50,16 @@ impl NeighborUpdate {
     }
 
     /// As [`of_arp`](Self::of_arp), of a message of neighbour discovery; `None` for all others.
-    pub(super) fn of_icmpv6(
-        ip: &Ipv6Header,
-        source: MacAddr,
-        message: &Icmpv6<'_>,
-    ) -> Option<Self> {
+    pub(super) fn of_icmpv6(ip: &Ipv6Header, source: MacAddr, message: &Icmp<'_>) -> Option<Self> {
         let (about, claim) = match message {
             // Without a source, it is a probe for its target (RFC 4862 5.4.2).
-            Icmpv6::NeighborSolicitation(asked) if ip.src.is_unspecified() => {
+            Icmp::NeighborSolicitation(asked) if ip.src.is_unspecified() => {
                 (asked.target, digest((source.0, "probe")))
             }
-            Icmpv6::NeighborSolicitation(asked) => {
+            Icmp::NeighborSolicitation(asked) => {
                 (ip.src, digest(asked.source_mac.map(|mac| mac.0)))
             }
-            Icmpv6::NeighborAdvertisement(said) => {
+            Icmp::NeighborAdvertisement(said) => {
                 let flags = (said.router, said.overrides);
                 (
                     said.target,
@@ -205,8 +201,8 @@ fn asked_in(head: &[u8]) -> Option<IpAddr> {
             let arp = ArpPacket::parse(message).ok()?;
             (arp.op == ArpOperation::REQUEST).then_some(arp.target_ip.into())
         }
-        Network::Ipv6(ip) => match Icmpv6::parse(&ip, message).ok()? {
-            Icmpv6::NeighborSolicitation(asked) => Some(asked.target.into()),
+        Network::Ipv6(ip) => match Icmp::parse_v6(&ip, message).ok()? {
+            Icmp::NeighborSolicitation(asked) => Some(asked.target.into()),
             _ => None,
         },
         _ => None,

@@ -68,7 +68,7 @@ impl ConnectionSocket {
             conn,
             reader: Reader::default(),
             writer: Writer::default(),
-            memory: ReceiveMemory::new(),
+            memory: ReceiveMemory::default(),
             options,
             tuple,
             is_named: true,

@@ -16,7 +16,7 @@ use super::limits::MAX_ZEROCOPY_SENDS;
 use super::timestamps::Stamps;
 
 /// The error queue of one socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ErrQueue {
     /// Id of the next zero-copy send.
     next: ZerocopyId,
@@ -56,23 +56,11 @@ pub(crate) enum SendMemory {
     /// Device memory.
     Device(FragUse),
     /// Device memory; the sendmsg that continues the send has its [`FragUse`] at the moment, from [`ErrQueue::take_memory`] to
-    /// [`ErrQueue::go_on`].
+    /// [`ErrQueue::extend`].
     InCall,
     /// A copy in the stack's host memory. As in Linux, it is complete when the peer has acknowledged it: programs also
     /// use these entries to follow the progress of the peer.
     Copied,
-}
-
-impl Default for ErrQueue {
-    fn default() -> Self {
-        Self {
-            next: ZerocopyId(0),
-            unfinished: VecDeque::new(),
-            done: VecDeque::new(),
-            noted: 0,
-            stamps: Stamps::default(),
-        }
-    }
 }
 
 impl ErrQueue {
@@ -96,7 +84,7 @@ impl ErrQueue {
     }
 
     /// Extends a send to `end`, in the same memory.
-    pub(crate) fn go_on(&mut self, id: ZerocopyId, memory: SendMemory, end: u64) {
+    pub(crate) fn extend(&mut self, id: ZerocopyId, memory: SendMemory, end: u64) {
         if let Some(send) = self.entry(id) {
             (send.memory, send.end) = (memory, end);
         }
@@ -320,7 +308,7 @@ mod tests {
             .expect("it was sent from device memory");
         assert!(queue.take_memory(id).is_none(), "it is taken");
         let more = send.frags(0, 100).unwrap();
-        queue.go_on(id, SendMemory::Device(send), 300);
+        queue.extend(id, SendMemory::Device(send), 300);
         queue.finish(id);
         assert!(!queue.collect(300) && queue.is_held_below(300));
         drop(more);
@@ -341,7 +329,7 @@ mod tests {
         queue.finish(device);
         queue.finish(host);
         assert!(!queue.collect(200), "its frags may still be made");
-        queue.go_on(device, SendMemory::Device(send), 100);
+        queue.extend(device, SendMemory::Device(send), 100);
         assert!(queue.collect(200));
         assert_eq!(queue.pop(), Some(range(0, 0, false)));
         assert_eq!(queue.pop(), Some(range(1, 1, true)));

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Burst {
     /// More may follow: an ACK may be delayed to cover them.
-    GoesOn,
+    More,
     /// The link is empty: delayed ACKs are sent, except soon after others, and those that an answer may take along.
     Drained,
     /// It was the last packet of its arrival, as far as those before it tell ([`Arrivals`](super::arrivals::Arrivals)): as if the link

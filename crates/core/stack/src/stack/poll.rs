@@ -108,7 +108,7 @@ impl Stack {
             if whole > polls {
                 // The peer, or the sender on this host whose timer is due, has waited for these ACKs as long as for a whole poll.
                 polls = whole;
-                self.flush_arrivals(Burst::GoesOn, *now);
+                self.flush_arrivals(Burst::More, *now);
             }
             let Some(packet) = self.nic.poll_rx(*now) else {
                 self.arrivals.on_empty_link();
@@ -128,7 +128,7 @@ impl Stack {
                 return (received, Burst::Expected);
             }
         }
-        (received, Burst::GoesOn)
+        (received, Burst::More)
     }
 
     /// Returns whether a poll that has received `received` packets with `bytes` of payload receives more.
@@ -163,7 +163,7 @@ impl Stack {
         let told_of_room = self.nic.is_told_of_room();
         let is_held_up = || told_of_room && self.nic.tx_room() == 0;
         self.sockets.any(Mark::Touched) && !is_held_up()
-            || self.last_burst == Burst::GoesOn
+            || self.last_burst == Burst::More
             || self.sockets.any(Mark::HeldAck)
             || self.memory.windows.any_to_visit()
             || self.tx_waiting > 0 && !told_of_room

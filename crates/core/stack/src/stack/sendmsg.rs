@@ -37,11 +37,7 @@ enum Iovec<'a> {
 impl<'a> SendMsg<'a> {
     /// Returns a message that sends `host`.
     pub const fn new(host: &'a [u8]) -> Self {
-        Self {
-            iovec: Iovec::Host(host),
-            control: &[],
-            pieces: &[],
-        }
+        Self::with_control(host, &[])
     }
 
     /// Returns a message with host memory and control messages.
@@ -304,7 +300,7 @@ impl Sending {
         self.end = Some(end);
         match (memory, self.number) {
             (None, _) => {}
-            (Some(memory), Some(number)) => socket.writer.errors.go_on(number, memory, end),
+            (Some(memory), Some(number)) => socket.writer.errors.extend(number, memory, end),
             (Some(memory), None) => self.number = Some(socket.writer.errors.begin(memory, end)),
         }
     }

@@ -43,7 +43,7 @@ impl Stack {
     /// Before that, a connection is served once per arrival only: of a thousand connections that wait on the link, each poll
     /// receives for a few.
     pub(super) fn flush_arrivals(&mut self, burst: Burst, now: Instant) {
-        if burst != Burst::GoesOn {
+        if burst != Burst::More {
             self.sockets.release_held_acks();
         }
         let mut arrived = self.sockets.take(Mark::Arrivals);
@@ -65,7 +65,7 @@ impl Stack {
         let mut touched = self.sockets.take(Mark::Touched);
         for slot in touched.drain(..) {
             if self.sockets.clear(Mark::Touched, slot) {
-                self.serve_within(slot, Burst::GoesOn, scope, now);
+                self.serve_within(slot, Burst::More, scope, now);
             }
         }
         // Sockets touched in the meantime wait for the link.
@@ -83,14 +83,14 @@ impl Stack {
                 let Some(slot) = self.memory.windows.next_starved(queue) else {
                     break;
                 };
-                self.serve_within(slot, Burst::GoesOn, scope, now);
+                self.serve_within(slot, Burst::More, scope, now);
             }
         }
     }
 
     /// Serves a connection at once; further packets may follow in this burst.
     pub(super) fn serve(&mut self, slot: u32, now: Instant) {
-        self.serve_within(slot, Burst::GoesOn, FlushScope::All, now);
+        self.serve_within(slot, Burst::More, FlushScope::All, now);
     }
 
     /// Grants a connection its window, sends of its segments what `scope` includes, arms its timer, and handles its end.
@@ -101,7 +101,7 @@ impl Stack {
             return self.serve_time_wait(slot, now);
         };
         match burst {
-            Burst::GoesOn => {}
+            Burst::More => {}
             Burst::Drained | Burst::Expected => connection.conn.on_drained(),
             Burst::Over => connection.conn.on_idle(),
         }

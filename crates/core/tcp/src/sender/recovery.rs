@@ -164,8 +164,8 @@ pub(super) struct UndoneReduction {
 #[derive(Debug)]
 #[must_use]
 pub(super) enum EpisodeVerdict {
-    /// It goes on, or there is none: losses are to be looked for.
-    GoesOn,
+    /// It continues, or there is none: losses are to be looked for.
+    Continues,
     /// An episode that is over was needless; losses are to be looked for.
     EarlierNeedless(UndoneReduction),
     /// Everything is acknowledged that was sent before the timeout; losses are to be looked for.
@@ -330,13 +330,13 @@ impl Recovery {
             Phase::Open | Phase::Disorder if event.dsack && self.all_needless() => {
                 EpisodeVerdict::EarlierNeedless(self.take_undo())
             }
-            Phase::Open | Phase::Disorder => EpisodeVerdict::GoesOn,
+            Phase::Open | Phase::Disorder => EpisodeVerdict::Continues,
             Phase::Cwr if event.una > self.point => {
                 self.phase = Phase::Open;
                 self.episode = None;
                 EpisodeVerdict::CwrOver
             }
-            Phase::Cwr => EpisodeVerdict::GoesOn,
+            Phase::Cwr => EpisodeVerdict::Continues,
             Phase::Recovery => self.on_ack_in_recovery(event, left),
             Phase::Loss => self.on_ack_in_loss(event, left),
         }
@@ -356,7 +356,7 @@ impl Recovery {
             self.end(left.sacked, event.nxt);
             return EpisodeVerdict::RecoveryNeedless(undone);
         }
-        EpisodeVerdict::GoesOn
+        EpisodeVerdict::Continues
     }
 
     fn on_ack_in_loss(&mut self, event: &AckEvent, left: &Remaining) -> EpisodeVerdict {
@@ -370,7 +370,7 @@ impl Recovery {
             self.end(left.sacked, event.nxt);
             return EpisodeVerdict::LossOver;
         }
-        EpisodeVerdict::GoesOn
+        EpisodeVerdict::Continues
     }
 
     /// Goes on with F-RTO (RFC 5682 3.1); returns whether what was sent before the timeout arrives.

@@ -28,7 +28,7 @@ impl<P: Payload> Sender<P> {
             can_send_new: self.unsent() > 0 && self.space.usable() > 0,
         };
         match self.recovery.on_ack(event, &left) {
-            EpisodeVerdict::GoesOn => {}
+            EpisodeVerdict::Continues => {}
             EpisodeVerdict::EarlierNeedless(undone) => self.undo(undone),
             EpisodeVerdict::LossOver => {
                 self.flight.on_repaired();

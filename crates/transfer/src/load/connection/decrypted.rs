@@ -38,19 +38,19 @@ impl Wire for Decrypted {
         session: &mut dyn Session,
         landing: &mut Landing<'_>,
     ) -> Result<Option<Received>, Fault> {
-        let mut giving = Giving {
+        let mut delivery = Delivery {
             session,
             landing,
             received: Received::default(),
             fault: None,
         };
-        let came = self.tls.receive(&mut |bytes| giving.give(bytes));
-        let Giving {
+        let came = self.tls.receive(&mut |bytes| delivery.give(bytes));
+        let Delivery {
             session,
             received,
             fault,
             ..
-        } = giving;
+        } = delivery;
         self.placed += received.payload;
         if let Some(fault) = fault {
             return Err(fault);
@@ -90,7 +90,7 @@ impl Wire for Decrypted {
 }
 
 /// Gives decrypted bytes to the session, and to the places of its payload.
-struct Giving<'a, 'b> {
+struct Delivery<'a, 'b> {
     session: &'a mut dyn Session,
     landing: &'a mut Landing<'b>,
     received: Received,
@@ -98,7 +98,7 @@ struct Giving<'a, 'b> {
     fault: Option<Fault>,
 }
 
-impl Giving<'_, '_> {
+impl Delivery<'_, '_> {
     /// Returns how many of `bytes` were taken: all that belong to the requests in flight.
     fn give(&mut self, bytes: &[u8]) -> usize {
         let mut left = bytes;

@@ -11,7 +11,7 @@ use super::head::Head;
 use super::request::{Ask, HttpRequest};
 use super::round_trip::{self, Broken, Response};
 use super::way::Way;
-use crate::load::dial::{self, GoOn};
+use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
 use crate::load::notice::Notice;
 use crate::load::pool::Pool;
@@ -68,12 +68,12 @@ impl Client<'_> {
         &self,
         origin: &HttpRequest,
         wanted: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<FirstBytes, LoadError> {
         let (mut origin, mut request) = (origin.clone(), origin.clone());
         let (mut from, mut with_range) = (None, true);
         for _ in 0..MAX_REDIRECTS {
-            let way = self.way(request, from.clone(), go_on)?;
+            let way = self.way(request, from.clone(), cancel_check)?;
             let piece = Piece {
                 start: 0,
                 end: wanted as u64,
@@ -82,7 +82,7 @@ impl Client<'_> {
                 true => Ask::Range(piece),
                 false => Ask::All,
             };
-            let response = self.ask(&way, ask, wanted, go_on)?;
+            let response = self.ask(&way, ask, wanted, cancel_check)?;
             match step(&origin, &way, &response, with_range)? {
                 Step::Here => return Ok(FirstBytes::of(origin, way, response)),
                 Step::WithoutRange => {
@@ -112,14 +112,14 @@ impl Client<'_> {
         &self,
         request: HttpRequest,
         from: Option<String>,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Way, LoadError> {
         let mut way = Way {
             request,
             addresses: Vec::new(),
             from,
         };
-        way.addresses = self.pool.addresses(self.nic, &way.hop(), go_on)?;
+        way.addresses = self.pool.addresses(self.nic, &way.hop(), cancel_check)?;
         Ok(way)
     }
 
@@ -132,7 +132,7 @@ impl Client<'_> {
         way: &Way,
         ask: Ask,
         wanted: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Response, LoadError> {
         let hop = way.hop();
         let mut failures = 0;
@@ -141,10 +141,10 @@ impl Client<'_> {
             let is_kept = kept.is_some();
             let connected = match kept {
                 Some(transport) => Ok(transport),
-                None => self.connect(way, go_on),
+                None => self.connect(way, cancel_check),
             };
             let answered = match connected {
-                Ok(transport) => match self.exchange(way, transport, ask, wanted, go_on) {
+                Ok(transport) => match self.exchange(way, transport, ask, wanted, cancel_check) {
                     // Bytes of the answer before: some servers send a body after the head that HEAD asks for.
                     Err(LoadError::Invalid { .. }) if is_kept => continue,
                     answered => answered?,
@@ -156,17 +156,17 @@ impl Client<'_> {
                 }),
                 Err(error) => return Err(error),
             };
-            let (cause, asked) = match answered {
+            let (cause, retry_after) = match answered {
                 Ok(response) if !response.head.is_busy() => return Ok(response),
                 Ok(response) => {
-                    let asked = response.head.retry_after;
-                    if failures + 1 >= most_attempts(asked) {
+                    let retry_after = response.head.retry_after;
+                    if failures + 1 >= most_attempts(retry_after) {
                         return Ok(response);
                     }
                     let Head { status, reason, .. } = response.head;
                     (
                         format!("the server answers {status} {reason}").into(),
-                        asked,
+                        retry_after,
                     )
                 }
                 // The server has ended a connection that waited for long.
@@ -176,26 +176,30 @@ impl Client<'_> {
                 Err(Broken { cause, .. }) => (cause, None),
             };
             failures += 1;
-            if failures >= most_attempts(asked) {
+            if failures >= most_attempts(retry_after) {
                 let attempts = failures;
                 return Err(LoadError::GaveUp { attempts, cause });
             }
-            let wait = retry::delay(failures, asked);
+            let wait = retry::delay(failures, retry_after);
             self.notice.waits(&cause, wait);
-            dial::pause(wait, go_on)?;
+            dial::pause(wait, cancel_check)?;
         }
     }
 }
 
 impl Client<'_> {
     /// Makes a connection to the end of a way.
-    fn connect(&self, way: &Way, go_on: &mut GoOn<'_>) -> Result<Transport, LoadError> {
+    fn connect(
+        &self,
+        way: &Way,
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<Transport, LoadError> {
         let mut approach = Approach::new(self.nic, way, self.limit);
         loop {
             if let Some(outcome) = approach.poll() {
                 return outcome;
             }
-            dial::ask(go_on)?;
+            dial::check_cancelled(cancel_check)?;
             approach.wait(dial::SLICE)?;
         }
     }
@@ -207,11 +211,17 @@ impl Client<'_> {
         mut transport: Transport,
         ask: Ask,
         wanted: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<Response, Broken>, LoadError> {
         let request = &way.request;
-        let answered =
-            round_trip::exchange(&mut transport, request, ask, wanted, self.limit, go_on)?;
+        let answered = round_trip::exchange(
+            &mut transport,
+            request,
+            ask,
+            wanted,
+            self.limit,
+            cancel_check,
+        )?;
         if let Ok(response) = &answered
             && response.is_reusable
         {
@@ -221,8 +231,8 @@ impl Client<'_> {
     }
 }
 
-fn most_attempts(asked: Option<Duration>) -> u32 {
-    match asked {
+fn most_attempts(retry_after: Option<Duration>) -> u32 {
+    match retry_after {
         Some(_) => ASKED_ATTEMPTS,
         None => ATTEMPTS,
     }

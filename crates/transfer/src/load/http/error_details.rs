@@ -85,7 +85,7 @@ impl ErrorDetails {
             url: place.to_owned(),
             status: head.status,
             reason: head.reason.clone(),
-            said: self.shown(),
+            details: self.shown(),
             remedy: self.remedy(head.status),
         }
     }

@@ -12,7 +12,7 @@ use super::fields::{FileSum, Validators};
 use super::head::Head;
 use super::request::HttpRequest;
 use super::way::Way;
-use crate::load::dial::{self, GoOn};
+use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
 use crate::load::notice::Notice;
 use crate::load::pool::Pool;
@@ -50,17 +50,17 @@ impl HttpFile {
     /// # Errors
     /// The host is not found or does not answer, or the server refuses.
     pub fn open(nic: &Netdev, request: HttpRequest) -> Result<Self, LoadError> {
-        Self::open_while(nic, request, &mut dial::always)
+        Self::open_cancellable(nic, request, &mut dial::never_cancelled)
     }
 
-    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    /// As [`open`](Self::open), unless `cancel_check` cancels it: called at least every 100 ms.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
-    pub fn open_while(
+    pub fn open_cancellable(
         nic: &Netdev,
         request: HttpRequest,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Self, LoadError> {
         let client = Client {
             nic,
@@ -68,19 +68,19 @@ impl HttpFile {
             limit: ANSWER_LIMIT,
             notice: &Notice::default(),
         };
-        let (file, _) = Self::open_with(client, &request, 1, go_on)?;
+        let (file, _) = Self::open_with(client, &request, 1, cancel_check)?;
         Ok(file)
     }
 
     /// Opens a file with a client. Also returns its first `wanted` bytes, if it has so many and the server sends them.
     ///
     /// # Errors
-    /// Those of [`open_while`](Self::open_while).
+    /// Those of [`open_cancellable`](Self::open_cancellable).
     pub(crate) fn open_with(
         client: Client<'_>,
         request: &HttpRequest,
         wanted: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(Self, Vec<u8>), LoadError> {
         let FirstBytes {
             origin,
@@ -89,7 +89,7 @@ impl HttpFile {
             size,
             serves_ranges,
             bytes,
-        } = client.find(request, wanted, go_on)?;
+        } = client.find(request, wanted, cancel_check)?;
         let found = Found {
             origin,
             addresses: way.addresses.clone(),
@@ -185,17 +185,17 @@ impl HttpFile {
     /// asked: not if another way was found meanwhile.
     ///
     /// # Errors
-    /// Those of [`open_while`](Self::open_while); [`LoadError::Changed`].
+    /// Those of [`open_cancellable`](Self::open_cancellable); [`LoadError::Changed`].
     pub(crate) fn find_again(
         &self,
         client: Client<'_>,
         old: &Arc<Way>,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<bool, LoadError> {
         if !Arc::ptr_eq(&self.locked_way(), old) {
             return Ok(false);
         }
-        let now = client.find(&self.found.origin, 1, go_on)?;
+        let now = client.find(&self.found.origin, 1, cancel_check)?;
         self.check_version(now.size, &now.head)?;
         *self.locked_way() = Arc::new(now.way);
         Ok(true)

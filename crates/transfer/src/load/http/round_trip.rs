@@ -8,7 +8,7 @@ use super::chunks::Chunks;
 use super::error_details;
 use super::head::{self, Head, HeadError};
 use super::request::{Ask, HttpRequest};
-use crate::load::dial::{self, GoOn};
+use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
 use crate::load::transport::{self, Transport};
 use crate::parallel::Cause;
@@ -65,7 +65,7 @@ pub(crate) fn exchange(
     ask: Ask,
     wanted: usize,
     limit: Duration,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Result<Response, Broken>, LoadError> {
     transport.stream().set_timeout(Some(dial::SLICE));
     let mut text = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn exchange(
         batch: RxBatch::with_capacity(64),
         text,
         end: Instant::now() + limit,
-        go_on,
+        cancel_check,
     };
     let invalid = |problem: Cause| LoadError::Invalid {
         host: request.url().authority(),
@@ -125,14 +125,14 @@ struct ResponseReader<'a, 'b> {
     text: Vec<u8>,
     /// When the wait is over.
     end: Instant,
-    go_on: &'a mut GoOn<'b>,
+    cancel_check: &'a mut CancelCheck<'b>,
 }
 
 impl ResponseReader<'_, '_> {
     /// Receives once.
     fn receive(&mut self) -> Result<Arrival, LoadError> {
         loop {
-            dial::ask(self.go_on)?;
+            dial::check_cancelled(self.cancel_check)?;
             // Also of a server that sends a head in small pieces, or informational responses without an end.
             if Instant::now() >= self.end {
                 return Ok(Arrival::Late);

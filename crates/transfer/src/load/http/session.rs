@@ -32,7 +32,7 @@ pub(crate) struct HttpSession {
     hop: Hop,
     outgoing: Vec<u8>,
     /// Requested pieces, the one of the current response first.
-    asked: VecDeque<Asked>,
+    pending: VecDeque<PendingPiece>,
     /// Most of them.
     window: usize,
     /// Bytes of an incomplete head.
@@ -48,7 +48,7 @@ pub(crate) struct HttpSession {
 
 /// A requested piece.
 #[derive(Debug)]
-struct Asked {
+struct PendingPiece {
     piece: Piece,
     /// The way by which it was requested.
     way: Arc<Way>,
@@ -69,7 +69,7 @@ impl HttpSession {
             files: files.clone(),
             hop,
             outgoing: Vec::new(),
-            asked: VecDeque::new(),
+            pending: VecDeque::new(),
             window,
             text: Vec::new(),
             heads: Heads::default(),
@@ -81,8 +81,8 @@ impl HttpSession {
     }
 
     fn invalid(&self, problem: impl Into<Cause>) -> Fault {
-        let host = match self.asked.front() {
-            Some(asked) => asked.way.shown(),
+        let host = match self.pending.front() {
+            Some(pending) => pending.way.shown(),
             None => self.hop.host.clone(),
         };
         Fault::Fatal(LoadError::Invalid {
@@ -93,7 +93,7 @@ impl HttpSession {
 
     /// Judges the head of the response to the first requested piece. `rest` is what has come of the body.
     fn on_head(&mut self, head: Head, rest: &[u8]) -> Result<(), Fault> {
-        let Some(Asked { piece, way }) = self.asked.front() else {
+        let Some(PendingPiece { piece, way }) = self.pending.front() else {
             return Err(self.invalid("a response without a request"));
         };
         let (piece, way) = (*piece, Arc::clone(way));
@@ -130,7 +130,7 @@ impl HttpSession {
         let is_last = !head.is_persistent
             || matches!(framing, Framing::Close)
             // The responses to further requests have no use after all bytes.
-            || is_stream && self.asked.len() > 1;
+            || is_stream && self.pending.len() > 1;
         self.state = State::Body(Body {
             at,
             end,
@@ -166,7 +166,7 @@ impl HttpSession {
 
     /// Takes the end of the first requested piece off, which the server does not send.
     fn shorten(&mut self, end: u64) {
-        if let Some(first) = self.asked.front_mut() {
+        if let Some(first) = self.pending.front_mut() {
             self.left_out.push(Piece {
                 start: end,
                 end: first.piece.end,
@@ -190,21 +190,21 @@ impl HttpSession {
     }
 
     /// Returns the range of a requested piece in its file.
-    fn range_of(&self, asked: &Asked) -> Option<Piece> {
-        let placed = self.files.file_at(asked.piece.start)?;
-        Some(placed.local(asked.piece))
+    fn range_of(&self, pending: &PendingPiece) -> Option<Piece> {
+        let placed = self.files.file_at(pending.piece.start)?;
+        Some(placed.local(pending.piece))
     }
 
     /// Returns the requested pieces whose heads have not come whole, and how many bytes of the first of these have; `None` if the connection
     /// carries other bytes, or perhaps does.
-    fn unanswered(&self) -> Option<(impl Iterator<Item = &Asked>, usize)> {
+    fn unanswered(&self) -> Option<(impl Iterator<Item = &PendingPiece>, usize)> {
         let (skipped, come) = match &self.state {
             State::Head => (0, self.text.len()),
             State::Body(body) if !body.is_last && !body.is_stream && body.has_length() => (1, 0),
             State::Body(_) | State::Over => return None,
         };
         let is_in_order = self.is_persistent;
-        is_in_order.then(|| (self.asked.iter().skip(skipped), come))
+        is_in_order.then(|| (self.pending.iter().skip(skipped), come))
     }
 
     /// Moves on to the next piece, or to the next response, where one ends.
@@ -214,13 +214,13 @@ impl HttpSession {
         };
         let closes = matches!(body.framing, Framing::Close);
         let is_over = body.framing.is_over();
-        while let Some(Asked { piece, .. }) = self.asked.front()
+        while let Some(PendingPiece { piece, .. }) = self.pending.front()
             && piece.end <= body.at
             // The rest of the coding belongs to the response for one piece.
             && (body.is_stream || is_over || closes)
         {
             self.completed.push_back(*piece);
-            self.asked.pop_front();
+            self.pending.pop_front();
             if !body.is_stream {
                 // The next response is for the next piece.
                 return self.end_body();
@@ -228,8 +228,8 @@ impl HttpSession {
         }
         if is_over {
             let at = body.at;
-            let is_missing = |asked: &Asked| asked.piece.end > at;
-            if self.asked.front().is_some_and(is_missing) {
+            let is_missing = |pending: &PendingPiece| pending.piece.end > at;
+            if self.pending.front().is_some_and(is_missing) {
                 let cause = format!("the body ends at byte {at} of the file");
                 return Err(Fault::Broken(cause.into()));
             }
@@ -245,7 +245,7 @@ impl HttpSession {
             return Ok(());
         }
         self.state = State::Over;
-        match self.asked.is_empty() {
+        match self.pending.is_empty() {
             true => Ok(()),
             // The server does not answer further requests on this connection.
             false => Err(Fault::Closed),
@@ -279,9 +279,9 @@ impl Session for HttpSession {
             && body.is_stream
         {
             // Its bytes come by themselves, if they have not passed.
-            let from = self.asked.back().map_or(body.at, |last| last.piece.end);
+            let from = self.pending.back().map_or(body.at, |last| last.piece.end);
             let comes = piece.start >= from && body.end.is_none_or(|end| piece.end <= end);
-            return comes && self.asked.len() < self.window.max(2);
+            return comes && self.pending.len() < self.window.max(2);
         }
         let placed = self.files.file_at(piece.start);
         let is_here = placed.is_some_and(|placed| placed.file.way().hop() == self.hop);
@@ -291,7 +291,7 @@ impl Session for HttpSession {
             // The server may close the connection after the first response, or send the whole file.
             false => 1,
         };
-        is_here && !matches!(self.state, State::Over) && self.asked.len() < window
+        is_here && !matches!(self.state, State::Over) && self.pending.len() < window
     }
 
     fn request(&mut self, piece: Piece) {
@@ -307,7 +307,7 @@ impl Session for HttpSession {
             };
             way.request.write(ask, &mut self.outgoing);
         }
-        self.asked.push_back(Asked { piece, way });
+        self.pending.push_back(PendingPiece { piece, way });
     }
 
     fn outgoing(&mut self) -> &mut Vec<u8> {
@@ -315,7 +315,7 @@ impl Session for HttpSession {
     }
 
     fn next(&self) -> Next {
-        let Some(Asked { piece, .. }) = self.asked.front() else {
+        let Some(PendingPiece { piece, .. }) = self.pending.front() else {
             return Next::Nothing;
         };
         let body = match &self.state {
@@ -340,13 +340,13 @@ impl Session for HttpSession {
         let Some((unanswered, mut come)) = self.unanswered() else {
             return Vec::new();
         };
-        let predict = |asked: &Asked| {
-            let head = self.heads.predict(self.range_of(asked)?)?;
+        let predict = |pending: &PendingPiece| {
+            let head = self.heads.predict(self.range_of(pending)?)?;
             let gap = head.checked_sub(std::mem::take(&mut come))?;
             Some(Predicted {
                 gap,
-                at: asked.piece.start,
-                len: asked.piece.len(),
+                at: pending.piece.start,
+                len: pending.piece.len(),
             })
         };
         unanswered.take(most).map_while(predict).collect()
@@ -366,7 +366,10 @@ impl Session for HttpSession {
             Ok(Some((head, len))) => {
                 let text = std::mem::take(&mut self.text);
                 if head.status == 206
-                    && let Some(range) = self.asked.front().and_then(|asked| self.range_of(asked))
+                    && let Some(range) = self
+                        .pending
+                        .front()
+                        .and_then(|pending| self.range_of(pending))
                 {
                     self.heads.note(len, range);
                 }
@@ -410,11 +413,15 @@ impl Session for HttpSession {
     }
 
     fn outstanding(&self) -> usize {
-        self.asked.len()
+        self.pending.len()
     }
 
     fn take_outstanding(&mut self) -> Vec<Piece> {
-        let mut pieces: Vec<_> = self.asked.drain(..).map(|asked| asked.piece).collect();
+        let mut pieces: Vec<_> = self
+            .pending
+            .drain(..)
+            .map(|pending| pending.piece)
+            .collect();
         // What has come of the first piece stays, unless all of it has and the response goes on: then it is not known to be right.
         if let State::Body(body) = &self.state
             && let Some(first) = pieces.first_mut()
@@ -436,7 +443,7 @@ impl Session for HttpSession {
     }
 
     fn reusable(&self) -> Option<&Hop> {
-        let is_idle = matches!(self.state, State::Head) && self.asked.is_empty();
+        let is_idle = matches!(self.state, State::Head) && self.pending.is_empty();
         let is_clean = self.text.is_empty() && self.outgoing.is_empty();
         (is_idle && is_clean && self.is_persistent).then_some(&self.hop)
     }

@@ -7,7 +7,7 @@ use super::head::Head;
 use super::request::Ask;
 use super::way::Way;
 use crate::checksum::{NoSum, StoredPart, StoredSum, SumKind};
-use crate::load::dial::GoOn;
+use crate::load::dial::CancelCheck;
 use crate::load::error::LoadError;
 
 /// Most parts of an object (Amazon S3 user guide, multipart upload limits).
@@ -21,11 +21,11 @@ impl HttpFile {
     pub(crate) fn stored_sum(
         &self,
         client: Client<'_>,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<StoredSum, NoSum>, LoadError> {
         let sum = match self.sent_sum() {
             None if self.request().is_object() => {
-                let asked = self.ask_head(client, &self.way(), go_on)?;
+                let asked = self.ask_head(client, &self.way(), cancel_check)?;
                 // A store that refuses to tell has none to compare.
                 asked.sum_of_file().filter(|_| asked.status == 200)
             }
@@ -36,7 +36,7 @@ impl HttpFile {
         };
         let parts = match of {
             SumOf::Bytes => Vec::new(),
-            SumOf::Parts(count) => match self.parts(client, kind, count, go_on)? {
+            SumOf::Parts(count) => match self.parts(client, kind, count, cancel_check)? {
                 Some(parts) => parts,
                 None => return Ok(Err(NoSum::Parts(kind, count))),
             },
@@ -50,9 +50,9 @@ impl HttpFile {
         &self,
         client: Client<'_>,
         way: &Way,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Head, LoadError> {
-        let head = client.ask(way, Ask::Checksum, 0, go_on)?.head;
+        let head = client.ask(way, Ask::Checksum, 0, cancel_check)?.head;
         if matches!(head.status, 200 | 206) {
             let size = head.range.as_ref().and_then(|range| range.size);
             self.check_version(size, &head)?;
@@ -66,7 +66,7 @@ impl HttpFile {
         client: Client<'_>,
         kind: SumKind,
         count: u32,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Option<Vec<StoredPart>>, LoadError> {
         let Some(size) = self.size().filter(|_| (1..=MAX_PARTS).contains(&count)) else {
             return Ok(None);
@@ -79,7 +79,7 @@ impl HttpFile {
         for number in 1..=count {
             let mut way = Way::clone(&self.way());
             way.request = way.request.of_part(number);
-            let head = self.ask_head(client, &way, go_on)?;
+            let head = self.ask_head(client, &way, cancel_check)?;
             // A store that does not know parts answers with the whole object.
             let range = head.range.and_then(|range| range.bytes);
             let Some(range) = range.filter(|range| head.status == 206 && range.start == end) else {

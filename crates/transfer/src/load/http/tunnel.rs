@@ -93,7 +93,7 @@ impl Tunnel {
     }
 
     fn refused(&self, head: Head) -> LoadError {
-        let said = ErrorDetails::of(&head, &self.text).shown();
+        let details = ErrorDetails::of(&head, &self.text).shown();
         let Head { status, reason, .. } = head;
         let remedy = match status {
             407 => "put user:password@ into the URL of the proxy: https_proxy",
@@ -102,7 +102,7 @@ impl Tunnel {
             }
             // The proxy may reach the server later.
             408 | 429 | 500..=599 => {
-                let cause = Cause::from(format!("the proxy answers {status} {reason}{said}"));
+                let cause = Cause::from(format!("the proxy answers {status} {reason}{details}"));
                 let remedy = format!("it may not reach {}; its log may say why", self.host);
                 return self.broken(cause.with_remedy(remedy));
             }
@@ -113,7 +113,7 @@ impl Tunnel {
             host: self.host.clone(),
             status,
             reason,
-            said,
+            details,
             remedy,
         }
     }

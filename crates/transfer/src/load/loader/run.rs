@@ -14,9 +14,10 @@ use crate::load::landing::Landing;
 use crate::load::loaded::Loaded;
 use crate::load::notice::Notice;
 use crate::load::session::Fault;
-use crate::load::source::{Begun, Connecting, Opened, Rules, Source};
+use crate::load::source::{Connecting, NewConnection, Opened, Rules, Source};
 use crate::parallel::{
-    Cause, Failed, Idle, LEAST_BYTES, Piece, Pieces, Progress, Settings, Slots, Window, turn_all,
+    AfterFailure, Cause, Idle, LEAST_BYTES, Piece, Pieces, Progress, Settings, Slots, Window,
+    turn_all,
 };
 
 /// Told of the progress of a run; may end it.
@@ -217,14 +218,20 @@ impl<'a> Run<'a> {
     ) -> Result<(), LoadError> {
         let nic = self.job.nic;
         let so_far = self.progress();
-        let mut go_on = || progress(so_far);
+        let mut cancel_check = || progress(so_far);
         let rules = Rules {
             window: self.window.most(),
             limit: self.job.settings.idle_limit(),
         };
-        match self.job.source.begin(nic, rules, next.start, &mut go_on) {
-            Ok(Begun::Open(transport, session)) => self.connected(index, Ok((transport, session))),
-            Ok(Begun::Connecting(connecting)) => {
+        match self
+            .job
+            .source
+            .begin(nic, rules, next.start, &mut cancel_check)
+        {
+            Ok(NewConnection::Open(transport, session)) => {
+                self.connected(index, Ok((transport, session)))
+            }
+            Ok(NewConnection::Connecting(connecting)) => {
                 self.connecting.push((index, connecting));
                 self.finish_connecting()
             }
@@ -386,11 +393,11 @@ impl<'a> Run<'a> {
     ) -> Result<(), LoadError> {
         let attempts = self.job.settings.attempts();
         match self.slots.failed(index, wait) {
-            Failed::GoOn => {
+            AfterFailure::Continue => {
                 self.say_wait(&cause);
                 Ok(())
             }
-            Failed::GiveUp => Err(LoadError::GaveUp { attempts, cause }),
+            AfterFailure::GiveUp => Err(LoadError::GaveUp { attempts, cause }),
         }
     }
 

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_tcp::{Netdev, RecvError, Stream};
 
-use super::handshake::{Agreed, MAX_NAME_BYTES, Negotiation};
+use super::handshake::{MAX_NAME_BYTES, Negotiated, Negotiation};
 use super::session::NbdSession;
 use super::url::NbdUrl;
 use super::{CAN_MULTI_CONN, READ_ONLY};
-use crate::load::dial::{self, GoOn};
+use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
 use crate::load::session::Session;
 
@@ -26,7 +26,7 @@ pub struct NbdExport {
 struct Found {
     url: NbdUrl,
     addresses: Vec<SocketAddr>,
-    agreed: Agreed,
+    negotiated: Negotiated,
     first: FirstConnection,
 }
 
@@ -58,20 +58,24 @@ impl NbdExport {
     /// # Errors
     /// The host is not found or does not answer, or has no such export.
     pub fn open(nic: &Netdev, url: NbdUrl) -> Result<Self, LoadError> {
-        Self::open_while(nic, url, &mut dial::always)
+        Self::open_cancellable(nic, url, &mut dial::never_cancelled)
     }
 
-    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    /// As [`open`](Self::open), unless `cancel_check` cancels it: called at least every 100 ms.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
-    pub fn open_while(nic: &Netdev, url: NbdUrl, go_on: &mut GoOn<'_>) -> Result<Self, LoadError> {
-        let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
-        let (stream, agreed) = negotiate(nic, &url, &addresses, go_on)?;
+    pub fn open_cancellable(
+        nic: &Netdev,
+        url: NbdUrl,
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<Self, LoadError> {
+        let addresses = dial::resolve(nic, &url.host, url.port, cancel_check)?;
+        let (stream, negotiated) = negotiate(nic, &url, &addresses, cancel_check)?;
         let found = Arc::new(Found {
             url,
             addresses,
-            agreed,
+            negotiated,
             first: FirstConnection(Mutex::new(Some((nic.clone(), stream)))),
         });
         Ok(Self { found })
@@ -82,20 +86,20 @@ impl NbdExport {
     /// # Errors
     /// The server does not answer, or lists none.
     pub fn list(nic: &Netdev, url: &NbdUrl) -> Result<Vec<String>, LoadError> {
-        let go_on = &mut dial::always;
-        let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
-        let mut stream = dial::connect(nic, &addresses, go_on)?;
-        Negotiation::begin(&mut stream, &url.host, go_on)?.list()
+        let cancel_check = &mut dial::never_cancelled;
+        let addresses = dial::resolve(nic, &url.host, url.port, cancel_check)?;
+        let mut stream = dial::connect(nic, &addresses, cancel_check)?;
+        Negotiation::begin(&mut stream, &url.host, cancel_check)?.list()
     }
 
     /// Returns the number of bytes.
     pub fn size(&self) -> u64 {
-        self.found.agreed.size
+        self.found.negotiated.size
     }
 
     /// Returns the size of a block: every range must start and end at a multiple of it, or end with all bytes.
     pub fn block_bytes(&self) -> u64 {
-        self.found.agreed.min_block.into()
+        self.found.negotiated.min_block.into()
     }
 
     /// Returns whether several connections see the same data, so that a loader may use them.
@@ -120,21 +124,21 @@ impl NbdExport {
 
     /// Returns whether all of these transmission flags are set.
     pub(crate) fn has(&self, flags: u16) -> bool {
-        self.found.agreed.flags & flags == flags
+        self.found.negotiated.flags & flags == flags
     }
 
     /// Returns the size whose multiples the server serves fastest.
     pub(crate) fn preferred_bytes(&self) -> u64 {
-        self.found.agreed.preferred_block.into()
+        self.found.negotiated.preferred_block.into()
     }
 
     /// Returns the longest payload, a multiple of the block.
     pub(crate) fn max_bytes(&self) -> u64 {
-        let Agreed {
+        let Negotiated {
             max_bytes,
             min_block,
             ..
-        } = self.found.agreed;
+        } = self.found.negotiated;
         // Both are positive, and the block is not longer.
         u64::from(max_bytes / min_block * min_block)
     }
@@ -143,9 +147,9 @@ impl NbdExport {
         &self,
         nic: &Netdev,
         window: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(Stream, Box<dyn Session>), LoadError> {
-        let (stream, is_structured) = self.dial(nic, go_on)?;
+        let (stream, is_structured) = self.dial(nic, cancel_check)?;
         let session = NbdSession::new(&self.found.url.host, is_structured, window);
         Ok((stream, Box::new(session)))
     }
@@ -154,27 +158,27 @@ impl NbdExport {
     pub(crate) fn dial(
         &self,
         nic: &Netdev,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(Stream, bool), LoadError> {
         let Found {
             url,
             addresses,
-            agreed,
+            negotiated,
             first,
         } = &*self.found;
         if let Some(stream) = first.take(nic) {
-            return Ok((stream, agreed.is_structured));
+            return Ok((stream, negotiated.is_structured));
         }
-        let (stream, now) = negotiate(nic, url, addresses, go_on)?;
+        let (stream, now) = negotiate(nic, url, addresses, cancel_check)?;
         let is_structured = now.is_structured;
-        let comparable = Agreed {
-            is_structured: agreed.is_structured,
+        let comparable = Negotiated {
+            is_structured: negotiated.is_structured,
             ..now
         };
-        if comparable != *agreed {
-            let problem = match now.size == agreed.size {
+        if comparable != *negotiated {
+            let problem = match now.size == negotiated.size {
                 true => "its rules are not those of before".to_owned(),
-                false => format!("it had {} bytes and has {}", agreed.size, now.size),
+                false => format!("it had {} bytes and has {}", negotiated.size, now.size),
             };
             let url = url.to_string();
             return Err(LoadError::Changed { url, problem });
@@ -187,15 +191,16 @@ fn negotiate(
     nic: &Netdev,
     url: &NbdUrl,
     addresses: &[SocketAddr],
-    go_on: &mut GoOn<'_>,
-) -> Result<(Stream, Agreed), LoadError> {
+    cancel_check: &mut CancelCheck<'_>,
+) -> Result<(Stream, Negotiated), LoadError> {
     if url.export.len() > MAX_NAME_BYTES {
         return Err(LoadError::NbdRefused {
             host: url.host.clone(),
             problem: "the name of an export has at most 4096 bytes".into(),
         });
     }
-    let mut stream = dial::connect(nic, addresses, go_on)?;
-    let agreed = Negotiation::begin(&mut stream, &url.host, go_on)?.choose(&url.export)?;
-    Ok((stream, agreed))
+    let mut stream = dial::connect(nic, addresses, cancel_check)?;
+    let negotiated =
+        Negotiation::begin(&mut stream, &url.host, cancel_check)?.choose(&url.export)?;
+    Ok((stream, negotiated))
 }

@@ -8,7 +8,7 @@ use devmem_tcp::text::printable;
 use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use super::{FIXED_NEWSTYLE, NO_ZEROES};
-use crate::load::dial::{self, GoOn, SLICE};
+use crate::load::dial::{self, CancelCheck, SLICE};
 use crate::load::error::LoadError;
 use crate::parallel::Cause;
 
@@ -51,7 +51,7 @@ const DEFAULT_PREFERRED: u32 = 4096;
 
 /// What the negotiation has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Agreed {
+pub(super) struct Negotiated {
     pub(super) size: u64,
     /// Transmission flags.
     pub(super) flags: u16,
@@ -74,7 +74,7 @@ pub(super) struct Negotiation<'a> {
     style: Style,
     /// Whether zeros follow the answer to the name of an export.
     has_zeroes: bool,
-    go_on: &'a mut GoOn<'a>,
+    cancel_check: &'a mut CancelCheck<'a>,
 }
 
 /// How the server negotiates.
@@ -102,7 +102,7 @@ impl<'a> Negotiation<'a> {
     pub(super) fn begin(
         stream: &'a mut Stream,
         host: &'a str,
-        go_on: &'a mut GoOn<'a>,
+        cancel_check: &'a mut CancelCheck<'a>,
     ) -> Result<Self, LoadError> {
         stream.set_timeout(Some(SLICE));
         let batch = RxBatch::with_capacity(16);
@@ -113,7 +113,7 @@ impl<'a> Negotiation<'a> {
             begun: Instant::now(),
             style: Style::FixedNewstyle,
             has_zeroes: true,
-            go_on,
+            cancel_check,
         };
         if negotiation.u64()? != NBD_MAGIC {
             return Err(negotiation.invalid("it does not begin as an NBD server does"));
@@ -137,7 +137,11 @@ impl<'a> Negotiation<'a> {
     }
 
     /// Takes the one export of a server with the oldstyle negotiation.
-    fn take_only(mut self, export: &str, mut agreed: Agreed) -> Result<Agreed, LoadError> {
+    fn take_only(
+        mut self,
+        export: &str,
+        mut negotiated: Negotiated,
+    ) -> Result<Negotiated, LoadError> {
         if !export.is_empty() {
             return Err(LoadError::NbdRefused {
                 host: self.host.to_owned(),
@@ -147,19 +151,19 @@ impl<'a> Negotiation<'a> {
                 .with_remedy(format!("write nbd://{}/", self.host)),
             });
         }
-        agreed.size = self.u64()?;
+        negotiated.size = self.u64()?;
         let _of_handshake = self.u16()?;
-        agreed.flags = self.u16()?;
+        negotiated.flags = self.u16()?;
         self.read(&mut [0; ZEROES])?;
-        Ok(agreed)
+        Ok(negotiated)
     }
 
     /// Chooses an export. The connection is in the transmission phase afterwards.
     ///
     /// # Errors
     /// There is no such export, or the answers make no sense.
-    pub(super) fn choose(mut self, export: &str) -> Result<Agreed, LoadError> {
-        let mut agreed = Agreed {
+    pub(super) fn choose(mut self, export: &str) -> Result<Negotiated, LoadError> {
+        let mut negotiated = Negotiated {
             size: 0,
             flags: 0,
             min_block: 1,
@@ -169,20 +173,20 @@ impl<'a> Negotiation<'a> {
         };
         match self.style {
             Style::FixedNewstyle => {}
-            Style::Newstyle => return self.choose_by_name(export, agreed),
-            Style::Old => return self.take_only(export, agreed),
+            Style::Newstyle => return self.choose_by_name(export, negotiated),
+            Style::Old => return self.take_only(export, negotiated),
         }
         self.option(OPT_STRUCTURED_REPLY, &[])?;
-        agreed.is_structured = self.answer(OPT_STRUCTURED_REPLY)?.kind == REP_ACK;
+        negotiated.is_structured = self.answer(OPT_STRUCTURED_REPLY)?.kind == REP_ACK;
         self.option(OPT_GO, &go_data(export))?;
         let mut has_size = false;
         for _ in 0..MAX_ANSWERS {
             let answer = self.answer(OPT_GO)?;
             match answer.kind {
-                REP_INFO => has_size |= self.take_info(&answer.data, &mut agreed)?,
-                REP_ACK if has_size => return Ok(agreed),
+                REP_INFO => has_size |= self.take_info(&answer.data, &mut negotiated)?,
+                REP_ACK if has_size => return Ok(negotiated),
                 REP_ACK => return Err(self.invalid("it does not tell the size of the export")),
-                REP_ERR_UNSUP => return self.choose_by_name(export, agreed),
+                REP_ERR_UNSUP => return self.choose_by_name(export, negotiated),
                 kind => return Err(self.refused(kind, export, &answer.data)),
             }
         }
@@ -217,18 +221,22 @@ impl<'a> Negotiation<'a> {
     }
 
     /// Chooses an export of a server that does not know `NBD_OPT_GO`; without one the server ends the connection.
-    fn choose_by_name(mut self, export: &str, mut agreed: Agreed) -> Result<Agreed, LoadError> {
+    fn choose_by_name(
+        mut self,
+        export: &str,
+        mut negotiated: Negotiated,
+    ) -> Result<Negotiated, LoadError> {
         self.option(OPT_EXPORT_NAME, export.as_bytes())?;
-        agreed.size = self.u64()?;
-        agreed.flags = self.u16()?;
+        negotiated.size = self.u64()?;
+        negotiated.flags = self.u16()?;
         if self.has_zeroes {
             self.read(&mut [0; ZEROES])?;
         }
-        Ok(agreed)
+        Ok(negotiated)
     }
 
     /// Takes one piece of information; returns whether it has the size.
-    fn take_info(&self, data: &[u8], agreed: &mut Agreed) -> Result<bool, LoadError> {
+    fn take_info(&self, data: &[u8], negotiated: &mut Negotiated) -> Result<bool, LoadError> {
         let Some((kind, rest)) = data.split_first_chunk::<2>() else {
             return Err(self.invalid("an empty answer to NBD_OPT_GO"));
         };
@@ -238,8 +246,8 @@ impl<'a> Negotiation<'a> {
                 let Some((size, flags)) = parts.filter(|(_, flags)| flags.len() == 2) else {
                     return Err(self.invalid("the size of the export"));
                 };
-                agreed.size = u64::from_be_bytes(*size);
-                agreed.flags = u16::from_be_bytes([flags[0], flags[1]]);
+                negotiated.size = u64::from_be_bytes(*size);
+                negotiated.flags = u16::from_be_bytes([flags[0], flags[1]]);
                 Ok(true)
             }
             (INFO_BLOCK_SIZE, rest) => {
@@ -256,11 +264,11 @@ impl<'a> Negotiation<'a> {
                 let Some((min, max)) = sizes else {
                     return Err(self.invalid("the sizes of blocks"));
                 };
-                agreed.min_block = min;
+                negotiated.min_block = min;
                 // A hint only: one that makes no sense is ignored.
                 let preferred = word(4).filter(|size| size.is_power_of_two());
-                agreed.preferred_block = preferred.map_or(min, |size| size.clamp(min, max));
-                agreed.max_bytes = max.min(DEFAULT_MAX_BYTES);
+                negotiated.preferred_block = preferred.map_or(min, |size| size.clamp(min, max));
+                negotiated.max_bytes = max.min(DEFAULT_MAX_BYTES);
                 Ok(false)
             }
             // Further information may be ignored.
@@ -298,7 +306,7 @@ impl<'a> Negotiation<'a> {
     }
 
     fn refused(&self, kind: u32, export: &str, text: &[u8]) -> LoadError {
-        let said = printable(&String::from_utf8_lossy(text));
+        let message = printable(&String::from_utf8_lossy(text));
         let problem = match kind {
             REP_ERR_UNKNOWN => format!("there is no export {export:?}"),
             REP_ERR_TLS_REQD => "it requires TLS, whose bytes the CPU must decrypt".to_owned(),
@@ -306,9 +314,9 @@ impl<'a> Negotiation<'a> {
         };
         LoadError::NbdRefused {
             host: self.host.to_owned(),
-            problem: match said.is_empty() {
+            problem: match message.is_empty() {
                 true => problem,
-                false => format!("{problem} ({said})"),
+                false => format!("{problem} ({message})"),
             }
             .into(),
         }
@@ -333,7 +341,7 @@ impl<'a> Negotiation<'a> {
         let mut filled = 0;
         let start = Instant::now();
         while filled < out.len() {
-            dial::ask(self.go_on)?;
+            dial::check_cancelled(self.cancel_check)?;
             // Also of a server that sends a byte now and then.
             if start.elapsed() >= ANSWER_LIMIT || self.begun.elapsed() >= NEGOTIATION_LIMIT {
                 return Err(self.broken("the server does not answer in time"));

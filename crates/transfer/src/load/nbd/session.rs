@@ -18,7 +18,7 @@ pub(crate) struct NbdSession {
     is_structured: bool,
     outgoing: Vec<u8>,
     /// Requested pieces, by their cookie.
-    asked: InFlight<Asked>,
+    pending: InFlight<PendingRead>,
     /// Most of them.
     window: usize,
     next_cookie: u64,
@@ -30,7 +30,7 @@ pub(crate) struct NbdSession {
 
 /// A read.
 #[derive(Debug)]
-struct Asked {
+struct PendingRead {
     piece: Piece,
     received: Done,
 }
@@ -45,7 +45,7 @@ struct Payload {
     is_last: bool,
 }
 
-impl Asked {
+impl PendingRead {
     /// Records a range; returns whether it lies in the piece and was not received before.
     fn receive(&mut self, at: u64, len: u64) -> bool {
         let Some(end) = at.checked_add(len).filter(|end| *end <= self.piece.end) else {
@@ -74,7 +74,7 @@ impl NbdSession {
             host: host.to_owned(),
             is_structured,
             outgoing: Vec::new(),
-            asked: InFlight::default(),
+            pending: InFlight::default(),
             window,
             next_cookie: 1,
             text: Vec::new(),
@@ -97,10 +97,10 @@ impl NbdSession {
             content,
         } = header;
         let is_simple = matches!(content, Content::All);
-        let Some(asked) = self.asked.get_mut(cookie) else {
+        let Some(pending) = self.pending.get_mut(cookie) else {
             return Err(self.invalid("a reply without a request"));
         };
-        let piece = asked.piece;
+        let piece = pending.piece;
         let (at, left, is_hole) = match content {
             Content::Error(SHUTDOWN) => return Err(Fault::Broken("the server shuts down".into())),
             Content::Error(errno) => {
@@ -113,7 +113,7 @@ impl NbdSession {
             Content::Data { at, len } => (at, len, false),
             Content::Hole { at, len } => (at, len, true),
         };
-        if !asked.receive(at, left) {
+        if !pending.receive(at, left) {
             return Err(self.invalid("a reply has bytes that were not requested, or some twice"));
         }
         if is_simple == self.is_structured {
@@ -134,18 +134,18 @@ impl NbdSession {
         if !is_last {
             return Ok(());
         }
-        if !self.asked.get(cookie).is_some_and(Asked::is_whole) {
+        if !self.pending.get(cookie).is_some_and(PendingRead::is_whole) {
             return Err(self.invalid("a reply ends before its last byte"));
         }
-        let asked = self.asked.remove(cookie);
-        self.completed.extend(asked.map(|asked| asked.piece));
+        let pending = self.pending.remove(cookie);
+        self.completed.extend(pending.map(|pending| pending.piece));
         Ok(())
     }
 }
 
 impl Session for NbdSession {
     fn accepts(&self, _: Piece) -> bool {
-        self.asked.len() < self.window
+        self.pending.len() < self.window
     }
 
     fn request(&mut self, piece: Piece) {
@@ -162,7 +162,7 @@ impl Session for NbdSession {
         };
         request.write(&mut self.outgoing);
         let received = Done::default();
-        self.asked.add(cookie, Asked { piece, received });
+        self.pending.add(cookie, PendingRead { piece, received });
     }
 
     fn outgoing(&mut self) -> &mut Vec<u8> {
@@ -177,7 +177,7 @@ impl Session for NbdSession {
                 true => Next::Zeros { at, len: left },
                 false => Next::Payload { at, len: left },
             },
-            None if self.asked.is_empty() => Next::Nothing,
+            None if self.pending.is_empty() => Next::Nothing,
             None => match reply::parse(&self.text) {
                 Ok(Parsed::More(more)) => Next::Header(more),
                 // `on_text` has taken whole headers, and refused wrong ones.
@@ -221,11 +221,11 @@ impl Session for NbdSession {
     }
 
     fn outstanding(&self) -> usize {
-        self.asked.len()
+        self.pending.len()
     }
 
     fn take_outstanding(&mut self) -> Vec<Piece> {
-        self.asked.take().map(|asked| asked.piece).collect()
+        self.pending.take().map(|pending| pending.piece).collect()
     }
 
     fn say_goodbye(&mut self) {
@@ -237,8 +237,8 @@ impl Session for NbdSession {
 mod tests {
     use super::*;
 
-    fn asked(start: u64, end: u64) -> Asked {
-        Asked {
+    fn pending(start: u64, end: u64) -> PendingRead {
+        PendingRead {
             piece: Piece { start, end },
             received: Done::default(),
         }
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_read_is_whole_when_every_byte_has_come_once() {
-        let mut read = asked(100, 200);
+        let mut read = pending(100, 200);
         for (at, len) in [(150, 10), (190, 10), (100, 50), (160, 30)] {
             assert!(!read.is_whole());
             assert!(read.receive(at, len), "{at}");
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn bytes_outside_of_the_read_or_twice_are_refused() {
-        let mut read = asked(100, 200);
+        let mut read = pending(100, 200);
         assert!(read.receive(120, 20));
         for (at, len) in [
             (99, 1),

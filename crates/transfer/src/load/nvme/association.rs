@@ -15,7 +15,7 @@ use nvme::{DISCOVERY_NQN, Status};
 use super::queue::Queue;
 use super::refusal::refused;
 use super::url::{Identity, NvmeUrl};
-use crate::load::dial::{self, GoOn};
+use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
 use crate::parallel::{Remedy, Setting};
 
@@ -68,9 +68,9 @@ impl Association {
         nic: &Netdev,
         url: &NvmeUrl,
         addresses: &[SocketAddr],
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Self, LoadError> {
-        let mut queue = Queue::open(nic, addresses, &url.host, url.digests, go_on)?;
+        let mut queue = Queue::open(nic, addresses, &url.host, url.digests, cancel_check)?;
         let identity = Identity::of_machine(url.host_nqn.as_deref());
         let is_discovery = url.subsystem == DISCOVERY_NQN;
         let connect = Connect {
@@ -83,22 +83,22 @@ impl Association {
             },
         };
         let data = connect_data(&identity, ANY_CONTROLLER, &url.subsystem);
-        let connected = queue.command(Sqe::connect(connect), &data, &mut [], go_on)?;
+        let connected = queue.command(Sqe::connect(connect), &data, &mut [], cancel_check)?;
         let result = connected.map_err(|status| of_connect(url, status))?;
         if result & AUTHENTICATION != 0 {
             return Err(of_connect(url, Status::AUTHENTICATION_REQUIRED));
         }
-        let capabilities = enable(&mut queue, url, go_on)?;
+        let capabilities = enable(&mut queue, url, cancel_check)?;
         let mut page = vec![0; identify::PAGE_BYTES];
         let sqe = Sqe::identify(command::CNS_CONTROLLER, 0);
-        let identified = queue.command(sqe, &[], &mut page, go_on)?;
+        let identified = queue.command(sqe, &[], &mut page, cancel_check)?;
         identified.map_err(|status| of_command(url, "Identify Controller", status))?;
         let controller = Controller::parse(&page);
         let controller = controller.ok_or_else(|| queue.invalid("a page that is too short"))?;
         let granted = match is_discovery {
             true => 0,
             false => {
-                let result = queue.command(Sqe::set_queues(QUEUES), &[], &mut [], go_on)?;
+                let result = queue.command(Sqe::set_queues(QUEUES), &[], &mut [], cancel_check)?;
                 let result =
                     result.map_err(|status| of_command(url, "Set Features (queues)", status))?;
                 command::granted_queues(result).min(QUEUES)
@@ -134,11 +134,11 @@ impl Association {
     pub(super) fn namespaces(
         &self,
         url: &NvmeUrl,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Vec<u32>, LoadError> {
         let mut page = vec![0; identify::PAGE_BYTES];
         let sqe = Sqe::identify(command::CNS_ACTIVE, 0);
-        let listed = self.command(url, sqe, &mut page, go_on)?;
+        let listed = self.command(url, sqe, &mut page, cancel_check)?;
         listed.map_err(|status| of_command(url, "Identify Active Namespaces", status))?;
         Ok(identify::active_namespaces(&page))
     }
@@ -148,11 +148,11 @@ impl Association {
         &self,
         url: &NvmeUrl,
         nsid: u32,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Option<Namespace>, LoadError> {
         let mut page = vec![0; identify::PAGE_BYTES];
         let sqe = Sqe::identify(command::CNS_NAMESPACE, nsid);
-        match self.command(url, sqe, &mut page, go_on)? {
+        match self.command(url, sqe, &mut page, cancel_check)? {
             Ok(()) => {
                 let namespace = Namespace::parse(&page).ok_or_else(|| ended(url))?;
                 // The page of one that is not active is zero (Base, "Identify Namespace").
@@ -169,12 +169,12 @@ impl Association {
         url: &NvmeUrl,
         offset: u64,
         out: &mut [u8],
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(), LoadError> {
         // A record is 1024 bytes.
         let len = u32::try_from(out.len()).unwrap_or(u32::MAX);
         let sqe = Sqe::discovery_log(offset, len);
-        let read = self.command(url, sqe, out, go_on)?;
+        let read = self.command(url, sqe, out, cancel_check)?;
         read.map_err(|status| of_command(url, "Get Log Page (discovery)", status))
     }
 
@@ -184,11 +184,11 @@ impl Association {
         url: &NvmeUrl,
         sqe: Sqe,
         out: &mut [u8],
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<(), Status>, LoadError> {
         let mut admin = lock(&self.admin);
         let admin = admin.as_mut().ok_or_else(|| ended(url))?;
-        let result = admin.queue.command(sqe, &[], out, go_on)?;
+        let result = admin.queue.command(sqe, &[], out, cancel_check)?;
         Ok(result.map(drop))
     }
 
@@ -250,7 +250,7 @@ impl Association {
         url: &NvmeUrl,
         addresses: &[SocketAddr],
         wanted: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<IoQueue, LoadError> {
         let membership = Membership::take(self)
             .ok_or_else(|| broken(url, "all of its I/O queues are in use"))?;
@@ -262,7 +262,7 @@ impl Association {
         let entries = entries.min(most).max(2);
         let mut without_flow_control = !url.has_flow_control;
         loop {
-            let mut queue = Queue::open(nic, addresses, &url.host, url.digests, go_on)?;
+            let mut queue = Queue::open(nic, addresses, &url.host, url.digests, cancel_check)?;
             let connect = Connect {
                 queue: membership.queue,
                 entries,
@@ -270,7 +270,7 @@ impl Association {
                 keep_alive_ms: 0,
             };
             let data = connect_data(&self.identity, self.controller_id, &url.subsystem);
-            match queue.command(Sqe::connect(connect), &data, &mut [], go_on)? {
+            match queue.command(Sqe::connect(connect), &data, &mut [], cancel_check)? {
                 Ok(_) => {
                     return Ok(IoQueue {
                         stream: queue.stream,
@@ -304,14 +304,14 @@ impl Drop for Association {
         };
         admin.queue.set_limit(SHUTDOWN_LIMIT);
         let start = Instant::now();
-        let mut go_on = dial::always;
+        let mut cancel_check = dial::never_cancelled;
         let set = Sqe::property_set(property::CC, property::shutdown(self.capabilities));
-        let mut answered = admin.queue.command(set, &[], &mut [], &mut go_on);
+        let mut answered = admin.queue.command(set, &[], &mut [], &mut cancel_check);
         while let Ok(Ok(_)) = answered
             && start.elapsed() < SHUTDOWN_LIMIT
         {
             let get = Sqe::property_get(property::CSTS, false);
-            answered = admin.queue.command(get, &[], &mut [], &mut go_on);
+            answered = admin.queue.command(get, &[], &mut [], &mut cancel_check);
             if let Ok(Ok(csts)) = answered
                 && Phase::of(csts as u32) == Phase::ShutDown
             {
@@ -437,20 +437,20 @@ impl Drop for Membership {
 fn enable(
     queue: &mut Queue,
     url: &NvmeUrl,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Capabilities, LoadError> {
     let get = Sqe::property_get(property::CAP, true);
-    let cap = queue.command(get, &[], &mut [], go_on)?;
+    let cap = queue.command(get, &[], &mut [], cancel_check)?;
     let cap = cap.map_err(|status| of_command(url, "Property Get (CAP)", status))?;
     let capabilities = Capabilities::of(cap);
     let set = Sqe::property_set(property::CC, property::enabled(capabilities));
-    let answered = queue.command(set, &[], &mut [], go_on)?;
+    let answered = queue.command(set, &[], &mut [], cancel_check)?;
     answered.map_err(|status| of_command(url, "Property Set (CC)", status))?;
     let start = Instant::now();
     let limit = Duration::from_millis(capabilities.ready_ms.max(500));
     loop {
         let get = Sqe::property_get(property::CSTS, false);
-        let csts = queue.command(get, &[], &mut [], go_on)?;
+        let csts = queue.command(get, &[], &mut [], cancel_check)?;
         let csts = csts.map_err(|status| of_command(url, "Property Get (CSTS)", status))?;
         // A property of 4 bytes.
         match Phase::of(csts as u32) {
@@ -459,7 +459,7 @@ fn enable(
                 return Err(queue.broken("the controller has a fatal error (CSTS.CFS)"));
             }
             Phase::Starting | Phase::ShutDown if start.elapsed() < limit => {
-                dial::pause(STATUS_POLL_INTERVAL, go_on)?
+                dial::pause(STATUS_POLL_INTERVAL, cancel_check)?
             }
             Phase::Starting | Phase::ShutDown => {
                 return Err(

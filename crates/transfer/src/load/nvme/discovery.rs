@@ -8,8 +8,9 @@ use nvme::{DISCOVERY_PORT, PORT};
 
 use super::association::Association;
 use super::url::NvmeUrl;
-use crate::load::dial::{self, GoOn};
+use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
+use crate::parallel::Cause;
 
 /// A subsystem of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct NvmeSubsystem {
     /// The URL that names it.
     pub url: NvmeUrl,
     /// Its active namespaces, or why they are not known.
-    pub namespaces: Result<Vec<NvmeListed>, String>,
+    pub namespaces: Result<Vec<NvmeListed>, Cause>,
 }
 
 /// A namespace in a list.
@@ -37,21 +38,21 @@ pub struct NvmeListed {
 pub(super) fn list(
     nic: &Netdev,
     url: &NvmeUrl,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Vec<NvmeSubsystem>, LoadError> {
     if !url.subsystem.is_empty() {
-        let namespaces = Ok(namespaces(nic, url, go_on)?);
+        let namespaces = Ok(namespaces(nic, url, cancel_check)?);
         let url = url.clone();
         return Ok(vec![NvmeSubsystem { url, namespaces }]);
     }
     let mut listed = Vec::new();
-    for record in records(nic, url, go_on)? {
+    for record in records(nic, url, cancel_check)? {
         let Some(url) = url_of(url, &record) else {
             continue;
         };
-        let namespaces = match namespaces(nic, &url, go_on) {
+        let namespaces = match namespaces(nic, &url, cancel_check) {
             Err(LoadError::Cancelled) => return Err(LoadError::Cancelled),
-            found => found.map_err(|error| error.to_string()),
+            found => found.map_err(Cause::of_load),
         };
         listed.push(NvmeSubsystem { url, namespaces });
     }
@@ -59,12 +60,16 @@ pub(super) fn list(
 }
 
 /// Returns the records of the discovery log: from the port of the URL, or from that of discovery if nobody listens there.
-fn records(nic: &Netdev, url: &NvmeUrl, go_on: &mut GoOn<'_>) -> Result<Vec<Record>, LoadError> {
-    let found = records_at(nic, &url.of_discovery(url.port), go_on);
+fn records(
+    nic: &Netdev,
+    url: &NvmeUrl,
+    cancel_check: &mut CancelCheck<'_>,
+) -> Result<Vec<Record>, LoadError> {
+    let found = records_at(nic, &url.of_discovery(url.port), cancel_check);
     if url.port != PORT || !found.as_ref().is_err_and(is_refusal) {
         return found;
     }
-    match records_at(nic, &url.of_discovery(DISCOVERY_PORT), go_on) {
+    match records_at(nic, &url.of_discovery(DISCOVERY_PORT), cancel_check) {
         // The port of the URL is the one to listen on.
         Err(error) if is_refusal(&error) => found,
         other => other,
@@ -76,16 +81,20 @@ fn is_refusal(error: &LoadError) -> bool {
     matches!(error, LoadError::Connect { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
 }
 
-fn records_at(nic: &Netdev, url: &NvmeUrl, go_on: &mut GoOn<'_>) -> Result<Vec<Record>, LoadError> {
-    let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
-    let association = Association::begin(nic, url, &addresses, go_on)?;
+fn records_at(
+    nic: &Netdev,
+    url: &NvmeUrl,
+    cancel_check: &mut CancelCheck<'_>,
+) -> Result<Vec<Record>, LoadError> {
+    let addresses = dial::resolve(nic, &url.host, url.port, cancel_check)?;
+    let association = Association::begin(nic, url, &addresses, cancel_check)?;
     let mut bytes = vec![0; RECORD_BYTES];
-    association.discovery_log(url, 0, &mut bytes, go_on)?;
+    association.discovery_log(url, 0, &mut bytes, cancel_check)?;
     let count = discovery::record_count(&bytes).unwrap_or(0);
     let mut records = Vec::new();
     for index in 1..=count.min(MAX_RECORDS) {
         let offset = index * RECORD_BYTES as u64;
-        association.discovery_log(url, offset, &mut bytes, go_on)?;
+        association.discovery_log(url, offset, &mut bytes, cancel_check)?;
         records.extend(Record::parse(&bytes));
     }
     Ok(records)
@@ -110,14 +119,14 @@ fn url_of(asked: &NvmeUrl, record: &Record) -> Option<NvmeUrl> {
 fn namespaces(
     nic: &Netdev,
     url: &NvmeUrl,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Vec<NvmeListed>, LoadError> {
-    let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
-    let association = Association::begin(nic, url, &addresses, go_on)?;
-    let active = association.namespaces(url, go_on)?;
+    let addresses = dial::resolve(nic, &url.host, url.port, cancel_check)?;
+    let association = Association::begin(nic, url, &addresses, cancel_check)?;
+    let active = association.namespaces(url, cancel_check)?;
     let mut listed = Vec::new();
     for nsid in active {
-        let Some(namespace) = association.namespace(url, nsid, go_on)? else {
+        let Some(namespace) = association.namespace(url, nsid, cancel_check)? else {
             // It was taken away meanwhile.
             continue;
         };

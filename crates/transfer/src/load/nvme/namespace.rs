@@ -13,7 +13,7 @@ use super::limits::Limits;
 use super::refusal::refused;
 use super::session::NvmeSession;
 use super::url::NvmeUrl;
-use crate::load::dial::{self, GoOn};
+use crate::load::dial::{self, CancelCheck};
 use crate::load::error::LoadError;
 use crate::load::session::Session;
 use crate::parallel::{Remedy, Setting};
@@ -56,30 +56,36 @@ impl NvmeNamespace {
     /// # Errors
     /// The host is not found or does not answer, or refuses; there is no such namespace, or several; its blocks have metadata.
     pub fn open(nic: &Netdev, url: NvmeUrl) -> Result<Self, LoadError> {
-        Self::open_while(nic, url, &mut dial::always)
+        Self::open_cancellable(nic, url, &mut dial::never_cancelled)
     }
 
-    /// As [`open`](Self::open), while `go_on` says so. It is asked at least every 100 ms.
+    /// As [`open`](Self::open), unless `cancel_check` cancels it: called at least every 100 ms.
     ///
     /// # Errors
     /// Those of [`open`](Self::open); [`LoadError::Cancelled`].
-    pub fn open_while(nic: &Netdev, url: NvmeUrl, go_on: &mut GoOn<'_>) -> Result<Self, LoadError> {
+    pub fn open_cancellable(
+        nic: &Netdev,
+        url: NvmeUrl,
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<Self, LoadError> {
         if url.subsystem.is_empty() {
             let problem = "the URL names no subsystem".to_owned();
             let remedy = Remedy::Set("{} lists those of a host", Setting::Subsystems);
             return Err(refused(&url.host, problem, remedy));
         }
-        let addresses = dial::resolve(nic, &url.host, url.port, go_on)?;
-        let association = Association::begin(nic, &url, &addresses, go_on)?;
+        let addresses = dial::resolve(nic, &url.host, url.port, cancel_check)?;
+        let association = Association::begin(nic, &url, &addresses, cancel_check)?;
         let nsid = match url.nsid {
             Some(nsid) => nsid,
-            None => only_one(&url, &association.namespaces(&url, go_on)?)?,
+            None => only_one(&url, &association.namespaces(&url, cancel_check)?)?,
         };
-        let namespace = association.namespace(&url, nsid, go_on)?.ok_or_else(|| {
-            let problem = format!("namespace {nsid} does not exist, or is not active");
-            let remedy = "name one of the active namespaces with nsid=";
-            refused(&url.host, problem, remedy)
-        })?;
+        let namespace = association
+            .namespace(&url, nsid, cancel_check)?
+            .ok_or_else(|| {
+                let problem = format!("namespace {nsid} does not exist, or is not active");
+                let remedy = "name one of the active namespaces with nsid=";
+                refused(&url.host, problem, remedy)
+            })?;
         let (limits, size) = judge(&url, nsid, &association, &namespace)?;
         let found = Arc::new(Found {
             url,
@@ -103,9 +109,9 @@ impl NvmeNamespace {
     pub fn list(
         nic: &Netdev,
         url: &NvmeUrl,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Vec<NvmeSubsystem>, LoadError> {
-        discovery::list(nic, url, go_on)
+        discovery::list(nic, url, cancel_check)
     }
 
     /// Returns the number of bytes.
@@ -161,9 +167,9 @@ impl NvmeNamespace {
         &self,
         nic: &Netdev,
         window: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<(Stream, Box<dyn Session>), LoadError> {
-        let queue = self.dial(nic, window, go_on)?;
+        let queue = self.dial(nic, window, cancel_check)?;
         let IoQueue {
             stream,
             digests,
@@ -187,18 +193,18 @@ impl NvmeNamespace {
         &self,
         nic: &Netdev,
         window: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<IoQueue, LoadError> {
         let Found { url, addresses, .. } = &*self.found;
-        let association = self.association(nic, go_on)?;
-        association.connect(nic, url, addresses, window, go_on)
+        let association = self.association(nic, cancel_check)?;
+        association.connect(nic, url, addresses, window, cancel_check)
     }
 
     /// Returns the association, or begins another one if it has ended.
     fn association(
         &self,
         nic: &Netdev,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Arc<Association>, LoadError> {
         let Found {
             url,
@@ -215,8 +221,8 @@ impl NvmeNamespace {
             return Ok(Arc::clone(&usable.association));
         }
         *current = None;
-        let association = Association::begin(nic, url, addresses, go_on)?;
-        let namespace = association.namespace(url, *nsid, go_on)?;
+        let association = Association::begin(nic, url, addresses, cancel_check)?;
+        let namespace = association.namespace(url, *nsid, cancel_check)?;
         let namespace = namespace.ok_or_else(|| {
             let problem = format!("namespace {nsid} has vanished since it was opened");
             refused(&url.host, problem, "enable it there, and start again")

@@ -13,7 +13,7 @@ use nvme::pdu::{
 };
 
 use super::refusal::refused;
-use crate::load::dial::{self, GoOn, SLICE};
+use crate::load::dial::{self, CancelCheck, SLICE};
 use crate::load::error::LoadError;
 use crate::parallel::Cause;
 
@@ -47,9 +47,9 @@ impl Queue {
         addresses: &[SocketAddr],
         host: &str,
         digests: Digests,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Self, LoadError> {
-        let stream = dial::connect(nic, addresses, go_on)?;
+        let stream = dial::connect(nic, addresses, cancel_check)?;
         stream.set_timeout(Some(SLICE));
         let mut queue = Self {
             stream,
@@ -67,7 +67,7 @@ impl Queue {
             most_transfers: 0,
         };
         queue.write(&Handshake::request(request))?;
-        match queue.read_pdu(go_on)? {
+        match queue.read_pdu(cancel_check)? {
             FromController::Handshake(answer) => {
                 queue.most_data = queue.check(&answer, digests)?;
                 queue.digests = digests;
@@ -122,14 +122,14 @@ impl Queue {
         sqe: Sqe,
         data: &[u8],
         out: &mut [u8],
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<u64, Status>, LoadError> {
         let id = self.issue(sqe, data)?;
         let mut filled = 0;
         let result = loop {
-            match self.read_pdu(go_on)? {
+            match self.read_pdu(cancel_check)? {
                 FromController::Data(data) => {
-                    filled = self.read_data(&data, id, out, filled, go_on)?;
+                    filled = self.read_data(&data, id, out, filled, cancel_check)?;
                     if data.is_success {
                         break Ok(0);
                     }
@@ -172,7 +172,7 @@ impl Queue {
         id: u16,
         out: &mut [u8],
         filled: usize,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<usize, LoadError> {
         let end = filled.checked_add(data.len as usize);
         let place = end.and_then(|end| out.get_mut(filled..end));
@@ -180,10 +180,10 @@ impl Queue {
         else {
             return Err(self.invalid("data that were not requested"));
         };
-        self.read(place, go_on)?;
+        self.read(place, cancel_check)?;
         if self.digests.data {
             let mut digest = [0; DIGEST_BYTES];
-            self.read(&mut digest, go_on)?;
+            self.read(&mut digest, cancel_check)?;
             if u32::from_le_bytes(digest) != digest_after(0, place) {
                 return Err(self.broken("the digest of data is wrong"));
             }
@@ -191,7 +191,10 @@ impl Queue {
         Ok(filled + place.len())
     }
 
-    fn read_pdu(&mut self, go_on: &mut GoOn<'_>) -> Result<FromController, LoadError> {
+    fn read_pdu(
+        &mut self,
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<FromController, LoadError> {
         let mut header = Vec::new();
         loop {
             match parse_from_controller(&header, self.digests) {
@@ -199,17 +202,21 @@ impl Queue {
                 Ok(Parsed::More(more)) => {
                     let before = header.len();
                     header.resize(before + more, 0);
-                    self.read(&mut header[before..], go_on)?;
+                    self.read(&mut header[before..], cancel_check)?;
                 }
                 Err(error) => return Err(self.invalid(error.problem)),
             }
         }
     }
 
-    fn read(&mut self, out: &mut [u8], go_on: &mut GoOn<'_>) -> Result<(), LoadError> {
+    fn read(
+        &mut self,
+        out: &mut [u8],
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<(), LoadError> {
         let (mut filled, start) = (0, Instant::now());
         while filled < out.len() {
-            dial::ask(go_on)?;
+            dial::check_cancelled(cancel_check)?;
             if start.elapsed() >= self.limit {
                 return Err(self.broken("the controller does not answer in time"));
             }

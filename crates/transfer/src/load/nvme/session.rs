@@ -29,7 +29,7 @@ pub(crate) struct NvmeSession {
     window: usize,
     outgoing: Vec<u8>,
     /// Commands in flight, by their names.
-    asked: InFlight<Asked>,
+    pending: InFlight<PendingRead>,
     /// Those whose first data have not come, in the order in which they were issued.
     unanswered: VecDeque<(u16, Piece)>,
     /// Commands whose data have come, or their last header, and whose response has not.
@@ -51,7 +51,7 @@ pub(crate) struct NvmeSession {
 
 /// A read.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingRead {
     piece: Piece,
     /// Bytes that have come, or whose header has: data of a command come in their order (TCP Transport, "C2HData", DATAO).
     received: u64,
@@ -99,7 +99,7 @@ impl NvmeSession {
             digests,
             window,
             outgoing: Vec::new(),
-            asked: InFlight::default(),
+            pending: InFlight::default(),
             unanswered: VecDeque::new(),
             unconfirmed: 0,
             in_parts: None,
@@ -142,16 +142,16 @@ impl NvmeSession {
     }
 
     fn on_data(&mut self, data: &DataHeader, header: &[u8]) -> Result<(), Fault> {
-        let Some(asked) = self.asked.get_mut(data.command_id.into()) else {
+        let Some(pending) = self.pending.get_mut(data.command_id.into()) else {
             return Err(self.invalid(out_of_sequence("data without a command"), header));
         };
-        let (piece, received) = (asked.piece, asked.received);
+        let (piece, received) = (pending.piece, pending.received);
         let end = received.saturating_add(data.len.into());
         if u64::from(data.offset) != received || end > piece.len() {
             let error = out_of_range("data before, behind or twice in those of their command");
             return Err(self.invalid(error, header));
         }
-        asked.received = end;
+        pending.received = end;
         if data.is_last && end < piece.len() {
             let error = out_of_sequence("the last data of a command, and some are missing");
             return Err(self.invalid(error, header));
@@ -189,7 +189,7 @@ impl NvmeSession {
 
     fn on_response(&mut self, cqe: &Cqe, header: &[u8]) -> Result<(), Fault> {
         let id = cqe.command_id.get();
-        let Some(Asked { piece, received }) = self.asked.get(id.into()).copied() else {
+        let Some(PendingRead { piece, received }) = self.pending.get(id.into()).copied() else {
             return Err(self.invalid(out_of_sequence("a response without a command"), header));
         };
         let status = cqe.status();
@@ -233,8 +233,8 @@ impl NvmeSession {
     fn complete(&mut self, id: u16) {
         self.forget_unanswered(id);
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
-        let asked = self.asked.remove(id.into());
-        self.completed.extend(asked.map(|asked| asked.piece));
+        let pending = self.pending.remove(id.into());
+        self.completed.extend(pending.map(|pending| pending.piece));
     }
 
     /// Adds the data from `at` to `end`, of one command, in parts as those before, until there are `most`. Returns the gap behind them.
@@ -307,11 +307,11 @@ impl NvmeSession {
 
 impl Session for NvmeSession {
     fn accepts(&self, _: Piece) -> bool {
-        self.asked.len() < self.window
+        self.pending.len() < self.window
     }
 
     fn request(&mut self, piece: Piece) {
-        while self.asked.has(self.next_id.into()) {
+        while self.pending.has(self.next_id.into()) {
             self.next_id = self.next_id.wrapping_add(1);
         }
         let id = self.next_id;
@@ -324,7 +324,8 @@ impl Session for NvmeSession {
             data_bytes: 0,
         };
         capsule.write(self.digests, &mut self.outgoing);
-        self.asked.add(id.into(), Asked { piece, received: 0 });
+        self.pending
+            .add(id.into(), PendingRead { piece, received: 0 });
         self.unanswered.push_back((id, piece));
     }
 
@@ -338,7 +339,7 @@ impl Session for NvmeSession {
             NextPart::Digest(_) => {
                 Next::Header(DIGEST_BYTES.saturating_sub(self.text.len()).max(1))
             }
-            NextPart::Header if self.asked.is_empty() => Next::Nothing,
+            NextPart::Header if self.pending.is_empty() => Next::Nothing,
             NextPart::Header => match parse_from_controller(&self.text, self.digests) {
                 Ok(Parsed::More(more)) => Next::Header(more),
                 // `on_text` has taken whole headers, and refused wrong ones.
@@ -357,10 +358,10 @@ impl Session for NvmeSession {
             NextPart::Digest(data) => (unread(DIGEST_BYTES) + header, Some(data)),
         };
         let mut predicted = Vec::with_capacity(most);
-        let in_parts = self.in_parts.and_then(|id| self.asked.get(id.into()));
-        let in_parts = in_parts.filter(|asked| asked.received < asked.piece.len());
+        let in_parts = self.in_parts.and_then(|id| self.pending.get(id.into()));
+        let in_parts = in_parts.filter(|pending| pending.received < pending.piece.len());
         let mut gap = match in_parts {
-            Some(Asked { piece, received }) => {
+            Some(PendingRead { piece, received }) => {
                 let at = piece.start.saturating_add(*received);
                 self.predict(&mut predicted, most, before, at, piece.end)
             }
@@ -420,15 +421,15 @@ impl Session for NvmeSession {
     }
 
     fn outstanding(&self) -> usize {
-        self.asked.len()
+        self.pending.len()
     }
 
     fn take_outstanding(&mut self) -> Vec<Piece> {
-        if !self.asked.is_empty() {
+        if !self.pending.is_empty() {
             self.membership.end_association();
         }
         self.unanswered.clear();
-        self.asked.take().map(|asked| asked.piece).collect()
+        self.pending.take().map(|pending| pending.piece).collect()
     }
 
     fn last_word(&mut self) -> Option<Vec<u8>> {
@@ -438,7 +439,7 @@ impl Session for NvmeSession {
 
 impl Drop for NvmeSession {
     fn drop(&mut self) {
-        if !self.asked.is_empty() {
+        if !self.pending.is_empty() {
             self.membership.end_association();
         }
     }

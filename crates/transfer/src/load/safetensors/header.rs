@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 
 use super::json::{self, JsonError};
 use super::limits::MAX_DIMENSIONS;
-use crate::load::dial::GoOn;
+use crate::load::dial::CancelCheck;
 
 /// Bytes of the length.
 pub(crate) const LENGTH_BYTES: u32 = 8;
@@ -137,15 +137,15 @@ impl HeaderError {
 
 /// Why a header was not parsed.
 #[derive(Debug)]
-pub(crate) enum Unparsed {
+pub(crate) enum HeaderFailure {
     Wrong(HeaderError),
     /// It has more tensors than were allowed.
     TooMany,
-    /// The caller does not go on.
+    /// The caller has cancelled it.
     Cancelled,
 }
 
-impl From<HeaderError> for Unparsed {
+impl From<HeaderError> for HeaderFailure {
     fn from(error: HeaderError) -> Self {
         Self::Wrong(error)
     }
@@ -199,7 +199,7 @@ fn no_header(bytes: &[u8], length: u64) -> HeaderError {
 }
 
 impl Header {
-    /// Parses the JSON of a file of at most `most` tensors, with `data_bytes` bytes after it, while `go_on` says so.
+    /// Parses the JSON of a file of at most `most` tensors, with `data_bytes` bytes after it, unless `cancel_check` cancels that.
     ///
     /// # Errors
     /// It is not the header of such a file: every byte must belong to exactly one tensor.
@@ -207,8 +207,8 @@ impl Header {
         text: &[u8],
         data_bytes: u64,
         most: usize,
-        go_on: &mut GoOn<'_>,
-    ) -> Result<Self, Unparsed> {
+        cancel_check: &mut CancelCheck<'_>,
+    ) -> Result<Self, HeaderFailure> {
         let mut is_too_many = false;
         let mut metadata = Some(BTreeMap::new());
         let entries = Entries {
@@ -216,18 +216,18 @@ impl Header {
             is_too_many: &mut is_too_many,
             metadata: &mut metadata,
         };
-        let parsed = json::parse_with(entries, text, go_on);
+        let parsed = json::parse_with(entries, text, cancel_check);
         let mut tensors = parsed.map_err(|error| match error {
-            JsonError::Cancelled => Unparsed::Cancelled,
-            JsonError::Invalid(_) if is_too_many => Unparsed::TooMany,
-            JsonError::Invalid(error) => Unparsed::Wrong(HeaderError::Json(error)),
+            JsonError::Cancelled => HeaderFailure::Cancelled,
+            JsonError::Invalid(_) if is_too_many => HeaderFailure::TooMany,
+            JsonError::Invalid(error) => HeaderFailure::Wrong(HeaderError::Json(error)),
         })?;
         tensors.sort_by_key(|tensor| (tensor.data.start, tensor.data.end));
         let mut end = 0;
         for tensor in &tensors {
             let Range { start, end: last } = tensor.data;
             if start != end || last < start || last > data_bytes {
-                return Err(Unparsed::Wrong(HeaderError::Place {
+                return Err(HeaderFailure::Wrong(HeaderError::Place {
                     name: shortened(&tensor.name),
                     start,
                     end: last,
@@ -236,13 +236,13 @@ impl Header {
                 }));
             }
             let Some(bits) = bits_of(&tensor.dtype) else {
-                return Err(Unparsed::Wrong(HeaderError::Type {
+                return Err(HeaderFailure::Wrong(HeaderError::Type {
                     name: shortened(&tensor.name),
                     dtype: shortened(&tensor.dtype),
                 }));
             };
             if bytes_of(bits, &tensor.shape) != Some(last - start) {
-                return Err(Unparsed::Wrong(HeaderError::Shape {
+                return Err(HeaderFailure::Wrong(HeaderError::Shape {
                     name: shortened(&tensor.name),
                     dtype: shortened(&tensor.dtype),
                     bytes: last - start,
@@ -252,7 +252,7 @@ impl Header {
         }
         match end == data_bytes {
             true => Ok(Self { tensors, metadata }),
-            false => Err(Unparsed::Wrong(HeaderError::Unused {
+            false => Err(HeaderFailure::Wrong(HeaderError::Unused {
                 end,
                 size: data_bytes,
             })),
@@ -430,14 +430,14 @@ impl<'de> Deserialize<'de> for Metadata {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dial::always;
+    use crate::load::dial::never_cancelled;
 
     fn parse(text: &str, data_bytes: u64) -> Result<Vec<String>, String> {
-        let header = Header::parse(text.as_bytes(), data_bytes, 4, &mut always);
+        let header = Header::parse(text.as_bytes(), data_bytes, 4, &mut never_cancelled);
         let header = header.map_err(|stopped| match stopped {
-            Unparsed::Wrong(error) => error.to_string(),
-            Unparsed::TooMany => "it has too many tensors".to_owned(),
-            Unparsed::Cancelled => "it was cancelled".to_owned(),
+            HeaderFailure::Wrong(error) => error.to_string(),
+            HeaderFailure::TooMany => "it has too many tensors".to_owned(),
+            HeaderFailure::Cancelled => "it was cancelled".to_owned(),
         })?;
         Ok(header
             .tensors
@@ -542,7 +542,7 @@ mod tests {
     fn the_writers_texts_are_kept_up_to_a_limit() {
         let metadata = |text: &str| {
             let text = format!(r#"{{"__metadata__":{text}}}"#);
-            Header::parse(text.as_bytes(), 0, 4, &mut always)
+            Header::parse(text.as_bytes(), 0, 4, &mut never_cancelled)
                 .unwrap()
                 .metadata
         };

@@ -8,9 +8,9 @@ use serde::de::DeserializeSeed;
 
 use devmem_tcp::text::printable;
 
-use crate::load::dial::GoOn;
+use crate::load::dial::CancelCheck;
 
-/// Bytes between two questions whether to go on: less than a millisecond.
+/// Bytes between two calls of a [`CancelCheck`]: less than a millisecond.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Why JSON was not parsed.
@@ -18,7 +18,7 @@ const STEP_BYTES: usize = 64 << 10;
 pub(super) enum JsonError {
     /// It is not what was expected.
     Invalid(serde_json::Error),
-    /// The caller does not go on.
+    /// The caller has cancelled it.
     Cancelled,
 }
 
@@ -29,15 +29,15 @@ impl JsonError {
     }
 }
 
-/// Parses all of `text`, while `go_on` says so. Nesting has a limit of 128 levels.
+/// Parses all of `text`, unless `cancel_check` cancels that. Nesting has a limit of 128 levels.
 ///
 /// # Errors
 /// It is not one value of the expected type; it was cancelled.
 pub(super) fn parse<T: for<'de> Deserialize<'de>>(
     text: &[u8],
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<T, JsonError> {
-    parse_with(std::marker::PhantomData, text, go_on)
+    parse_with(std::marker::PhantomData, text, cancel_check)
 }
 
 /// As [`parse`], by a seed.
@@ -47,16 +47,16 @@ pub(super) fn parse<T: for<'de> Deserialize<'de>>(
 pub(super) fn parse_with<T>(
     seed: impl for<'de> DeserializeSeed<'de, Value = T>,
     text: &[u8],
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<T, JsonError> {
     let mut is_cancelled = false;
-    let steps = Steps {
+    let reader = CancellableReader {
         rest: text,
         left: STEP_BYTES,
-        go_on,
+        cancel_check,
         is_cancelled: &mut is_cancelled,
     };
-    let mut json = serde_json::Deserializer::from_reader(steps);
+    let mut json = serde_json::Deserializer::from_reader(reader);
     let parsed = seed.deserialize(&mut json);
     let parsed = parsed.and_then(|value| json.end().map(|()| value));
     match parsed {
@@ -66,33 +66,33 @@ pub(super) fn parse_with<T>(
     }
 }
 
-/// Bytes in memory, whose reader asks whether to go on.
-struct Steps<'a, 'b> {
+/// Bytes in memory whose reader can be cancelled.
+struct CancellableReader<'a, 'b> {
     rest: &'a [u8],
-    /// Bytes until the next question.
+    /// Bytes until the next call of `cancel_check`.
     left: usize,
-    go_on: &'a mut GoOn<'b>,
+    cancel_check: &'a mut CancelCheck<'b>,
     is_cancelled: &'a mut bool,
 }
 
-impl Read for Steps<'_, '_> {
+impl Read for CancellableReader<'_, '_> {
     /// Called for each byte.
     #[inline]
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.rest.read(out)?;
         match self.left.checked_sub(read) {
             Some(left) => self.left = left,
-            None => self.ask()?,
+            None => self.check_cancelled()?,
         }
         Ok(read)
     }
 }
 
-impl Steps<'_, '_> {
+impl CancellableReader<'_, '_> {
     #[cold]
-    fn ask(&mut self) -> io::Result<()> {
+    fn check_cancelled(&mut self) -> io::Result<()> {
         self.left = STEP_BYTES;
-        match (self.go_on)() {
+        match (self.cancel_check)() {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => {
                 *self.is_cancelled = true;
@@ -107,15 +107,18 @@ impl Steps<'_, '_> {
 mod tests {
     use super::*;
 
-    fn always() -> ControlFlow<()> {
+    fn never_cancelled() -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
     #[test]
     fn a_value_is_parsed_and_nothing_may_follow_it() {
-        assert_eq!(parse::<Vec<u8>>(b" [1,2] \n", &mut always).unwrap(), [1, 2]);
+        assert_eq!(
+            parse::<Vec<u8>>(b" [1,2] \n", &mut never_cancelled).unwrap(),
+            [1, 2]
+        );
         for text in [&b""[..], b"[1,2] x", b"[1,", b"{}"] {
-            let refused = parse::<Vec<u8>>(text, &mut always);
+            let refused = parse::<Vec<u8>>(text, &mut never_cancelled);
             assert!(matches!(refused, Err(JsonError::Invalid(_))), "{text:?}");
         }
     }

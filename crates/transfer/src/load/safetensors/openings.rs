@@ -8,7 +8,7 @@ use std::thread;
 use super::error::CheckpointError;
 use super::limits::FIRST_BYTES;
 use super::shards::Shard;
-use crate::load::dial::{GoOn, SLICE, ask};
+use crate::load::dial::{CancelCheck, SLICE, check_cancelled};
 use crate::load::error::LoadError;
 use crate::load::http::{Client, HttpFile};
 
@@ -20,7 +20,7 @@ const FIRST_THREADS: usize = 4;
 type Opened = (HttpFile, Vec<u8>);
 
 /// Takes the opened file with this number.
-type Take<'a> = dyn FnMut(usize, Opened, &mut GoOn<'_>) -> Result<(), CheckpointError> + 'a;
+type Take<'a> = dyn FnMut(usize, Opened, &mut CancelCheck<'_>) -> Result<(), CheckpointError> + 'a;
 
 /// The work of the threads.
 struct Queue {
@@ -87,9 +87,9 @@ impl Queue {
 }
 
 /// Ends the work when the caller leaves, in whatever way.
-struct EndOf<'a>(&'a Queue);
+struct EndOnDrop<'a>(&'a Queue);
 
-impl Drop for EndOf<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -98,12 +98,12 @@ impl Drop for EndOf<'_> {
 /// Opens `shards`, up to `threads` at a time, and hands each to `take`, in their order. The error is that of the first of them that has one.
 ///
 /// # Errors
-/// A file cannot be opened, `take` fails, or `go_on` ends the wait.
+/// A file cannot be opened, `take` fails, or `cancel_check` cancels the wait.
 pub(super) fn open_each(
     client: Client<'_>,
     shards: &[Shard],
     threads: usize,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
     take: &mut Take<'_>,
 ) -> Result<(), CheckpointError> {
     let threads = threads.min(shards.len()).max(1);
@@ -116,14 +116,14 @@ pub(super) fn open_each(
         }),
         changed: Condvar::new(),
     };
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::scope(|scope| {
-        let _end = EndOf(&queue);
+        let _end = EndOnDrop(&queue);
         for number in 0..threads {
-            let (tell, queue) = (tell.clone(), &queue);
+            let (sender, queue) = (sender.clone(), &queue);
             let thread = thread::Builder::new().name("devmem-open".to_owned());
             let begun = thread.spawn_scoped(scope, move || {
-                open_some(number, client, shards, queue, &tell)
+                open_some(number, client, shards, queue, &sender)
             });
             match begun {
                 Ok(_) => {}
@@ -132,8 +132,15 @@ pub(super) fn open_each(
                 Err(error) => return Err(LoadError::Wait(error).into()),
             }
         }
-        drop(tell);
-        take_each(&queue, shards.len(), 2 * threads, &told, go_on, take)
+        drop(sender);
+        take_each(
+            &queue,
+            shards.len(),
+            2 * threads,
+            &receiver,
+            cancel_check,
+            take,
+        )
     })
 }
 
@@ -143,17 +150,17 @@ fn open_some(
     client: Client<'_>,
     shards: &[Shard],
     queue: &Queue,
-    tell: &Sender<(usize, Result<Opened, LoadError>)>,
+    sender: &Sender<(usize, Result<Opened, LoadError>)>,
 ) {
-    let mut go_on = || match queue.is_over() {
+    let mut cancel_check = || match queue.is_over() {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),
     };
     while let Some(index) = queue.next(thread) {
         let request = &shards[index].request;
-        let opened = HttpFile::open_with(client, request, FIRST_BYTES, &mut go_on);
+        let opened = HttpFile::open_with(client, request, FIRST_BYTES, &mut cancel_check);
         queue.add_opened();
-        if tell.send((index, opened)).is_err() {
+        if sender.send((index, opened)).is_err() {
             return;
         }
     }
@@ -164,8 +171,8 @@ fn take_each(
     queue: &Queue,
     count: usize,
     ahead: usize,
-    told: &Receiver<(usize, Result<Opened, LoadError>)>,
-    go_on: &mut GoOn<'_>,
+    receiver: &Receiver<(usize, Result<Opened, LoadError>)>,
+    cancel_check: &mut CancelCheck<'_>,
     take: &mut Take<'_>,
 ) -> Result<(), CheckpointError> {
     let mut early = Vec::new();
@@ -174,8 +181,8 @@ fn take_each(
             if let Some(at) = early.iter().position(|(number, _)| *number == index) {
                 break early.swap_remove(at).1;
             }
-            ask(go_on)?;
-            match told.recv_timeout(SLICE) {
+            check_cancelled(cancel_check)?;
+            match receiver.recv_timeout(SLICE) {
                 Ok(opened) => early.push(opened),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -184,7 +191,7 @@ fn take_each(
                 }
             }
         };
-        take(index, opened?, go_on)?;
+        take(index, opened?, cancel_check)?;
         queue.set_limit(index + 1 + ahead);
     }
     Ok(())

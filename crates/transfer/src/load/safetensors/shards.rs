@@ -11,7 +11,7 @@ use super::error::CheckpointError;
 use super::header;
 use super::json::{self, JsonError};
 use super::limits::{CheckpointLimit, FIRST_BYTES, MAX_FILES, MAX_TENSORS};
-use crate::load::dial::GoOn;
+use crate::load::dial::CancelCheck;
 use crate::load::error::LoadError;
 use crate::load::http::{Client, HttpFile, HttpRequest};
 use crate::load::loader::Loader;
@@ -76,9 +76,9 @@ pub(super) fn of(
     loader: &Loader,
     client: Client<'_>,
     request: HttpRequest,
-    go_on: &mut GoOn<'_>,
+    cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Vec<Shard>, CheckpointError> {
-    let (file, mut text) = HttpFile::open_with(client, &request, FIRST_BYTES, go_on)?;
+    let (file, mut text) = HttpFile::open_with(client, &request, FIRST_BYTES, cancel_check)?;
     let name = file.name();
     let wrong = |problem: Cause| CheckpointError::Index {
         file: name.clone(),
@@ -91,10 +91,10 @@ pub(super) fn of(
         .ok()
         .filter(|len| *len <= MAX_INDEX_BYTES);
     let len = len.ok_or_else(|| wrong(format!("it has {size} bytes").into()))?;
-    loader.read_on(&Source::from(&file), &mut text, len, go_on)?;
-    let names = names(&text, go_on).map_err(|unread| match unread {
-        Unread::Wrong(problem) => wrong(problem),
-        Unread::Cancelled => CheckpointError::Load(LoadError::Cancelled),
+    loader.read_on(&Source::from(&file), &mut text, len, cancel_check)?;
+    let names = names(&text, cancel_check).map_err(|unread| match unread {
+        IndexError::Wrong(problem) => wrong(problem),
+        IndexError::Cancelled => CheckpointError::Load(LoadError::Cancelled),
     })?;
     drop(text);
     // Beside the URL that the user gave, wherever that redirects to.
@@ -107,17 +107,17 @@ pub(super) fn of(
 
 /// Why an index was not read.
 #[derive(Debug)]
-pub(super) enum Unread {
+pub(super) enum IndexError {
     Wrong(Cause),
-    /// The caller does not go on.
+    /// The caller has cancelled it.
     Cancelled,
 }
 
 /// Returns the names of the files, and those of their tensors. The files must lie beside the index: it may not name other hosts and folders.
-pub(super) fn names(text: &[u8], go_on: &mut GoOn<'_>) -> Result<Names, Unread> {
-    let index: Index = json::parse(text, go_on).map_err(|error| match error {
-        JsonError::Cancelled => Unread::Cancelled,
-        JsonError::Invalid(error) => Unread::Wrong(JsonError::text(&error).into()),
+pub(super) fn names(text: &[u8], cancel_check: &mut CancelCheck<'_>) -> Result<Names, IndexError> {
+    let index: Index = json::parse(text, cancel_check).map_err(|error| match error {
+        JsonError::Cancelled => IndexError::Cancelled,
+        JsonError::Invalid(error) => IndexError::Wrong(JsonError::text(&error).into()),
     })?;
     let WeightMap(names) = index.weight_map;
     match names.keys().find(|name| !is_beside(name)) {
@@ -125,7 +125,7 @@ pub(super) fn names(text: &[u8], go_on: &mut GoOn<'_>) -> Result<Names, Unread> 
             let name = header::shortened(name);
             let problem = Cause::from(format!("{name:?} is not the name of a file beside it"));
             let remedy = "shards in other folders and on other hosts are not loaded";
-            Err(Unread::Wrong(problem.with_remedy(remedy)))
+            Err(IndexError::Wrong(problem.with_remedy(remedy)))
         }
         None => Ok(names),
     }
@@ -144,12 +144,12 @@ fn is_beside(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dial::always;
+    use crate::load::dial::never_cancelled;
 
     #[test]
     fn each_file_is_named_once() {
         let text = br#"{"metadata":{"total_size":9},"weight_map":{"a":"m-2.safetensors","b":"m-1.safetensors","c":"m-2.safetensors"}}"#;
-        let found = names(text, &mut always).unwrap();
+        let found = names(text, &mut never_cancelled).unwrap();
         let files: Vec<_> = found.keys().collect();
         assert_eq!(files, ["m-1.safetensors", "m-2.safetensors"]);
         assert_eq!(
@@ -175,7 +175,10 @@ mod tests {
             r"x\n",
         ] {
             let text = format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#);
-            assert!(names(text.as_bytes(), &mut always).is_err(), "{name}");
+            assert!(
+                names(text.as_bytes(), &mut never_cancelled).is_err(),
+                "{name}"
+            );
         }
         for name in [
             "model 1.safetensors",
@@ -187,9 +190,12 @@ mod tests {
             ".hidden",
         ] {
             let text = format!(r#"{{"weight_map":{{"a":"{name}"}}}}"#);
-            assert!(names(text.as_bytes(), &mut always).is_ok(), "{name}");
+            assert!(
+                names(text.as_bytes(), &mut never_cancelled).is_ok(),
+                "{name}"
+            );
         }
-        assert!(names(b"{}", &mut always).is_err());
+        assert!(names(b"{}", &mut never_cancelled).is_err());
     }
 
     #[test]
@@ -198,10 +204,10 @@ mod tests {
             let one = |n| format!(r#""{n}":"{}""#, name(n));
             let map = (0..count).map(one).collect::<Vec<_>>().join(",");
             let text = format!(r#"{{"weight_map":{{{map}}}}}"#);
-            match names(text.as_bytes(), &mut always) {
+            match names(text.as_bytes(), &mut never_cancelled) {
                 Ok(names) => format!("{} files", names.len()),
-                Err(Unread::Wrong(problem)) => problem.reason().to_owned(),
-                Err(Unread::Cancelled) => "cancelled".to_owned(),
+                Err(IndexError::Wrong(problem)) => problem.reason().to_owned(),
+                Err(IndexError::Cancelled) => "cancelled".to_owned(),
             }
         };
         let each = |n: usize| format!("{n}.safetensors");

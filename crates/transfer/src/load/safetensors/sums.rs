@@ -9,7 +9,7 @@ use devmem_tcp::Dmabuf;
 
 use super::{Checkpoint, CheckpointFile};
 use crate::checksum::{Compared, Crc32c, NoSum, SumKind, SumValue};
-use crate::load::dial::GoOn;
+use crate::load::dial::CancelCheck;
 use crate::load::error::LoadError;
 use crate::load::http::HttpFile;
 use crate::load::loader::Loader;
@@ -35,13 +35,13 @@ impl Checkpoint {
         &self,
         loader: &Loader,
         memory: &Dmabuf,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Vec<ComparedFile>, LoadError> {
         let files = self.files.iter().zip(self.volume.files());
         let compared = files.map(|(tensors, file)| {
             Ok(ComparedFile {
                 file: file.name(),
-                outcome: tensors.compare(file, loader, memory, go_on)?,
+                outcome: tensors.compare(file, loader, memory, cancel_check)?,
             })
         });
         compared.collect()
@@ -54,20 +54,20 @@ impl CheckpointFile {
         file: &HttpFile,
         loader: &Loader,
         memory: &Dmabuf,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<Compared, NoSum>, LoadError> {
         if !self.is_whole {
             return Ok(Err(NoSum::NotAll));
         }
         let source = Source::from(file);
-        let stored = match loader.stored_sum(&source, go_on)? {
+        let stored = match loader.stored_sum(&source, cancel_check)? {
             Ok(stored) => stored,
             Err(why) => return Ok(Err(why)),
         };
-        let header = self.header(file, &source, loader, go_on)?;
+        let header = self.header(file, &source, loader, cancel_check)?;
         let size = file.size().unwrap_or(0);
         let compared = stored.compare(size, |range| {
-            self.sum_of(stored.kind(), &header, memory, range, go_on)
+            self.sum_of(stored.kind(), &header, memory, range, cancel_check)
         });
         compared.map(Ok)
     }
@@ -78,12 +78,12 @@ impl CheckpointFile {
         file: &HttpFile,
         source: &Source,
         loader: &Loader,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Vec<u8>, LoadError> {
         let mut header = Vec::new();
         // Fits: a header has at most 100 MB.
         let len = u32::try_from(self.early_start).unwrap_or(u32::MAX);
-        loader.read_on(source, &mut header, len, go_on)?;
+        loader.read_on(source, &mut header, len, cancel_check)?;
         let mut sum = Crc32c::default();
         sum.add(&header);
         match sum == self.header_sum {
@@ -102,13 +102,13 @@ impl CheckpointFile {
         header: &[u8],
         memory: &Dmabuf,
         range: Range<u64>,
-        go_on: &mut GoOn<'_>,
+        cancel_check: &mut CancelCheck<'_>,
     ) -> Result<SumValue, LoadError> {
         let mut sum = kind.begin();
         let of_header = inside(&range, &(0..header.len() as u64));
         sum.add(&header[of_header]);
         for (source, place) in &self.places {
-            if go_on().is_break() {
+            if cancel_check().is_break() {
                 return Err(LoadError::Cancelled);
             }
             let part = inside(&range, source);

@@ -94,15 +94,15 @@ impl<T> Budget<T> {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until `bytes` fit, at most the limit, and counts them; `None` if the end comes first. `told` is called before the wait.
-    pub(super) fn want(&self, bytes: u64, told: &(dyn Fn() + Send + Sync)) -> Option<()> {
+    /// Waits until `bytes` fit, at most the limit, and counts them; `None` if the end comes first. `before_wait` is called before the wait.
+    pub(super) fn want(&self, bytes: u64, before_wait: &(dyn Fn() + Send + Sync)) -> Option<()> {
         let fits = |state: &State<T>| self.limit - state.held >= bytes;
         let mut state = self.locked();
         if !fits(&state) && !state.is_ended {
             state.wanted = Some(bytes);
             drop(state);
             self.changed();
-            told();
+            before_wait();
             state = self.locked();
         }
         while !fits(&state) && !state.is_ended {
@@ -163,15 +163,15 @@ mod tests {
         let budget = Budget::new(100, ());
         assert_eq!(budget.want(60, &|| {}), Some(()));
         let share = Budget::share(&budget, 60);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let waiter = thread::spawn({
             let budget = Arc::clone(&budget);
             move || {
-                let told = move || tell.send(()).unwrap();
-                budget.want(41, &told)
+                let before_wait = move || sender.send(()).unwrap();
+                budget.want(41, &before_wait)
             }
         });
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         assert_eq!(budget.locked().wanted, Some(41));
         drop(share);
         assert_eq!(waiter.join().unwrap(), Some(()));

@@ -41,7 +41,7 @@ pub(super) struct Member {
 
 /// Where a tensor lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
+enum MemoryUse {
     /// In a memory of its own.
     Own,
     /// In the one that tensors of the window share.
@@ -54,10 +54,10 @@ impl Window {
     }
 
     /// Adds a tensor of `bytes` if the window then has at most `most`, or if it is the first.
-    fn add(&mut self, number: usize, bytes: u64, most: u64, home: Home) -> bool {
-        let at = match (home, self.shared) {
-            (Home::Shared, Some(at)) => at,
-            (Home::Shared, None) | (Home::Own, _) => self.rooms.len(),
+    fn add(&mut self, number: usize, bytes: u64, most: u64, memory_use: MemoryUse) -> bool {
+        let at = match (memory_use, self.shared) {
+            (MemoryUse::Shared, Some(at)) => at,
+            (MemoryUse::Shared, None) | (MemoryUse::Own, _) => self.rooms.len(),
         };
         let (old, used) = self
             .rooms
@@ -79,7 +79,7 @@ impl Window {
                 used: 0,
                 members: Vec::new(),
             });
-            if home == Home::Shared {
+            if memory_use == MemoryUse::Shared {
                 self.shared = Some(at);
             }
         }
@@ -109,16 +109,16 @@ pub(super) fn windows(selected: &[Selected], settings: &StreamSettings) -> Vec<W
 fn cut(lengths: impl Iterator<Item = u64>, most: u64, sharing: Sharing) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
     for (number, bytes) in lengths.enumerate() {
-        let home = match sharing {
-            Sharing::SmallTensors if bytes >= SMALL_BYTES => Home::Own,
-            Sharing::SmallTensors | Sharing::Windows => Home::Shared,
+        let memory_use = match sharing {
+            Sharing::SmallTensors if bytes >= SMALL_BYTES => MemoryUse::Own,
+            Sharing::SmallTensors | Sharing::Windows => MemoryUse::Shared,
         };
         let added = windows
             .last_mut()
-            .is_some_and(|last| last.add(number, bytes, most, home));
+            .is_some_and(|last| last.add(number, bytes, most, memory_use));
         if !added {
             let mut window = Window::default();
-            window.add(number, bytes, most, home);
+            window.add(number, bytes, most, memory_use);
             windows.push(window);
         }
     }
@@ -167,7 +167,7 @@ mod tests {
     fn places_are_aligned_and_do_not_overlap() {
         let mut window = Window::default();
         for (number, bytes) in [1, 256, 257, 0].into_iter().enumerate() {
-            assert!(window.add(number, bytes, u64::MAX, Home::Shared));
+            assert!(window.add(number, bytes, u64::MAX, MemoryUse::Shared));
         }
         let offsets: Vec<_> = window.members().map(|it| it.offset).collect();
         assert_eq!(offsets, [0, 256, 512, 1024]);

@@ -11,13 +11,13 @@ fn limits(capsule_bytes: u64) -> Limits {
 }
 
 fn session(capsule_bytes: u64, digests: Digests, acknowledge: Acknowledge) -> NvmeSession {
-    let shape = Shape {
+    let queue = QueueLimits {
         digests,
         most_data: 4096,
         depth: 3,
     };
     let limits = limits(capsule_bytes);
-    NvmeSession::new("host", limits, &shape, acknowledge, Membership::of_nobody())
+    NvmeSession::new("host", limits, &queue, acknowledge, Membership::of_nobody())
 }
 
 fn of(operation: Operation, end: u64) -> Write {

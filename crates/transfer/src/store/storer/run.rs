@@ -7,7 +7,7 @@ use devmem_tcp::{BoundTx, Dmabuf, Netdev, stats::SendCounts};
 
 use crate::load::LoadError;
 use crate::parallel::{
-    Cause, Failed, Idle, Piece, Pieces, Progress, Settings, Slots, Window, turn_all,
+    AfterFailure, Cause, Idle, Piece, Pieces, Progress, Settings, Slots, Window, turn_all,
 };
 use crate::store::connection::{Acknowledged, Connection};
 use crate::store::error::{Operation, StoreError};
@@ -386,8 +386,8 @@ impl<'a> Run<'a> {
     /// Counts a failure of a slot.
     fn failed(&mut self, index: usize, cause: Cause) -> Result<(), StoreError> {
         match self.slots.failed(index, None) {
-            Failed::GoOn => Ok(()),
-            Failed::GiveUp => Err(StoreError::GaveUp {
+            AfterFailure::Continue => Ok(()),
+            AfterFailure::GiveUp => Err(StoreError::GaveUp {
                 attempts: self.job.settings.attempts(),
                 cause,
                 acknowledged: self.pieces.done(),

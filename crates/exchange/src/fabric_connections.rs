@@ -6,36 +6,36 @@ use std::time::Instant;
 
 use devmem_tcp::{Netdev, Poller};
 
-use super::arrivals::Arrivals;
-use super::budget::Budget;
-use super::keeper::Keeper;
-use super::linger::Lingering;
-use super::options::Engine;
+use crate::arrivals::Arrivals;
+use crate::budget::Budget;
+use crate::closing_thread::ClosingThread;
+use crate::linger::Lingering;
+use crate::options::Engine;
 
 /// What endpoints leave behind and have before them: the connections of closed ones, and those that are not part of one yet; and what watches
 /// them.
-pub(super) struct Board {
-    pub(super) engine: Engine,
-    pub(super) poller: Poller,
+pub(crate) struct FabricConnections {
+    pub(crate) engine: Engine,
+    pub(crate) poller: Poller,
     /// Connections that are not part of an endpoint. Locked before the connections of closed ones.
     arrivals: Mutex<Arrivals>,
-    /// Connections of closed endpoints. Locked last, apart from the state of the keeper.
+    /// Connections of closed endpoints. Locked last, apart from the state of the closing thread.
     lingering: Mutex<Vec<Lingering>>,
-    pub(super) keeper: Arc<Keeper>,
+    pub(crate) closing_thread: Arc<ClosingThread>,
     /// Only calls move the clock: no thread may poll.
     is_virtual: bool,
     /// The process that has opened the fabric.
     process: u32,
 }
 
-impl Board {
-    pub(super) fn new(nic: &Netdev, engine: Engine, arrivals: Arrivals) -> io::Result<Arc<Self>> {
+impl FabricConnections {
+    pub(crate) fn new(nic: &Netdev, engine: Engine, arrivals: Arrivals) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             engine,
             poller: Poller::new(nic)?,
             arrivals: Mutex::new(arrivals),
             lingering: Mutex::default(),
-            keeper: Arc::default(),
+            closing_thread: Arc::default(),
             is_virtual: nic.is_in_virtual_time(),
             process: std::process::id(),
         }))
@@ -43,11 +43,11 @@ impl Board {
 
     /// Returns whether this is a child of fork(2). The threads of the fabric do not exist there, but may have held locks; and the connections
     /// belong to the parent.
-    pub(super) fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,19 +57,19 @@ impl Board {
     }
 
     /// Has connections closed in time, although the program may make no further call.
-    pub(super) fn keep(self: &Arc<Self>) {
+    pub(crate) fn keep(self: &Arc<Self>) {
         match self.engine {
             Engine::Thread => self.poller.wake(),
             Engine::Calls if self.is_virtual => {}
             Engine::Calls => {
-                let board = Arc::clone(self);
-                self.keeper.start(move || board.tidy() > 0);
+                let connections = Arc::clone(self);
+                self.closing_thread.start(move || connections.tidy() > 0);
             }
         }
     }
 
     /// Keeps the connections of a closed endpoint until the peer has closed them.
-    pub(super) fn linger(self: &Arc<Self>, lingering: Lingering) {
+    pub(crate) fn linger(self: &Arc<Self>, lingering: Lingering) {
         let all = self.lingering.lock();
         all.unwrap_or_else(PoisonError::into_inner).push(lingering);
         if self.step_lingering() > 0 {
@@ -78,7 +78,7 @@ impl Board {
     }
 
     /// Makes progress with closed endpoints, unless another thread does. Returns how many are left.
-    pub(super) fn step_lingering(&self) -> usize {
+    pub(crate) fn step_lingering(&self) -> usize {
         let Ok(mut all) = self.lingering.try_lock() else {
             return 1;
         };

@@ -8,26 +8,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use devmem_tcp::{BoundRx, Dmabuf, Netdev, Setup};
 
-use super::board::Board;
-use super::error::{FabricError, RegisterError};
-use super::options::{Options, Pool};
-use super::region::{Access, Device, Kind, Memory, NewRegion, Region, identity};
+use crate::error::{FabricError, RegisterError};
+use crate::fabric_connections::FabricConnections;
+use crate::options::{Options, Pool};
+use crate::region::{Access, Device, Kind, Memory, NewRegion, Region, identity};
 
 /// A NIC with what endpoints on it share. They keep it until their connections are closed.
-pub(super) struct Station {
+pub(crate) struct FabricState {
     /// Identifies the fabric to its regions.
-    pub(super) id: u64,
-    pub(super) options: Options,
-    pub(super) control_address: SocketAddr,
-    pub(super) data_address: SocketAddr,
-    pub(super) regions: Mutex<Regions>,
-    pub(super) board: Arc<Board>,
-    pub(super) pool: Option<BoundPool>,
-    pub(super) nic: Netdev,
+    pub(crate) id: u64,
+    pub(crate) options: Options,
+    pub(crate) control_address: SocketAddr,
+    pub(crate) data_address: SocketAddr,
+    pub(crate) regions: Mutex<Regions>,
+    pub(crate) connections: Arc<FabricConnections>,
+    pub(crate) pool: Option<BoundPool>,
+    pub(crate) nic: Netdev,
 }
 
 /// Bound receive memory. The fields are dropped in order: unbind first, then restore the settings.
-pub(super) struct BoundPool {
+pub(crate) struct BoundPool {
     _bound: BoundRx,
     _setup: Setup,
     memory: Dmabuf,
@@ -35,7 +35,7 @@ pub(super) struct BoundPool {
 
 impl BoundPool {
     /// Steers what arrives at `data` to queues with the memory.
-    pub(super) fn bind(nic: &Netdev, pool: &Pool, data: SocketAddr) -> Result<Self, FabricError> {
+    pub(crate) fn bind(nic: &Netdev, pool: &Pool, data: SocketAddr) -> Result<Self, FabricError> {
         let setup = nic.plan_receive(data).queues(pool.queues).apply()?;
         let bound = nic.bind_rx(&pool.memory, setup.queues())?;
         Ok(Self {
@@ -47,14 +47,14 @@ impl BoundPool {
 }
 
 #[derive(Default)]
-pub(super) struct Regions {
+pub(crate) struct Regions {
     by_identity: HashMap<(u64, u64), Weak<Device>>,
     devices: Vec<Weak<Device>>,
 }
 
-impl Station {
+impl FabricState {
     /// Returns the memory in which the payload of accepted endpoints arrives.
-    pub(super) fn pool_memory(&self) -> Option<&Dmabuf> {
+    pub(crate) fn pool_memory(&self) -> Option<&Dmabuf> {
         self.pool.as_ref().map(|pool| &pool.memory)
     }
 
@@ -62,7 +62,7 @@ impl Station {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn register(
+    pub(crate) fn register(
         &self,
         memory: Memory<'_>,
         range: Option<Range<usize>>,

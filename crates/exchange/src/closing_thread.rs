@@ -10,7 +10,7 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// The thread, or none.
 #[derive(Default)]
-pub(super) struct Keeper {
+pub(crate) struct ClosingThread {
     state: Mutex<State>,
     /// Notified when the fabric is dropped.
     stopped: Condvar,
@@ -26,13 +26,13 @@ struct State {
     is_stopped: bool,
 }
 
-impl Keeper {
+impl ClosingThread {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the thread, unless it runs. It calls `look` every few milliseconds, as long as that returns that there are such connections.
-    pub(super) fn start(self: &Arc<Self>, look: impl Fn() -> bool + Send + 'static) {
+    pub(crate) fn start(self: &Arc<Self>, look: impl Fn() -> bool + Send + 'static) {
         let mut state = self.state();
         state.is_wanted = true;
         if state.is_running || state.is_stopped {
@@ -42,10 +42,10 @@ impl Keeper {
             // An error is a panic of the thread, which has been printed already.
             let _ = ended.join();
         }
-        let keeper = Arc::clone(self);
+        let thread = Arc::clone(self);
         let started = std::thread::Builder::new()
             .name("devmem-closing".to_owned())
-            .spawn(move || keeper.run(look));
+            .spawn(move || thread.run(look));
         // Without a thread the next call of the program goes on.
         state.thread = started.ok();
         state.is_running = state.thread.is_some();
@@ -67,7 +67,7 @@ impl Keeper {
     }
 
     /// Ends the thread and waits for its end. It is not started again.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let mut state = self.state();
         state.is_stopped = true;
         let thread = state.thread.take();

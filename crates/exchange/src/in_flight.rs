@@ -7,17 +7,17 @@ use std::collections::VecDeque;
 
 /// Operations that are not done, oldest first.
 #[derive(Debug)]
-pub(super) struct Named<T>(VecDeque<(u64, T)>);
+pub(crate) struct InFlight<T>(VecDeque<(u64, T)>);
 
-impl<T> Default for Named<T> {
+impl<T> Default for InFlight<T> {
     fn default() -> Self {
         Self(VecDeque::new())
     }
 }
 
-impl<T> Named<T> {
+impl<T> InFlight<T> {
     /// Adds an operation with a name that is higher than those before it.
-    pub(super) fn add(&mut self, name: u64, operation: T) {
+    pub(crate) fn add(&mut self, name: u64, operation: T) {
         debug_assert!(self.0.back().is_none_or(|(last, _)| *last < name));
         self.0.push_back((name, operation));
     }
@@ -29,31 +29,31 @@ impl<T> Named<T> {
         self.0.binary_search_by_key(&name, |(name, _)| *name).ok()
     }
 
-    pub(super) fn get(&self, name: u64) -> Option<&T> {
+    pub(crate) fn get(&self, name: u64) -> Option<&T> {
         let at = self.find(name)?;
         self.0.get(at).map(|(_, operation)| operation)
     }
 
-    pub(super) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
         let at = self.find(name)?;
         self.0.get_mut(at).map(|(_, operation)| operation)
     }
 
-    pub(super) fn remove(&mut self, name: u64) -> Option<T> {
+    pub(crate) fn remove(&mut self, name: u64) -> Option<T> {
         let at = self.find(name)?;
         self.0.remove(at).map(|(_, operation)| operation)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Takes all out, oldest first.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = (u64, T)> + use<T> {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = (u64, T)> + use<T> {
         std::mem::take(&mut self.0).into_iter()
     }
 }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn operations_are_found_by_name_in_whatever_order_they_end() {
-        let mut all = Named::default();
+        let mut all = InFlight::default();
         for name in [2, 3, 5, 8, 13] {
             all.add(name, name * 10);
         }

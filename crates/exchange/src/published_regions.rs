@@ -1,21 +1,21 @@
-//! The keys that an endpoint has given out: by which its peer, and no other one, names regions of this side.
+//! The regions that an endpoint has published, by their keys: only its peer may name them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use super::region::{RegionInner, RegionKey};
+use crate::region::{RegionInner, RegionKey};
 
 /// The regions that the peer of one endpoint may name.
 #[derive(Default)]
-pub(super) struct Keys {
+pub(crate) struct PublishedRegions {
     regions: HashMap<RegionKey, Weak<RegionInner>>,
 }
 
-impl Keys {
+impl PublishedRegions {
     /// Returns the key of a region for this endpoint: a new one, unless it has one.
-    pub(super) fn publish(&mut self, region: &Arc<RegionInner>) -> io::Result<RegionKey> {
+    pub(crate) fn publish(&mut self, region: &Arc<RegionInner>) -> io::Result<RegionKey> {
         self.regions.retain(|_, region| region.strong_count() > 0);
         let is_it = |other: &Weak<RegionInner>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(region));
         let known = self.regions.iter().find(|(_, other)| is_it(other));
@@ -32,17 +32,17 @@ impl Keys {
     }
 
     /// Returns the region that the peer names.
-    pub(super) fn find(&self, key: RegionKey) -> Option<Arc<RegionInner>> {
+    pub(crate) fn find(&self, key: RegionKey) -> Option<Arc<RegionInner>> {
         self.regions.get(&key).and_then(Weak::upgrade)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.regions.clear();
     }
 }
 
 /// Returns a number that nobody can guess (getrandom(2)).
-pub(super) fn random() -> io::Result<u64> {
+pub(crate) fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -58,8 +58,8 @@ pub(super) fn random() -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::region::{Access, Buffer, Kind, NewRegion, Region};
     use super::*;
+    use crate::region::{Access, Buffer, Kind, NewRegion, Region};
 
     fn region() -> Region {
         let kind = Kind::Host(Buffer::new(vec![0; 8]));
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_key_belongs_to_one_endpoint_and_dies_with_its_region() {
-        let (mut one, mut other) = (Keys::default(), Keys::default());
+        let (mut one, mut other) = (PublishedRegions::default(), PublishedRegions::default());
         let (first, second) = (region(), region());
         let key = one.publish(first.inner()).unwrap();
         assert_eq!(one.publish(first.inner()).unwrap(), key);
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn keys_are_no_small_numbers_and_do_not_repeat() {
-        let mut keys = Keys::default();
+        let mut published = PublishedRegions::default();
         let regions: Vec<_> = (0..64).map(|_| region()).collect();
         let given: Vec<_> = regions
             .iter()
-            .map(|region| keys.publish(region.inner()).unwrap().0)
+            .map(|region| published.publish(region.inner()).unwrap().0)
             .collect();
         let distinct: std::collections::HashSet<_> = given.iter().collect();
         assert_eq!(distinct.len(), given.len());

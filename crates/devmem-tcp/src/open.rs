@@ -55,7 +55,7 @@ struct Identity {
     conflicts: AddressConflicts,
     address_check: AddressCheck,
     /// Addresses that servers and routers lend.
-    lent: Vec<LeasedAddress>,
+    leased: Vec<LeasedAddress>,
 }
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
@@ -343,7 +343,7 @@ impl NetdevBuilder {
             path_mtus: PathMtus::default(),
             conflicts: AddressConflicts::default(),
             address_check: self.address_check(created),
-            lent: lease
+            leased: lease
                 .as_ref()
                 .map_or_else(Vec::new, |it| it.addresses().to_vec()),
         };
@@ -443,8 +443,8 @@ impl NetdevBuilder {
         if let Some(crossing) = crossing {
             nic.join(crossing);
         }
-        let lent = identity.lent.first();
-        let first = lent.map(|lent| (lent.ip, lent.prefix_len));
+        let leased = identity.leased.first();
+        let first = leased.map(|leased| (leased.ip, leased.prefix_len));
         let Some((address, prefix)) = self.addresses.first().copied().or(first) else {
             return Err(Error::invalid("the NIC has no address").with_remedy(Remedy::GiveAddress));
         };
@@ -459,7 +459,7 @@ impl NetdevBuilder {
         let config = StackConfig {
             local_ports,
             addresses: self.addresses.clone(),
-            leased: identity.lent.clone(),
+            leased: identity.leased.clone(),
             gateways: self.gateways.clone(),
             tcp: self.tcp.clone(),
             path_mtus: identity.path_mtus.clone(),
@@ -505,7 +505,7 @@ fn open_pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
             path_mtus: PathMtus::default(),
             conflicts: AddressConflicts::default(),
             address_check: AddressCheck::Announce,
-            lent: Vec::new(),
+            leased: Vec::new(),
         };
         stacks.push(builder.stack(link, &identity, None)?);
     }

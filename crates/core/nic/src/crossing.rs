@@ -7,7 +7,7 @@
 //! memory of that shard only.
 //!
 //! ARP and neighbour discovery have no flow: the shard that received such a frame answers it, the others get a copy
-//! ([`Origin::Copy`](crate::Origin)) and learn the same, if it tells them anything ([`neighbor_updates`]). Copies have places of their own:
+//! ([`Origin::Copy`](crate::Origin)) and learn the same, if it tells them anything ([`neighbor_updates`]). Copies have a mailbox of their own:
 //! however many there are, none is in the way of a frame.
 
 mod mailbox;

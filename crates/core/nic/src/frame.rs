@@ -15,7 +15,7 @@ use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
 use crate::features::{ChecksumVerdict, TcpDataSplit};
-use crate::link::{LentUntil, MAX_FRAME_LEN};
+use crate::link::{BorrowedUntil, MAX_FRAME_LEN};
 use crate::rx::RxSide;
 use crate::staging::start_of;
 
@@ -63,7 +63,7 @@ impl RxFrame<'_> {
         match error {
             _ if self.arrival.len < wire::EthernetHeader::LEN => DropReason::RxRunt,
             // The headers that the sender has sent end too early; the payload is not looked at for them.
-            ParseError::NeedMore { .. } if matches!(self.arrival.body, Body::Lent { .. }) => {
+            ParseError::NeedMore { .. } if matches!(self.arrival.body, Body::Borrowed { .. }) => {
                 DropReason::RxTruncated
             }
             // RxHeaders::parse does not parse ARP, so BadArp does not occur.
@@ -222,16 +222,18 @@ impl RxFrame<'_> {
                 stats.placed_bytes += len;
                 Some(frags)
             }
-            Body::Lent {
+            Body::Borrowed {
                 head_len,
-                until: LentUntil::Read,
+                until: BorrowedUntil::Read,
                 ..
             } if range.start >= *head_len && is_readable => {
                 let skip = range.start - head_len;
-                Some(self.keep_lent(skip, range.len(), queue))
+                Some(self.keep_borrowed(skip, range.len(), queue))
             }
             // All bytes are in host buffers (a short packet, or a link without scatter), or in the sender's memory.
-            Body::Posted(_) | Body::Whole | Body::Lent { .. } => self.copy_to_queue(range, queue),
+            Body::Posted(_) | Body::Whole | Body::Borrowed { .. } => {
+                self.copy_to_queue(range, queue)
+            }
         }
     }
 
@@ -284,8 +286,8 @@ impl RxFrame<'_> {
 
     /// Takes payload over where its sender has it, but for its first `skip` bytes: the program's read will be the only copy. Host
     /// memory of the queue stays free.
-    fn keep_lent(&mut self, skip: usize, len: usize, queue: RxQueueId) -> FragList {
-        let Body::Lent { frags, .. } = &mut self.arrival.body else {
+    fn keep_borrowed(&mut self, skip: usize, len: usize, queue: RxQueueId) -> FragList {
+        let Body::Borrowed { frags, .. } = &mut self.arrival.body else {
             return FragList::new();
         };
         let mut payload = std::mem::take(frags);

@@ -14,7 +14,7 @@ impl RxFrame<'_> {
     pub(super) fn head(&self, len: usize) -> &[u8] {
         match self.arrival.body {
             Body::Whole => &self.rx.whole,
-            Body::Posted(_) | Body::Lent { .. } => self.rx.head.frame(len),
+            Body::Posted(_) | Body::Borrowed { .. } => self.rx.head.frame(len),
         }
     }
 
@@ -23,7 +23,7 @@ impl RxFrame<'_> {
         match &self.arrival.body {
             Body::Posted(posted) => posted.head_len.min(self.arrival.len),
             Body::Whole => self.arrival.len,
-            Body::Lent { head_len, .. } => *head_len,
+            Body::Borrowed { head_len, .. } => *head_len,
         }
     }
 
@@ -40,7 +40,7 @@ impl RxFrame<'_> {
         }
         match &self.arrival.body {
             Body::Whole => {}
-            Body::Lent {
+            Body::Borrowed {
                 head_len, frags, ..
             } => {
                 let wanted = behind.start - head_len..behind.end - head_len;

@@ -112,7 +112,7 @@ impl Link for MacvtapLink {
                 self.read_at = now + READ_GAP;
                 self.look(StatusQuery::Read);
             }
-            Ok(LinkReceived::Placed { .. }) => {
+            Ok(LinkReceived::Scattered { .. }) => {
                 self.ask_at.get_or_insert(now + ASK_GAP);
             }
             _ => {}

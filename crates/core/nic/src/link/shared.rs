@@ -82,7 +82,7 @@ pub(super) fn shared_caps(ours: WireHello) -> LinkCaps {
         max_super_packet: SHARED_PACKET_LEN,
         max_rx_packet: SHARED_PACKET_LEN,
         tx_checksum: true,
-        lends: true,
+        borrows: true,
     }
 }
 
@@ -254,10 +254,10 @@ impl Link for SharedWire {
                 }
                 Packet::File(record) => self.on_file(record, &fds, posted)?,
                 Packet::Frame(record) => {
-                    let received = self.incoming.lend(&record, posted.lent);
-                    let lent = received.and_then(|()| land(&record, posted));
-                    return Ok(lent.unwrap_or_else(|| {
-                        *posted.lent = FragList::new();
+                    let received = self.incoming.borrow(&record, posted.borrowed);
+                    let landed = received.and_then(|()| land(&record, posted));
+                    return Ok(landed.unwrap_or_else(|| {
+                        *posted.borrowed = FragList::new();
                         LinkReceived::Dropped(DropReason::RxBadReference)
                     }));
                 }
@@ -312,15 +312,15 @@ impl Link for SharedWire {
     }
 }
 
-/// Puts the headers of a frame into the header buffer; its payload is in `posted.lent`. `None`: there is no such frame.
+/// Puts the headers of a frame into the header buffer; its payload is in `posted.borrowed`. `None`: there is no such frame.
 fn land(record: &FrameRecord<'_>, posted: &mut Posted<'_>) -> Option<LinkReceived> {
     let head = record.head;
-    let payload = posted.lent.len();
+    let payload = posted.borrowed.len();
     if payload == 0 || head.len() + payload > LONGEST_FRAME || head.len() > posted.head.capacity() {
         return None;
     }
     posted.head.write(0, head);
-    Some(LinkReceived::Lent {
+    Some(LinkReceived::Borrowed {
         head_len: head.len(),
         frame_len: head.len() + payload,
         meta: record.header.offload().into(),

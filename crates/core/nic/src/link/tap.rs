@@ -192,7 +192,7 @@ impl Link for TapLink {
             max_super_packet,
             max_rx_packet,
             tx_checksum: offloads,
-            lends: false,
+            borrows: false,
         }
     }
 
@@ -297,5 +297,5 @@ fn read_into(posted: &mut Posted<'_>, queue: &VnetFd) -> io::Result<LinkReceived
         None => (0, Ok(VnetHeader::default())),
     };
     let meta = header.unwrap_or_default().offload().into();
-    Ok(LinkReceived::Placed { frame_len, meta })
+    Ok(LinkReceived::Scattered { frame_len, meta })
 }

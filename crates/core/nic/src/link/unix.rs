@@ -165,7 +165,7 @@ pub(super) fn caps_of(ours: WireHello) -> LinkCaps {
         false => LinkCaps {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
-            lends: false,
+            borrows: false,
             tso: ours.offloads,
             tx_checksum: ours.offloads,
             ..shared_caps(ours)

@@ -147,7 +147,7 @@ impl Link for UnixListenLink {
             Some(peer) => {
                 let received = match peer.receive(posted, now) {
                     // From a peer that shares no memory. The NIC has posted none, so the frame is in host buffers.
-                    Ok(LinkReceived::Placed { frame_len, meta }) => {
+                    Ok(LinkReceived::Scattered { frame_len, meta }) => {
                         let mut frame = std::mem::take(posted.frame);
                         posted.gather(frame_len, &mut frame);
                         *posted.frame = frame;

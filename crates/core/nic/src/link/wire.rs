@@ -148,7 +148,7 @@ impl Link for WireLink {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: offload,
-            lends: false,
+            borrows: false,
         }
     }
 

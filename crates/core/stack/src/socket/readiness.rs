@@ -2,7 +2,7 @@
 
 use tcp::StateKind;
 
-use super::connection::{ConnectionSocket, Holder};
+use super::connection::{ConnectionSocket, Owner};
 use super::kind::SocketKind;
 use super::listener::Listener;
 
@@ -87,7 +87,7 @@ impl Pollable for Listener {
 
 impl Pollable for ConnectionSocket {
     fn snapshot(&self) -> Option<Snapshot> {
-        (self.holder() == Holder::Program).then(|| Snapshot {
+        (self.owner() == Owner::Program).then(|| Snapshot {
             readiness: of_connection(self),
             arrivals: self.delivered(),
             error_arrivals: self.writer.errors.noted(),

@@ -10,7 +10,7 @@ use tcp::StateKind;
 use wire::{FourTuple, Instant};
 
 use super::agenda::{Agenda, Mark, Marks};
-use super::connection::{ConnectionSocket, Holder, acked_offset};
+use super::connection::{ConnectionSocket, Owner, acked_offset};
 use super::demux::{AddrInUse, Demux};
 use super::error::BadSocket;
 use super::id::SocketId;
@@ -207,7 +207,7 @@ impl Sockets {
     /// answer does not count.
     pub(crate) fn has_unacknowledged_orphan(&self) -> bool {
         let is_one = |it: &ConnectionSocket| {
-            it.holder() == Holder::Nobody
+            it.owner() == Owner::Nobody
                 && it.conn.state() != StateKind::FinWait2
                 && it.conn.retransmits() < MAX_ORPHAN_TIMEOUTS
         };
@@ -228,7 +228,7 @@ impl Sockets {
         let Ok(Some(mut connection)) = self.connection_mut(id) else {
             return;
         };
-        connection.hand_to(Holder::Nobody);
+        connection.hand_to(Owner::Nobody);
         connection.set_mark(Mark::Event, false);
         drop(connection);
         self.orphans += 1;
@@ -335,7 +335,7 @@ impl Sockets {
                 if connection.is_named() {
                     self.names.remove(connection.tuple());
                 }
-                if connection.holder() == Holder::Nobody {
+                if connection.owner() == Owner::Nobody {
                     self.orphans -= 1;
                 }
             }

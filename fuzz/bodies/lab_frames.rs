@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 
-use super::conversation::{Conversation, Word};
+use super::conversation::{Conversation, GuestMessage};
 use super::frame::{self, FrameKind, MAX_FRAME_BYTES};
 
 /// Checks that accepted frames are limited in length, are in a valid order, and can be written and read again.
@@ -22,14 +22,17 @@ pub fn run(data: &[u8]) {
             break;
         };
         match word {
-            Word::File(place) => {
+            GuestMessage::File(place) => {
                 assert_eq!(place, told, "files come in the order of the list");
                 told += 1;
             }
-            Word::FileMissing(_) => told += 1,
-            Word::FileBytes(_) => assert!(told > 0, "file data without a file"),
-            Word::Bye(_) => is_over = true,
-            Word::Ready(_) | Word::Stdout(_) | Word::Stderr(_) | Word::Exit => {}
+            GuestMessage::FileMissing(_) => told += 1,
+            GuestMessage::FileBytes(_) => assert!(told > 0, "file data without a file"),
+            GuestMessage::Bye(_) => is_over = true,
+            GuestMessage::Ready(_)
+            | GuestMessage::Stdout(_)
+            | GuestMessage::Stderr(_)
+            | GuestMessage::Exit => {}
         }
         assert!(told <= files, "more files than requested");
     }

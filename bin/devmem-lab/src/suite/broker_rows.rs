@@ -24,8 +24,8 @@ use super::devmem::receiving::{Behaviour, Stream, rx_into};
 use super::devmem::sending::{require_tx, send_to};
 use super::nic::NIC;
 use super::pods::{Agent, LIMIT, LISTENING, POD_INTERFACE, Pod, READY, Settings, bind_here};
-use super::row::{Context, Seen};
-use super::traffic::{self, Family, Way, pair};
+use super::row::{Context, PassedRow};
+use super::traffic::{self, Direction, Family, pair};
 use crate::places::PROGRAM_PATH;
 
 /// The socket of the broker.
@@ -116,7 +116,7 @@ impl Program {
     fn start(pod: &Pod, bytes: u64) -> anyhow::Result<Self> {
         let mut command = Command::new(PROGRAM_PATH);
         command
-            .args(["__pod", "--local", &pod.reach.local.to_string()])
+            .args(["__pod", "--local", &pod.route.local.to_string()])
             .args(["--bytes", &bytes.to_string(), "--broker", SOCKET])
             .uid(USER)
             .gid(USER)
@@ -140,7 +140,7 @@ impl Program {
 
     /// Sends it its stream, and returns what it says.
     fn finish(mut self, context: &Context, pod: &Pod, bytes: u64) -> anyhow::Result<String> {
-        let sender = context.network()?.connect(Way::In, pod.reach.local)?;
+        let sender = context.network()?.connect(Direction::In, pod.route.local)?;
         traffic::send(sender, bytes)?;
         let frags = self.next()?;
         ensure!(self.process.wait()?.success(), "the program: {frags}");
@@ -212,7 +212,7 @@ impl Prepared {
 }
 
 /// A program without capabilities finds its queue, has the broker bind it, and receives; its end ends the binding.
-pub fn right_user(context: &Context) -> anyhow::Result<Seen> {
+pub fn right_user(context: &Context) -> anyhow::Result<PassedRow> {
     let prepared = Prepared::new()?;
     let pod = &prepared.pod;
     let _broker = Broker::start(pod)?;
@@ -227,7 +227,7 @@ pub fn right_user(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// The tool receives as an ordinary user: what it writes is the stream, and none of it came by host memory.
-pub fn tool(context: &Context) -> anyhow::Result<Seen> {
+pub fn tool(context: &Context) -> anyhow::Result<PassedRow> {
     let prepared = Prepared::new()?;
     let pod = &prepared.pod;
     let _broker = Broker::start(pod)?;
@@ -238,7 +238,7 @@ pub fn tool(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// A user without a grant, a queue without one, and a process of another network namespace are refused; the kernel refuses the user itself.
-pub fn wrong_user_and_wrong_queue(_context: &Context) -> anyhow::Result<Seen> {
+pub fn wrong_user_and_wrong_queue(_context: &Context) -> anyhow::Result<PassedRow> {
     let prepared = Prepared::new()?;
     let pod = &prepared.pod;
     let _broker = Broker::start(pod)?;
@@ -269,7 +269,7 @@ pub fn wrong_user_and_wrong_queue(_context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// The program is killed: its queue is free for another.
-pub fn client_killed(context: &Context) -> anyhow::Result<Seen> {
+pub fn client_killed(context: &Context) -> anyhow::Result<PassedRow> {
     let prepared = Prepared::new()?;
     let pod = &prepared.pod;
     let _broker = Broker::start(pod)?;
@@ -288,7 +288,7 @@ pub fn client_killed(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// The broker is killed: a binding that it has made goes on, and the next broker takes its place.
-pub fn broker_killed(context: &Context) -> anyhow::Result<Seen> {
+pub fn broker_killed(context: &Context) -> anyhow::Result<PassedRow> {
     let prepared = Prepared::new()?;
     let pod = &prepared.pod;
     let first = Broker::start(pod)?;
@@ -307,7 +307,7 @@ pub fn broker_killed(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Without a pod: a user has the broker bind a queue of the NIC that its administrator has set up, receives, and gets no other queue.
-pub fn queue_of_the_nic(context: &Context) -> anyhow::Result<Seen> {
+pub fn queue_of_the_nic(context: &Context) -> anyhow::Result<PassedRow> {
     require_rx(NIC_QUEUE)?;
     let _device = OpenDevice::new()?;
     let steering = Steering::new(1)?;
@@ -331,13 +331,13 @@ pub fn queue_of_the_nic(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// An ordinary user binds memory for sending, and sends from it, without a broker.
-pub fn sent_as_an_ordinary_user(context: &Context) -> anyhow::Result<Seen> {
+pub fn sent_as_an_ordinary_user(context: &Context) -> anyhow::Result<PassedRow> {
     require_tx()?;
     let _device = OpenDevice::new()?;
     let network = context.network()?;
     let bytes = context.few();
-    let listener = network.listen(Way::Out, Family::V4)?;
-    let (sender, mut receiver) = pair(network, Way::Out, &listener)?;
+    let listener = network.listen(Direction::Out, Family::V4)?;
+    let (sender, mut receiver) = pair(network, Direction::Out, &listener)?;
     let copied = std::thread::scope(|scope| {
         let receiving = scope.spawn(move || traffic::check_to_end(&mut receiver, bytes));
         let pattern = PositionPattern::new(0);

@@ -18,8 +18,8 @@ use super::devmem::receiving::{Behaviour, RxReport, Stream, receive, rx};
 use super::devmem::sending::tx;
 use super::nic::{NIC, require_feature, without_gro};
 use super::pods::LIMIT;
-use super::row::{Context, Row, Seen, program};
-use super::traffic::{self, Family, STUCK, Way, pair};
+use super::row::{Context, PassedRow, Row, program};
+use super::traffic::{self, Direction, Family, STUCK, pair};
 use super::{broker_rows, lease_rows};
 use crate::places::PROGRAM_PATH;
 
@@ -109,8 +109,8 @@ pub const RESET_ROWS: &[Row] = &[
 /// Minimum number of resets in a row of [`RESET_ROWS`].
 const RESETS: u64 = 20;
 
-fn seen(report: &RxReport) -> Seen {
-    Seen {
+fn seen(report: &RxReport) -> PassedRow {
+    PassedRow {
         detail: format!(
             "{} MB correct in {} frags, {} B linear",
             report.bytes / 1_000_000,
@@ -121,26 +121,26 @@ fn seen(report: &RxReport) -> Seen {
     }
 }
 
-fn receive_all(context: &Context, family: Family, kind: DmabufKind) -> anyhow::Result<Seen> {
+fn receive_all(context: &Context, family: Family, kind: DmabufKind) -> anyhow::Result<PassedRow> {
     let wanted = Stream::checked(context.bytes, Behaviour::Good);
     let report = rx(context.network()?, family, kind, QUEUE, wanted)?;
     ensure!(report.frags > 0, "no data was received into device memory");
     Ok(seen(&report))
 }
 
-fn send_all(context: &Context, family: Family) -> anyhow::Result<Seen> {
+fn send_all(context: &Context, family: Family) -> anyhow::Result<PassedRow> {
     let (rate, copied) = tx(context.network()?, family, context.bytes)?;
     ensure!(copied == 0, "the kernel copied {copied} sends");
     Ok(rate.into())
 }
 
 /// Receives several streams at once, on both queues of one binding.
-fn two_queues(context: &Context) -> anyhow::Result<Seen> {
+fn two_queues(context: &Context) -> anyhow::Result<PassedRow> {
     let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE, OTHER_QUEUE])?;
     at_once(context, &[(&bound, QUEUE), (&bound, OTHER_QUEUE)])
 }
 
-fn two_bindings(context: &Context) -> anyhow::Result<Seen> {
+fn two_bindings(context: &Context) -> anyhow::Result<PassedRow> {
     let first = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let second = Bound::new(DmabufKind::Heap, &[OTHER_QUEUE])?;
     ensure!(
@@ -151,14 +151,14 @@ fn two_bindings(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Receives one stream for each of `ends`, all at the same time.
-fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
+fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<PassedRow> {
     let mut steering = Steering::new(1)?;
     let wanted = Stream::checked(context.bytes / 2, Behaviour::Good);
     let mut streams = Vec::new();
     for (bound, queue) in ends {
-        let listener = context.network()?.listen(Way::In, Family::V4)?;
+        let listener = context.network()?.listen(Direction::In, Family::V4)?;
         steering.lead(listener.local_addr()?, *queue)?;
-        streams.push((pair(context.network()?, Way::In, &listener)?, *bound));
+        streams.push((pair(context.network()?, Direction::In, &listener)?, *bound));
     }
     let frags = thread::scope(|scope| {
         let running: Vec<_> = streams
@@ -183,7 +183,7 @@ fn at_once(context: &Context, ends: &[(&Bound, u32)]) -> anyhow::Result<Seen> {
     Ok(format!("{each} MB correct each, in {frags:?} frags").into())
 }
 
-fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
+fn no_coalescing(context: &Context) -> anyhow::Result<PassedRow> {
     require_feature("rx-gro-hw")?;
     program(&["ethtool", "-K", NIC, "rx-gro-hw", "off"])?;
     let seen = receive_all(context, Family::V4, DmabufKind::Udmabuf);
@@ -191,7 +191,7 @@ fn no_coalescing(context: &Context) -> anyhow::Result<Seen> {
     seen
 }
 
-fn starvation(context: &Context) -> anyhow::Result<Seen> {
+fn starvation(context: &Context) -> anyhow::Result<PassedRow> {
     // Always more than the memory can hold.
     let bytes = context.bytes.max(3 * MEMORY_BYTES as u64);
     let wanted = Stream::checked(bytes, Behaviour::StarvesOnce);
@@ -213,19 +213,21 @@ fn starvation(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Checks that a stream with no reader does not block streams on other queues.
-fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
+fn others_go_on(context: &Context) -> anyhow::Result<PassedRow> {
     let mut steering = Steering::new(1)?;
     let _bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
-    let listener = context.network()?.listen(Way::In, Family::V4)?;
+    let listener = context.network()?.listen(Direction::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
-    let (sender, starved) = pair(context.network()?, Way::In, &listener)?;
+    let (sender, starved) = pair(context.network()?, Direction::In, &listener)?;
     let bytes = 4 * MEMORY_BYTES as u64;
     thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, bytes));
-        let stream =
-            context
-                .network()?
-                .stream(Way::In, Family::V4, context.few(), &Default::default());
+        let stream = context.network()?.stream(
+            Direction::In,
+            Family::V4,
+            context.few(),
+            &Default::default(),
+        );
         // Closing resets the connection; an error of the sender is expected.
         drop(starved);
         let _ = sending.join();
@@ -233,13 +235,13 @@ fn others_go_on(context: &Context) -> anyhow::Result<Seen> {
     })
 }
 
-fn unbind(context: &Context) -> anyhow::Result<Seen> {
+fn unbind(context: &Context) -> anyhow::Result<PassedRow> {
     let part = context.few() / 2;
     let mut steering = Steering::new(1)?;
     let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
-    let listener = context.network()?.listen(Way::In, Family::V4)?;
+    let listener = context.network()?.listen(Direction::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
-    let (sender, receiver) = pair(context.network()?, Way::In, &listener)?;
+    let (sender, receiver) = pair(context.network()?, Direction::In, &listener)?;
     thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, 64 * part));
         let report = receive(
@@ -258,7 +260,7 @@ fn unbind(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Kills a receiver process that holds frags.
-fn kill(context: &Context) -> anyhow::Result<Seen> {
+fn kill(context: &Context) -> anyhow::Result<PassedRow> {
     require_rx(QUEUE)?;
     let part = context.few() / 2;
     let mut command = Command::new(PROGRAM_PATH);
@@ -270,7 +272,7 @@ fn kill(context: &Context) -> anyhow::Result<Seen> {
     let mut line = String::new();
     said.read_line(&mut line)?;
     let to: std::net::SocketAddr = line.trim().parse().context("the victim's address")?;
-    let sender = context.network()?.connect(Way::In, to)?;
+    let sender = context.network()?.connect(Direction::In, to)?;
     let killed = thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, 64 * part));
         line.clear();
@@ -322,7 +324,7 @@ pub fn be_the_victim(bytes: u64) -> anyhow::Result<()> {
 }
 
 /// Checks the operations that the kernel refuses on a NIC with a binding, and their errors.
-fn refusals(_: &Context) -> anyhow::Result<Seen> {
+fn refusals(_: &Context) -> anyhow::Result<PassedRow> {
     let _steering = Steering::new(1)?;
     let memory = memory(DmabufKind::Udmabuf)?;
     let bound = bind(&memory, &[QUEUE])?;
@@ -369,7 +371,7 @@ impl Drop for HugePages {
 
 /// Net_iovs of another size than a page are refused, with the name of what refuses them: the kernel before Linux 7.3, then the pieces of the
 /// memory, then the driver.
-fn large_net_iovs(_: &Context) -> anyhow::Result<Seen> {
+fn large_net_iovs(_: &Context) -> anyhow::Result<PassedRow> {
     const NIOV_BYTES: u32 = 16 << 10;
     let _steering = Steering::new(1)?;
     let _pages = HugePages::reserve(4)?;
@@ -422,7 +424,7 @@ fn refused_by_tool(options: &[&str]) -> anyhow::Result<String> {
     Ok(said.trim().to_owned())
 }
 
-fn netem(context: &Context) -> anyhow::Result<Seen> {
+fn netem(context: &Context) -> anyhow::Result<PassedRow> {
     let tc = |words: &[&str]| {
         let inside = ["ip", "netns", "exec", "peer", "tc"];
         program(&[&inside, words].concat())
@@ -449,7 +451,7 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
         .and_then(|rest| rest.split([',', ' ']).next()?.parse::<u64>().ok());
     let dropped = dropped.context("netem has no statistics")?;
     ensure!(dropped > 0, "netem lost nothing");
-    Ok(Seen {
+    Ok(PassedRow {
         detail: format!("{}, {dropped} packets lost", seen(&report).detail),
         rate: Some(report.rate()),
     })
@@ -457,16 +459,16 @@ fn netem(context: &Context) -> anyhow::Result<Seen> {
 
 /// Receives from a device that leaves the first bytes of each packet in host memory, and sometimes a whole packet, which a
 /// bound queue drops and TCP retransmits.
-fn linear(context: &Context) -> anyhow::Result<Seen> {
+fn linear(context: &Context) -> anyhow::Result<PassedRow> {
     without_gro(|| linear_streams(context))
 }
 
 /// Receives one stream without coalescing by the NIC, and one with it.
-fn linear_streams(context: &Context) -> anyhow::Result<Seen> {
+fn linear_streams(context: &Context) -> anyhow::Result<PassedRow> {
     let mut wanted = Stream::checked(context.bytes, Behaviour::Good);
     // A packet with at most this much payload has no bytes in device memory: the kernel treats it as an ordinary one.
     wanted.ordinary_max = LINEAR_BYTES;
-    let mut last = Seen::default();
+    let mut last = PassedRow::default();
     for coalescing in ["off", "on"] {
         program(&["ethtool", "-K", NIC, "rx-gro-hw", coalescing])?;
         let network = context.network()?;
@@ -479,7 +481,7 @@ fn linear_streams(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Runs streams until there were enough resets of the device during them.
-fn through_resets(stream: impl Fn() -> anyhow::Result<Seen>) -> anyhow::Result<Seen> {
+fn through_resets(stream: impl Fn() -> anyhow::Result<PassedRow>) -> anyhow::Result<PassedRow> {
     /// Each stream is long enough for several resets.
     const MAX_STREAMS: u64 = 40;
     let before = resets()?;

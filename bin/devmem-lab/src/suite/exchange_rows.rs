@@ -11,7 +11,7 @@ use super::devmem::bound::require_rx;
 use super::devmem::sending::require_tx;
 use super::exchange::{self, Buffers, CommPair, NicSettings, ReceivedBytes, Rendezvous};
 use super::nic::without_gro;
-use super::row::{Context, Row, Seen, Skip};
+use super::row::{Context, PassedRow, Row, Skip};
 use super::traffic::Rate;
 use crate::places::PLUGIN_PATH;
 
@@ -131,7 +131,7 @@ fn play(
     row: &str,
     landing: Landing,
     work: impl FnOnce(&mut Rank<'_>) -> anyhow::Result<Exchanged>,
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<PassedRow> {
     if !Path::new(PLUGIN_PATH).exists() {
         let reason = "this machine has no plugin for NCCL for the guests: cargo build --release -p devmem-nccl";
         return Err(Skip(reason.to_owned()).into());
@@ -165,7 +165,7 @@ fn play(
         landing.accepts(counted, all),
         "{all} bytes exchanged, {counted:?}"
     );
-    Ok(Seen {
+    Ok(PassedRow {
         detail: format!(
             "{} messages each way correct, {} of {all} bytes received in device memory",
             exchanged.lens.len(),

@@ -13,13 +13,13 @@ use lab::job::TOOL_PATH;
 
 use super::devmem::bound::{DmabufKind, bind, memory};
 use super::nic::NIC;
-use super::pods::{Agent, LIMIT, LISTENING, POD_INTERFACE, Pod, READY, Reach, Settings};
-use super::row::{Context, Seen, Skip, program};
-use super::traffic::{self, Way};
+use super::pods::{Agent, LIMIT, LISTENING, POD_INTERFACE, Pod, PodRoute, READY, Settings};
+use super::row::{Context, PassedRow, Skip, program};
+use super::traffic::{self, Direction};
 use crate::places::PROGRAM_PATH;
 
 /// A lease is made, bound in the pod, received into, unbound, bound again, and taken back.
-pub fn bound_in_a_pod(context: &Context) -> anyhow::Result<Seen> {
+pub fn bound_in_a_pod(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
     let pod = Pod::new(0)?;
     let (agent, queues) = Agent::start(&[pod.settings()])?;
@@ -67,7 +67,7 @@ pub fn bound_in_a_pod(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// The tool receives in a pod with what the agent has set up, and writes to no interface.
-pub fn tool(context: &Context) -> anyhow::Result<Seen> {
+pub fn tool(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
     let pod = Pod::new(0)?;
     let (agent, _) = Agent::start(&[pod.settings()])?;
@@ -81,7 +81,7 @@ pub fn tool(context: &Context) -> anyhow::Result<Seen> {
 
 /// The net_iovs of a pod's binding are in the page pool of the NIC's queue: the kernel lists it in the network namespace of the NIC, with
 /// the id that the pod knows, and not in that of the pod.
-pub fn counted_at_the_nic(_context: &Context) -> anyhow::Result<Seen> {
+pub fn counted_at_the_nic(_context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
     let pod = Pod::new(0)?;
     let (agent, _) = Agent::start(&[pod.settings()])?;
@@ -129,13 +129,13 @@ fn doctor_says(command: &[&str], words: &str) -> anyhow::Result<()> {
 
 /// A process that has no rights but those over its own user and network namespace binds memory to its leased queue and receives. When it
 /// has ended, so has its namespace, and the agent with it.
-pub fn in_a_user_namespace(context: &Context) -> anyhow::Result<Seen> {
+pub fn in_a_user_namespace(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
-    let reach = Reach::new(0)?;
+    let route = PodRoute::new(0)?;
     let bytes = context.few();
     let mut command = Command::new(PROGRAM_PATH);
     command
-        .args(["__pod", "--local", &reach.local.to_string()])
+        .args(["__pod", "--local", &route.local.to_string()])
         .args(["--bytes", &bytes.to_string()])
         .stdout(Stdio::piped());
     netns::start_in_new_user(&mut command);
@@ -148,14 +148,14 @@ pub fn in_a_user_namespace(context: &Context) -> anyhow::Result<Seen> {
     let mut said = BufReader::new(pod.take_stdout().context("it was piped")?).lines();
     let mut next = || said.next().context("it has ended")?.context("read");
     ensure!(next()? == READY);
-    let (agent, _) = Agent::start(&[reach.settings(&format!("pid:{}", pod.id()))])?;
+    let (agent, _) = Agent::start(&[route.settings(&format!("pid:{}", pod.id()))])?;
     match next()?.as_str() {
         LISTENING => {}
         // Before Linux 7.2.
         refused if refused.contains("CAP_NET_ADMIN") => return Err(Skip(refused.to_owned()).into()),
         refused => bail!("{refused}"),
     }
-    let sender = context.network()?.connect(Way::In, reach.local)?;
+    let sender = context.network()?.connect(Direction::In, route.local)?;
     traffic::send(sender, bytes)?;
     let frags = next()?;
     ensure!(pod.wait()?.success(), "the pod: {frags}");
@@ -165,7 +165,7 @@ pub fn in_a_user_namespace(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Two pods receive at once, each into memory bound to a queue of its own; neither can bind another.
-pub fn two_pods(context: &Context) -> anyhow::Result<Seen> {
+pub fn two_pods(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
     let pods = [Pod::new(0)?, Pod::new(1)?];
     let [first, second] = &pods;
@@ -192,7 +192,7 @@ pub fn two_pods(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// The program of a pod is killed in mid-transfer: lease and settings stay as they are, and the next program receives.
-pub fn pod_killed(context: &Context) -> anyhow::Result<Seen> {
+pub fn pod_killed(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
     let pod = Pod::new(0)?;
     let (agent, _) = Agent::start(&[pod.settings()])?;
@@ -222,7 +222,7 @@ fn wait_until_free(pod: &Pod) -> anyhow::Result<()> {
 }
 
 /// The agent is killed: the pod still receives, and `restore` takes everything back.
-pub fn agent_killed(context: &Context) -> anyhow::Result<Seen> {
+pub fn agent_killed(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
     let pod = Pod::new(0)?;
     let (mut agent, _) = Agent::start(&[pod.settings()])?;
@@ -237,7 +237,7 @@ pub fn agent_killed(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// The pod's namespace ends: the agent notices, and restores the NIC.
-pub fn pod_removed(context: &Context) -> anyhow::Result<Seen> {
+pub fn pod_removed(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Settings::read()?;
     let pod = Pod::new(0)?;
     let (agent, _) = Agent::start(&[pod.settings()])?;

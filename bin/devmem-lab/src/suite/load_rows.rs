@@ -12,7 +12,7 @@ use lab::job::PEER_NETNS;
 use super::devmem::bound::require_rx;
 use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads};
 use super::nvme_rows;
-use super::row::{Context, Row, Seen, Skip};
+use super::row::{Context, PassedRow, Row, Skip};
 use super::traffic::Family;
 use pattern::PositionPattern;
 use tool::signals::StopFlag;
@@ -164,7 +164,7 @@ fn load(
     server: StockServer,
     family: Family,
     loader: Loader,
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<PassedRow> {
     let served = Served::start(context.bytes, server, family, loader)?;
     let run = |to: &str| {
         let mut command = loader.tool("load");
@@ -175,7 +175,7 @@ fn load(
 }
 
 /// Stores from device memory, and compares what the server's file has.
-fn store(context: &Context) -> anyhow::Result<Seen> {
+fn store(context: &Context) -> anyhow::Result<PassedRow> {
     let loader = Loader::OursAtEth1;
     let served = Served::start(context.bytes, StockServer::QemuNbd, Family::V4, loader)?;
     let source = served.file.iter().rev().copied().collect::<Vec<_>>();
@@ -193,7 +193,7 @@ fn store(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Kills the server when a part of the file has arrived, and starts it again.
-fn restart(context: &Context) -> anyhow::Result<Seen> {
+fn restart(context: &Context) -> anyhow::Result<PassedRow> {
     let (server, loader) = (StockServer::Nginx, Loader::OursAtEth1);
     // Enough that it is not over before the server is killed.
     let bytes = context.bytes.max(RESTART_BYTES);
@@ -207,7 +207,7 @@ fn restart(context: &Context) -> anyhow::Result<Seen> {
         fs::read(COPY)? == served.file,
         "the bytes of the file differ"
     );
-    Ok(Seen {
+    Ok(PassedRow {
         detail: format!(
             "every byte correct after {} broken connections",
             report.broken

@@ -13,7 +13,7 @@ use devmem_linux::helper::Helper;
 use lab::job::{PEER_NETNS, TOOL_PATH};
 use serde::Deserialize;
 
-use super::row::Seen;
+use super::row::PassedRow;
 use super::traffic::{self, Family, Rate, STUCK};
 
 /// The queue of eth1 that is bound to find out whether the kernel can.
@@ -129,8 +129,8 @@ impl Report {
         Ok(report)
     }
 
-    pub fn seen(&self) -> Seen {
-        Seen::from(Rate {
+    pub fn seen(&self) -> PassedRow {
+        PassedRow::from(Rate {
             bytes: self.bytes,
             elapsed: Duration::from_secs_f64(self.seconds),
         })
@@ -142,7 +142,7 @@ impl Report {
 pub fn compare_loads(
     expected: &[u8],
     run: impl Fn(&str) -> anyhow::Result<Report>,
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<PassedRow> {
     let to_file = run(COPY).context("to a file")?;
     ensure!(fs::read(COPY)? == expected, "the bytes of the file differ");
     let to_memory = run("memory").context("to memory")?;

@@ -10,8 +10,8 @@ use devmem_linux::ethtool::Ethtool;
 use super::devmem::bound::{Bound, DmabufKind, Steering};
 use super::devmem::receiving::{Behaviour, Stream, receive};
 use super::nic::{NIC, has_feature};
-use super::row::{Context, Row, Seen, program};
-use super::traffic::{self, Family, STUCK, Way, pair};
+use super::row::{Context, PassedRow, Row, program};
+use super::traffic::{self, Direction, Family, STUCK, pair};
 use crate::places::ROOT;
 use crate::root::set_up_root;
 
@@ -33,13 +33,13 @@ pub const ROWS: &[Row] = &[
     ("long: 10 minutes of changes under traffic", changes),
 ];
 
-fn connections(context: &Context) -> anyhow::Result<Seen> {
+fn connections(context: &Context) -> anyhow::Result<PassedRow> {
     let mut steering = Steering::new(1)?;
     let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
-    let listener = context.network()?.listen(Way::In, Family::V4)?;
+    let listener = context.network()?.listen(Direction::In, Family::V4)?;
     steering.lead(listener.local_addr()?, QUEUE)?;
     let wanted = Stream::checked(context.few() / 2, Behaviour::Good);
-    let pairs = (0..CONNECTIONS).map(|_| pair(context.network()?, Way::In, &listener));
+    let pairs = (0..CONNECTIONS).map(|_| pair(context.network()?, Direction::In, &listener));
     let pairs = pairs.collect::<anyhow::Result<Vec<_>>>()?;
     let bound = &bound;
     thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn connections(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Runs iperf3 in both directions at the same time.
-fn iperf(context: &Context) -> anyhow::Result<Seen> {
+fn iperf(context: &Context) -> anyhow::Result<PassedRow> {
     set_up_root()?;
     let peer = traffic::address(0, Family::V4).to_string();
     let bytes = context.bytes.to_string();
@@ -103,24 +103,25 @@ fn wait_for_listener(port: u16) -> anyhow::Result<()> {
 }
 
 /// Changes rings, channels, RSS and features during streams in both directions; every byte of the streams is checked.
-fn changes(context: &Context) -> anyhow::Result<Seen> {
+fn changes(context: &Context) -> anyhow::Result<PassedRow> {
     let over = AtomicBool::new(false);
     let streams = AtomicU64::new(0);
-    let traffic_in = |way| -> anyhow::Result<()> {
+    let traffic_in = |direction| -> anyhow::Result<()> {
         while !over.load(Ordering::Relaxed) {
             let network = context.network()?;
-            let stream = network.stream(way, Family::V4, context.few(), &AtomicU64::new(0));
-            stream.with_context(|| format!("{way:?}"))?;
+            let stream = network.stream(direction, Family::V4, context.few(), &AtomicU64::new(0));
+            stream.with_context(|| format!("{direction:?}"))?;
             streams.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     };
     let made = thread::scope(|scope| {
-        let ways = [Way::In, Way::Out].map(|way| scope.spawn(move || traffic_in(way)));
+        let threads = [Direction::In, Direction::Out]
+            .map(|direction| scope.spawn(move || traffic_in(direction)));
         let made = change_until_over();
         over.store(true, Ordering::Relaxed);
-        for way in ways {
-            traffic::join(way)?;
+        for thread in threads {
+            traffic::join(thread)?;
         }
         made
     })?;

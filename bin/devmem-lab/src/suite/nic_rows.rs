@@ -12,8 +12,8 @@ use lab::guest::network::load_driver_and_set_up;
 use lab::job::Job;
 
 use super::nic::{NIC, require_feature, restore_addresses};
-use super::row::{Context, Row, Seen, Skip, program};
-use super::traffic::{self, Family, STUCK, Way};
+use super::row::{Context, PassedRow, Row, Skip, program};
+use super::traffic::{self, Direction, Family, STUCK};
 
 /// The peer's NIC.
 const PEER_NIC: &str = "eth0";
@@ -27,13 +27,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) const ROWS: &[Row] = &[
     ("probe by the stock gve driver", probe),
     ("ping, IPv4 and IPv6", ping),
-    ("tcp in, IPv4", |context| tcp(context, Way::In, Family::V4)),
-    ("tcp out, IPv4", |context| {
-        tcp(context, Way::Out, Family::V4)
+    ("tcp in, IPv4", |context| {
+        tcp(context, Direction::In, Family::V4)
     }),
-    ("tcp in, IPv6", |context| tcp(context, Way::In, Family::V6)),
+    ("tcp out, IPv4", |context| {
+        tcp(context, Direction::Out, Family::V4)
+    }),
+    ("tcp in, IPv6", |context| {
+        tcp(context, Direction::In, Family::V6)
+    }),
     ("tcp out, IPv6", |context| {
-        tcp(context, Way::Out, Family::V6)
+        tcp(context, Direction::Out, Family::V6)
     }),
     ("mtu 4148", |context| mtu(context, 4148)),
     ("mtu 9000", |context| mtu(context, 9000)),
@@ -55,7 +59,7 @@ pub(super) const ROWS: &[Row] = &[
     ("rmmod, insmod", reload),
 ];
 
-fn probe(_: &Context) -> anyhow::Result<Seen> {
+fn probe(_: &Context) -> anyhow::Result<PassedRow> {
     let driver = Ethtool::by_name(NIC)?.driver()?;
     ensure!(driver.driver == "gve", "the driver is {}", driver.driver);
     carrier()?;
@@ -76,14 +80,14 @@ fn carrier() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn ping(_: &Context) -> anyhow::Result<Seen> {
+fn ping(_: &Context) -> anyhow::Result<PassedRow> {
     for address in ["10.77.0.1", "fd77::1"] {
         program(&["ping", "-c", "3", "-i", "0.1", "-W", "10", address])?;
     }
     Ok("3 of 3 each".to_owned().into())
 }
 
-fn large_ping(_: &Context) -> anyhow::Result<Seen> {
+fn large_ping(_: &Context) -> anyhow::Result<PassedRow> {
     for size in ["1472", "1473", "8000", "20000"] {
         program(&[
             "ping",
@@ -101,25 +105,26 @@ fn large_ping(_: &Context) -> anyhow::Result<Seen> {
     Ok("1472 to 20000 bytes".to_owned().into())
 }
 
-fn tcp(context: &Context, way: Way, family: Family) -> anyhow::Result<Seen> {
+fn tcp(context: &Context, direction: Direction, family: Family) -> anyhow::Result<PassedRow> {
     Ok(context
         .network()?
-        .stream(way, family, context.bytes, &AtomicU64::new(0))?
+        .stream(direction, family, context.bytes, &AtomicU64::new(0))?
         .into())
 }
 
 /// Runs short streams in both directions, to check that a setting does not break anything.
 fn both_ways(context: &Context) -> anyhow::Result<()> {
-    for way in [Way::In, Way::Out] {
-        let stream = context
-            .network()?
-            .stream(way, Family::V4, context.few(), &AtomicU64::new(0));
-        stream.with_context(|| format!("{way:?}"))?;
+    for direction in [Direction::In, Direction::Out] {
+        let stream =
+            context
+                .network()?
+                .stream(direction, Family::V4, context.few(), &AtomicU64::new(0));
+        stream.with_context(|| format!("{direction:?}"))?;
     }
     Ok(())
 }
 
-fn mtu(context: &Context, mtu: u32) -> anyhow::Result<Seen> {
+fn mtu(context: &Context, mtu: u32) -> anyhow::Result<PassedRow> {
     Interface::by_name(NIC)?.set_mtu(mtu)?;
     context
         .network()?
@@ -128,15 +133,15 @@ fn mtu(context: &Context, mtu: u32) -> anyhow::Result<Seen> {
     carrier()?;
     let size = (mtu - 28).to_string();
     program(&["ping", "-c", "1", "-W", "10", "-s", &size, "10.77.0.1"])?;
-    tcp(context, Way::In, Family::V4)?;
-    tcp(context, Way::Out, Family::V6)
+    tcp(context, Direction::In, Family::V4)?;
+    tcp(context, Direction::Out, Family::V6)
 }
 
-fn coalescing(context: &Context) -> anyhow::Result<Seen> {
+fn coalescing(context: &Context) -> anyhow::Result<PassedRow> {
     feature(context, "rx-gro-hw")
 }
 
-fn feature(context: &Context, name: &str) -> anyhow::Result<Seen> {
+fn feature(context: &Context, name: &str) -> anyhow::Result<PassedRow> {
     require_feature(name)?;
     for value in ["off", "on"] {
         program(&["ethtool", "-K", NIC, name, value])?;
@@ -170,7 +175,7 @@ fn with_setting(
     Ok(())
 }
 
-fn buffer_len(context: &Context) -> anyhow::Result<Seen> {
+fn buffer_len(context: &Context) -> anyhow::Result<PassedRow> {
     if Ethtool::by_name(NIC)?.rings()?.rx_buf_len.is_none() {
         return Err(Skip("this driver has no rx-buf-len".to_owned()).into());
     }
@@ -188,7 +193,7 @@ fn buffer_len(context: &Context) -> anyhow::Result<Seen> {
     Ok("streams in both directions with each".to_owned().into())
 }
 
-fn ring_sizes(context: &Context) -> anyhow::Result<Seen> {
+fn ring_sizes(context: &Context) -> anyhow::Result<PassedRow> {
     for (rx, tx) in [("256", "256"), ("4096", "4096")] {
         with_setting(
             context,
@@ -201,7 +206,7 @@ fn ring_sizes(context: &Context) -> anyhow::Result<Seen> {
     Ok("256 and 4096 entries".to_owned().into())
 }
 
-fn data_split(context: &Context) -> anyhow::Result<Seen> {
+fn data_split(context: &Context) -> anyhow::Result<PassedRow> {
     with_setting(
         context,
         &["ethtool", "-G", NIC, "tcp-data-split", "on"],
@@ -212,7 +217,7 @@ fn data_split(context: &Context) -> anyhow::Result<Seen> {
     Ok("streams in both directions while on".to_owned().into())
 }
 
-fn channels(context: &Context) -> anyhow::Result<Seen> {
+fn channels(context: &Context) -> anyhow::Result<PassedRow> {
     let before = Ethtool::by_name(NIC)?.channels()?;
     let count = before.rx_queues().to_string();
     for fewer in ["1", "2"] {
@@ -243,7 +248,7 @@ fn rx_bytes() -> anyhow::Result<Vec<u64>> {
 /// Sends a stream and returns the queue on which most of it arrived.
 fn queue_of_stream(context: &Context) -> anyhow::Result<usize> {
     let before = rx_bytes()?;
-    tcp(context, Way::In, Family::V4)?;
+    tcp(context, Direction::In, Family::V4)?;
     let after = rx_bytes()?;
     let grown = before
         .iter()
@@ -253,7 +258,7 @@ fn queue_of_stream(context: &Context) -> anyhow::Result<usize> {
     most.map(|(queue, _)| queue).context("no queues")
 }
 
-fn indirection(context: &Context) -> anyhow::Result<Seen> {
+fn indirection(context: &Context) -> anyhow::Result<PassedRow> {
     for queue in [1usize, 2] {
         let weights: Vec<&str> = (0..=queue)
             .map(|at| if at == queue { "1" } else { "0" })
@@ -273,7 +278,7 @@ fn indirection(context: &Context) -> anyhow::Result<Seen> {
     Ok("a table with one queue steers to it".to_owned().into())
 }
 
-fn rule(context: &Context) -> anyhow::Result<Seen> {
+fn rule(context: &Context) -> anyhow::Result<PassedRow> {
     program(&["ethtool", "-K", NIC, "ntuple", "on"])?;
     for queue in [3usize, 1] {
         let action = queue.to_string();
@@ -311,7 +316,7 @@ fn rule(context: &Context) -> anyhow::Result<Seen> {
     Ok("a rule steers to its queue".to_owned().into())
 }
 
-fn statistics(context: &Context) -> anyhow::Result<Seen> {
+fn statistics(context: &Context) -> anyhow::Result<PassedRow> {
     let before: u64 = rx_bytes()?.iter().sum();
     both_ways(context)?;
     let after: u64 = rx_bytes()?.iter().sum();
@@ -319,7 +324,7 @@ fn statistics(context: &Context) -> anyhow::Result<Seen> {
     Ok(format!("{} bytes counted", after - before).into())
 }
 
-fn flap(context: &Context) -> anyhow::Result<Seen> {
+fn flap(context: &Context) -> anyhow::Result<PassedRow> {
     for _ in 0..FLAPS {
         let mut interface = Interface::by_name(NIC)?;
         interface.set_down()?;
@@ -332,7 +337,7 @@ fn flap(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Resets the device repeatedly during a stream, and checks that the stream makes progress after each reset.
-fn resets(context: &Context) -> anyhow::Result<Seen> {
+fn resets(context: &Context) -> anyhow::Result<PassedRow> {
     let arrived = AtomicU64::new(0);
     let step = context.bytes / (RESETS + 2);
     thread::scope(|scope| {
@@ -352,18 +357,18 @@ fn resets(context: &Context) -> anyhow::Result<Seen> {
         });
         let rate = context
             .network()?
-            .stream(Way::In, Family::V4, context.bytes, &arrived);
+            .stream(Direction::In, Family::V4, context.bytes, &arrived);
         traffic::join(resetting)?;
         let rate = rate?;
         restore_addresses()?;
-        Ok(Seen {
+        Ok(PassedRow {
             detail: format!("{RESETS} resets, {} MB correct", rate.bytes / 1_000_000),
             rate: Some(rate),
         })
     })
 }
 
-fn reload(context: &Context) -> anyhow::Result<Seen> {
+fn reload(context: &Context) -> anyhow::Result<PassedRow> {
     for _ in 0..2 {
         program(&["rmmod", "gve"])?;
         load_driver_and_set_up(&Job::read()?)?;

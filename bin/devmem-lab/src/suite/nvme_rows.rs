@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use super::devmem::bound::require_rx;
 use super::loading::{COPY, FOLDER, Loader, QUEUE, Report, compare_loads, start_until};
-use super::nvmet::{HOST_NQN, Home, NQN, Nvmet};
+use super::nvmet::{HOST_NQN, NQN, NetworkSide, Nvmet};
 use super::report::{FarEndRequest, ask_for};
-use super::row::{Context, Seen, Skip};
+use super::row::{Context, PassedRow, Skip};
 use super::traffic::{self, Family, STUCK};
 use pattern::PositionPattern;
 
@@ -45,7 +45,7 @@ pub const FLOW_CONTROL: &str = "&sq-flow=1";
 /// Starts the target with these files or block devices.
 fn start(disks: &[&Path]) -> anyhow::Result<Nvmet> {
     require_rx(QUEUE)?;
-    Nvmet::start(LOADER.host(Family::V4), Home::Peer, disks)
+    Nvmet::start(LOADER.host(Family::V4), NetworkSide::Peer, disks)
 }
 
 /// Starts the target with a namespace of `len` bytes, which is a file.
@@ -97,14 +97,14 @@ fn ensure_refused(output: &Output, expected: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub fn load(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
+pub fn load(context: &Context, parameters: &str) -> anyhow::Result<PassedRow> {
     let (target, bytes) = start_one(context.bytes)?;
     let url = target.url(1, parameters);
     compare_loads(&bytes, |to| Report::of(&run_load(&url, to)?))
 }
 
 /// Stores from device memory, and compares what the file of the namespace has.
-pub fn store(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
+pub fn store(context: &Context, parameters: &str) -> anyhow::Result<PassedRow> {
     let (target, bytes) = start_one(context.bytes)?;
     let source = reversed(&bytes);
     let report = Report::of(&run_store(&source, &target.url(1, parameters))?)?;
@@ -118,10 +118,10 @@ pub fn store(context: &Context, parameters: &str) -> anyhow::Result<Seen> {
 }
 
 /// Loads from a target and stores in one whose commands transfer 32 pages at most (MDTS 5).
-pub fn short_commands(context: &Context) -> anyhow::Result<Seen> {
+pub fn short_commands(context: &Context) -> anyhow::Result<PassedRow> {
     let bytes = write_disk(1, context.bytes)?;
     require_rx(QUEUE)?;
-    let target = Nvmet::prepare(LOADER.host(Family::V4), Home::Peer, &[&disk(1)])?;
+    let target = Nvmet::prepare(LOADER.host(Family::V4), NetworkSide::Peer, &[&disk(1)])?;
     target.limit_transfers(5)?;
     target.listen()?;
     let url = target.url(1, "");
@@ -142,7 +142,7 @@ pub fn short_commands(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// Loads from a block device of blocks of 512 bytes, and stores there what starts and ends at such blocks.
-pub fn blocks_of_512(_: &Context) -> anyhow::Result<Seen> {
+pub fn blocks_of_512(_: &Context) -> anyhow::Result<PassedRow> {
     let Ok(mut device) = File::options().write(true).open(RAM_DISK) else {
         return Err(Skip(format!("there is no {RAM_DISK}")).into());
     };
@@ -188,7 +188,7 @@ fn listed(url: &str) -> anyhow::Result<Value> {
 }
 
 /// Lists two namespaces, loads the second one, and stores in it.
-pub fn two_namespaces(context: &Context) -> anyhow::Result<Seen> {
+pub fn two_namespaces(context: &Context) -> anyhow::Result<PassedRow> {
     let first = write_disk(1, context.few())?;
     let second = write_disk(2, context.bytes)?;
     let target = start(&[&disk(1), &disk(2)])?;
@@ -210,7 +210,7 @@ pub fn two_namespaces(context: &Context) -> anyhow::Result<Seen> {
 }
 
 /// A namespace that a host has made read-only is loaded, and refuses a store.
-pub fn read_only(context: &Context) -> anyhow::Result<Seen> {
+pub fn read_only(context: &Context) -> anyhow::Result<PassedRow> {
     let (target, bytes) = start_one(context.few())?;
     target.protect(1)?;
     let url = target.url(1, "");
@@ -251,13 +251,13 @@ fn disturbed(context: &Context, event: Event) -> anyhow::Result<(Output, Vec<u8>
 }
 
 /// Ends the target and its connections when a part of the file has arrived, and lets it listen again.
-pub fn restart(context: &Context) -> anyhow::Result<Seen> {
+pub fn restart(context: &Context) -> anyhow::Result<PassedRow> {
     let (output, bytes) = disturbed(context, Event::Restart)?;
     let report = Report::of(&output)?;
     ensure!(report.broken > 0, "no connection broke");
     ensure!(fs::read(COPY)? == bytes, "the bytes of the file differ");
     let broken = report.broken;
-    Ok(Seen::from(format!(
+    Ok(PassedRow::from(format!(
         "every byte correct after {broken} broken connections"
     )))
 }
@@ -269,7 +269,7 @@ fn listen_again(target: &Nvmet) -> anyhow::Result<()> {
 }
 
 /// The same when a part of the bytes has been stored.
-pub fn restart_in_store(context: &Context) -> anyhow::Result<Seen> {
+pub fn restart_in_store(context: &Context) -> anyhow::Result<PassedRow> {
     let len = context.bytes.max(LONG_BYTES);
     let source = pattern(SEED, len)?;
     fs::create_dir_all(FOLDER)?;
@@ -285,32 +285,32 @@ pub fn restart_in_store(context: &Context) -> anyhow::Result<Seen> {
     drop(target);
     ensure!(fs::read(disk(1))? == source, "the namespace differs");
     let broken = report.broken;
-    Ok(Seen::from(format!(
+    Ok(PassedRow::from(format!(
         "every byte stored after {broken} broken connections"
     )))
 }
 
-pub fn shrinks(context: &Context) -> anyhow::Result<Seen> {
+pub fn shrinks(context: &Context) -> anyhow::Result<PassedRow> {
     let (output, _) = disturbed(context, Event::Shrink)?;
     // A read that was under way has another status than those behind it, which say that the namespace has shrunk.
     ensure_refused(&output, "cannot read its namespace at byte")?;
     ensure!(!Path::new(COPY).exists(), "a part of the file has its name");
-    Ok(Seen::default())
+    Ok(PassedRow::default())
 }
 
-pub fn vanishes(context: &Context) -> anyhow::Result<Seen> {
+pub fn vanishes(context: &Context) -> anyhow::Result<PassedRow> {
     let (output, _) = disturbed(context, Event::Vanish)?;
     ensure_refused(&output, "has vanished since it was opened")?;
     ensure!(!Path::new(COPY).exists(), "a part of the file has its name");
-    Ok(Seen::default())
+    Ok(PassedRow::default())
 }
 
 /// Our stack, at the other end of the wire, loads one namespace and stores its bytes in another one.
-pub fn our_stack(context: &Context) -> anyhow::Result<Seen> {
+pub fn our_stack(context: &Context) -> anyhow::Result<PassedRow> {
     let bytes = write_disk(1, context.bytes)?;
     fs::write(disk(2), vec![0; bytes.len()])?;
     let host = traffic::address(0, Family::V4);
-    let _target = Nvmet::start(host, Home::Here, &[&disk(1), &disk(2)])?;
+    let _target = Nvmet::start(host, NetworkSide::Here, &[&disk(1), &disk(2)])?;
     for request in [FarEndRequest::LoadNamespace, FarEndRequest::StoreNamespace] {
         ask_for(request)?;
     }
@@ -322,11 +322,11 @@ pub fn our_stack(context: &Context) -> anyhow::Result<Seen> {
         fs::read(disk(2))? == bytes,
         "the second namespace has other bytes than the first"
     );
-    Ok(Seen::from("every byte loaded and stored".to_owned()))
+    Ok(PassedRow::from("every byte loaded and stored".to_owned()))
 }
 
 /// The kernel's host reads and writes a namespace of the target of this project, with digests.
-pub fn kernels_host(context: &Context) -> anyhow::Result<Seen> {
+pub fn kernels_host(context: &Context) -> anyhow::Result<PassedRow> {
     if !Path::new(FABRICS).exists() {
         let missing = "the kernel has no NVMe over fabrics, or its module is not in the guest";
         return Err(Skip(missing.to_owned()).into());
@@ -344,7 +344,7 @@ pub fn kernels_host(context: &Context) -> anyhow::Result<Seen> {
     ]);
     command.arg(disk(1));
     let _target = Helper::start(&mut command)?;
-    let connected = KernelsHost::connect(host)?;
+    let connected = KernelHost::connect(host)?;
     let mut device = connected.device()?;
     let mut read = Vec::new();
     device
@@ -360,16 +360,16 @@ pub fn kernels_host(context: &Context) -> anyhow::Result<Seen> {
         fs::read(disk(1))? == other,
         "the kernel has written other bytes"
     );
-    Ok(Seen {
+    Ok(PassedRow {
         detail: "every byte correct in both directions".to_owned(),
         rate: None,
     })
 }
 
 /// The kernel's host, connected to the target of this project. Dropping it disconnects.
-struct KernelsHost(String);
+struct KernelHost(String);
 
-impl KernelsHost {
+impl KernelHost {
     fn connect(host: IpAddr) -> anyhow::Result<Self> {
         let line = format!(
             "transport=tcp,traddr={host},trsvcid={OUR_PORT},nqn={NQN},hostnqn={HOST_NQN},hostid={HOST_ID},hdr_digest,data_digest"
@@ -411,7 +411,7 @@ impl KernelsHost {
     }
 }
 
-impl Drop for KernelsHost {
+impl Drop for KernelHost {
     fn drop(&mut self) {
         let file = Path::new("/sys/class/nvme").join(&self.0);
         let _ = fs::write(file.join("delete_controller"), "1");

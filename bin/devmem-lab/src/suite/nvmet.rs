@@ -31,7 +31,7 @@ pub const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-4def-8
 
 /// Network namespace of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
+pub enum NetworkSide {
     /// That of the other NIC.
     Peer,
     /// That of the rows.
@@ -41,7 +41,7 @@ pub enum Home {
 /// A running target. Its namespaces are files or block devices, from number 1 on. Dropping it ends the target.
 pub struct Nvmet {
     host: IpAddr,
-    home: Home,
+    side: NetworkSide,
     namespaces: usize,
 }
 
@@ -51,8 +51,8 @@ impl Nvmet {
     /// # Errors
     ///
     /// [`Skip`] if the kernel has none; the kernel refuses.
-    pub fn start(host: IpAddr, home: Home, disks: &[&Path]) -> anyhow::Result<Self> {
-        let target = Self::prepare(host, home, disks)?;
+    pub fn start(host: IpAddr, side: NetworkSide, disks: &[&Path]) -> anyhow::Result<Self> {
+        let target = Self::prepare(host, side, disks)?;
         target.listen().context("let nvmet listen")?;
         Ok(target)
     }
@@ -62,7 +62,7 @@ impl Nvmet {
     /// # Errors
     ///
     /// Those of [`start`](Self::start).
-    pub fn prepare(host: IpAddr, home: Home, disks: &[&Path]) -> anyhow::Result<Self> {
+    pub fn prepare(host: IpAddr, side: NetworkSide, disks: &[&Path]) -> anyhow::Result<Self> {
         match mount("none", CONFIGFS, "configfs", MountFlags::empty(), None) {
             Ok(()) | Err(Errno::BUSY) => {}
             Err(_) => return Err(Skip("the kernel has no configfs".to_owned()).into()),
@@ -73,7 +73,7 @@ impl Nvmet {
         }
         let target = Self {
             host,
-            home,
+            side,
             namespaces: disks.len(),
         };
         target.configure(disks).context("configure nvmet")?;
@@ -168,7 +168,7 @@ impl Nvmet {
     where
         E: From<io::Error>,
     {
-        if self.home == Home::Here {
+        if self.side == NetworkSide::Here {
             return work();
         }
         let ours = NetNs::current().map_err(io::Error::other)?;

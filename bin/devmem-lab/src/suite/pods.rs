@@ -26,7 +26,7 @@ use super::devmem::bound::{Bound, DmabufKind, memory, unless_unsupported};
 use super::devmem::receiving::{Behaviour, Stream, receive};
 use super::nic::NIC;
 use super::row::{Context, Skip, program};
-use super::traffic::{self, Family, Way, pair};
+use super::traffic::{self, Direction, Family, pair};
 use crate::args;
 
 /// The interface of each pod.
@@ -37,25 +37,25 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// Exit status of the tool for what this kernel cannot do.
 const UNSUPPORTED: i32 = 3;
 
-/// The way from the peer to a pod, through this namespace. Dropping it removes the route.
-pub struct Reach {
+/// The route from the peer to a pod, through this namespace. Dropping it removes it.
+pub struct PodRoute {
     /// An address that only the peer's route leads to, and the port that the agent steers.
     pub local: SocketAddr,
     /// What this machine's forwarding is set back to, if it was switched on for this pod.
     forwarding: Option<String>,
 }
 
-impl Reach {
+impl PodRoute {
     pub fn new(number: u8) -> anyhow::Result<Self> {
         let now = fs::read_to_string(FORWARD)?;
-        let reach = Self {
+        let route = Self {
             local: local(number),
             forwarding: Some(now).filter(|now| now.trim() != "1"),
         };
         fs::write(FORWARD, "1")?;
         let ours = traffic::address(1, Family::V4).to_string();
-        route(&["add", &reach.local.ip().to_string(), "via", &ours])?;
-        Ok(reach)
+        ip_route(&["add", &route.local.ip().to_string(), "via", &ours])?;
+        Ok(route)
     }
 
     /// Returns the settings for the agent of the pod in this namespace.
@@ -65,9 +65,9 @@ impl Reach {
     }
 }
 
-impl Drop for Reach {
+impl Drop for PodRoute {
     fn drop(&mut self) {
-        let _ = route(&["del", &self.local.ip().to_string()]);
+        let _ = ip_route(&["del", &self.local.ip().to_string()]);
         if let Some(before) = &self.forwarding {
             let _ = fs::write(FORWARD, before);
         }
@@ -78,7 +78,7 @@ impl Drop for Reach {
 pub struct Pod {
     pub name: &'static str,
     pub namespace: NetNs,
-    pub reach: Reach,
+    pub route: PodRoute,
 }
 
 impl Pod {
@@ -88,13 +88,13 @@ impl Pod {
         Ok(Self {
             name,
             namespace: NetNs::open(name)?,
-            reach: Reach::new(number)?,
+            route: PodRoute::new(number)?,
         })
     }
 
     /// Returns its settings for the agent.
     pub fn settings(&self) -> String {
-        self.reach.settings(self.name)
+        self.route.settings(self.name)
     }
 
     /// Binds memory to queues of its interface.
@@ -105,7 +105,7 @@ impl Pod {
     /// Receives a stream of the peer into memory that is bound to the pod's leased queue, as a program in the pod does.
     pub fn receive(&self, context: &Context, bytes: u64) -> anyhow::Result<u64> {
         let memory = memory(DmabufKind::Udmabuf)?;
-        let local = self.reach.local;
+        let local = self.route.local;
         let queues = self.namespace.run(|| queues_of(local))??;
         ensure!(queues == [1], "the pod's queues are {queues:?}");
         let bound = Bound {
@@ -113,7 +113,7 @@ impl Pod {
             memory,
         };
         let listener = self.namespace.run(|| TcpListener::bind(local))??;
-        let (sender, receiver) = pair(context.network()?, Way::In, &listener)?;
+        let (sender, receiver) = pair(context.network()?, Direction::In, &listener)?;
         let wanted = Stream::checked(bytes, Behaviour::Good);
         let report = thread::scope(|scope| {
             let sending = scope.spawn(move || traffic::send(sender, bytes));
@@ -154,7 +154,7 @@ impl Pod {
 
     /// Returns the tool's command line for receiving in the pod.
     fn tool(&self, options: &[&str]) -> Command {
-        let local = self.reach.local;
+        let local = self.route.local;
         let mut command = Command::new(TOOL_PATH);
         command
             .args(["recv", "--backend", "kernel", "--if", POD_INTERFACE])
@@ -175,7 +175,9 @@ impl Pod {
             lines,
             mut said,
         } = Receiver::start(command)?;
-        let sender = context.network()?.connect(Way::In, self.reach.local)?;
+        let sender = context
+            .network()?
+            .connect(Direction::In, self.route.local)?;
         thread::scope(|scope| {
             let sending = scope.spawn(move || traffic::send(sender, bytes));
             let received = traffic::check_to_end(&mut stdout, bytes);
@@ -196,7 +198,9 @@ impl Pod {
         let command = self.tool(&["--configured"]);
         self.namespace.run(|| {
             let mut receiver = Receiver::start(command)?;
-            let sender = context.network()?.connect(Way::In, self.reach.local)?;
+            let sender = context
+                .network()?
+                .connect(Direction::In, self.route.local)?;
             thread::scope(|scope| {
                 let sending = scope.spawn(move || traffic::send(sender, 64 * bytes));
                 let mut part = Vec::new();
@@ -275,7 +279,7 @@ fn local(number: u8) -> SocketAddr {
 }
 
 /// Changes a route in the peer's namespace.
-fn route(words: &[&str]) -> anyhow::Result<String> {
+fn ip_route(words: &[&str]) -> anyhow::Result<String> {
     let inside = ["ip", "netns", "exec", PEER_NETNS, "ip", "route"];
     program(&[&inside, words].concat())
 }
@@ -285,12 +289,12 @@ pub struct Agent(pub Helper);
 
 /// What it prints when the leases are made.
 #[derive(Debug, Deserialize)]
-struct Made {
-    pods: Vec<MadePod>,
+struct LeasesMade {
+    pods: Vec<PodLeases>,
 }
 
 #[derive(Debug, Deserialize)]
-struct MadePod {
+struct PodLeases {
     leases: Vec<Lease>,
 }
 
@@ -317,7 +321,7 @@ impl Agent {
         let stdout = agent.take_stdout().context("it was piped")?;
         let mut stderr = agent.take_stderr().context("it was piped")?;
         // An object ends where it ends, so that this does not wait for the end of the output.
-        let mut made = serde_json::Deserializer::from_reader(stdout).into_iter::<Made>();
+        let mut made = serde_json::Deserializer::from_reader(stdout).into_iter::<LeasesMade>();
         let Some(made) = made.next() else {
             let ended = agent.wait()?;
             let mut said = String::new();

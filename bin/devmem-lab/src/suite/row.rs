@@ -9,20 +9,20 @@ use super::traffic::{Network, Rate};
 
 /// Result of a row that passed.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct PassedRow {
     /// Observations as text.
     pub detail: String,
     /// Rate, if measured.
     pub rate: Option<Rate>,
 }
 
-impl From<String> for Seen {
+impl From<String> for PassedRow {
     fn from(detail: String) -> Self {
         Self { detail, rate: None }
     }
 }
 
-impl From<Rate> for Seen {
+impl From<Rate> for PassedRow {
     fn from(rate: Rate) -> Self {
         Self {
             detail: format!("{} MB correct", rate.bytes / 1_000_000),
@@ -71,7 +71,7 @@ impl Context {
 }
 
 /// A row: name and function.
-pub type Row = (&'static str, fn(&Context) -> anyhow::Result<Seen>);
+pub type Row = (&'static str, fn(&Context) -> anyhow::Result<PassedRow>);
 
 /// Runs a program of the guest and returns its output.
 ///

@@ -7,7 +7,7 @@ use lab::group::Group;
 use tool::output::Failure;
 
 use super::report::RowReport;
-use super::row::{Context, Row, Seen, Skip};
+use super::row::{Context, PassedRow, Row, Skip};
 use super::traffic::Network;
 use super::{devmem_rows, exchange_rows, load_rows, long_rows, nic_rows, stack_rows};
 use crate::args::GuestRows;
@@ -66,12 +66,12 @@ pub fn run(args: &GuestRows) -> Result<(), Failure> {
     }
 }
 
-fn report(name: &str, result: anyhow::Result<Seen>, seconds: f64) -> RowReport {
+fn report(name: &str, result: anyhow::Result<PassedRow>, seconds: f64) -> RowReport {
     let (verdict, seen) = match result {
         Ok(seen) => (Verdict::Passed, seen),
         Err(error) => match error.chain().find_map(|cause| cause.downcast_ref::<Skip>()) {
-            Some(Skip(reason)) => (Verdict::Skipped, Seen::from(reason.clone())),
-            None => (Verdict::Failed, Seen::from(format!("{error:#}"))),
+            Some(Skip(reason)) => (Verdict::Skipped, PassedRow::from(reason.clone())),
+            None => (Verdict::Failed, PassedRow::from(format!("{error:#}"))),
         },
     };
     RowReport {

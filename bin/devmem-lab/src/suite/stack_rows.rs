@@ -13,7 +13,7 @@ use super::devmem::receiving::{Behaviour, Stream, receive};
 use super::devmem::sending::{require_tx, send_to};
 use super::nvme_rows;
 use super::report::{FAR_ADDRESS, FAR_PORT, FarEndRequest, PERIOD, ask_for};
-use super::row::{Context, Row, Seen};
+use super::row::{Context, PassedRow, Row};
 use super::traffic::{self, Family, Rate, STUCK};
 use pattern::RepeatingPattern;
 
@@ -51,7 +51,7 @@ enum Payload {
     Ignored,
 }
 
-fn devmem_rx(context: &Context, payload: Payload) -> anyhow::Result<Seen> {
+fn devmem_rx(context: &Context, payload: Payload) -> anyhow::Result<PassedRow> {
     let mut steering = Steering::new(1)?;
     let bound = Bound::new(DmabufKind::Udmabuf, &[QUEUE])?;
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
@@ -73,7 +73,7 @@ fn devmem_rx(context: &Context, payload: Payload) -> anyhow::Result<Seen> {
 }
 
 /// Receives the same stream on an ordinary socket, without checking bytes.
-fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
+fn plain_rx(context: &Context) -> anyhow::Result<PassedRow> {
     let listener = TcpListener::bind((traffic::address(0, Family::V4), 0))?;
     let mut stream = traffic::ask_for_sender(&listener)?;
     let start = Instant::now();
@@ -97,7 +97,7 @@ fn plain_rx(context: &Context) -> anyhow::Result<Seen> {
     .into())
 }
 
-fn devmem_tx(context: &Context) -> anyhow::Result<Seen> {
+fn devmem_tx(context: &Context) -> anyhow::Result<PassedRow> {
     // Before the host starts a receiver, which would wait for this row.
     require_tx()?;
     ask_for(FarEndRequest::Receive)?;

@@ -31,7 +31,7 @@ pub enum Family {
 
 /// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the peer's NIC to ours.
     In,
     /// From our NIC to the peer's.
@@ -80,10 +80,10 @@ impl Network {
     /// # Errors
     ///
     /// bind(2) or listen(2) failed.
-    pub fn listen(&self, way: Way, family: Family) -> anyhow::Result<TcpListener> {
-        let (namespace, address) = match way {
-            Way::In => (&self.ours, address(1, family)),
-            Way::Out => (&self.peer, address(0, family)),
+    pub fn listen(&self, direction: Direction, family: Family) -> anyhow::Result<TcpListener> {
+        let (namespace, address) = match direction {
+            Direction::In => (&self.ours, address(1, family)),
+            Direction::Out => (&self.peer, address(0, family)),
         };
         let listener = namespace.run(|| TcpListener::bind((address, 0)))?;
         listener.with_context(|| format!("listen on {address}"))
@@ -94,10 +94,10 @@ impl Network {
     /// # Errors
     ///
     /// connect(2) failed.
-    pub fn connect(&self, way: Way, to: SocketAddr) -> anyhow::Result<TcpStream> {
-        let namespace = match way {
-            Way::In => &self.peer,
-            Way::Out => &self.ours,
+    pub fn connect(&self, direction: Direction, to: SocketAddr) -> anyhow::Result<TcpStream> {
+        let namespace = match direction {
+            Direction::In => &self.peer,
+            Direction::Out => &self.ours,
         };
         let stream = namespace.run(|| TcpStream::connect_timeout(&to, STUCK))?;
         let stream = stream.with_context(|| format!("connect to {to}"))?;
@@ -112,13 +112,13 @@ impl Network {
     /// A byte is missing or wrong, or the stream is stuck.
     pub fn stream(
         &self,
-        way: Way,
+        direction: Direction,
         family: Family,
         bytes: u64,
         arrived: &AtomicU64,
     ) -> anyhow::Result<Rate> {
-        let listener = self.listen(way, family)?;
-        let sender = self.connect(way, listener.local_addr()?)?;
+        let listener = self.listen(direction, family)?;
+        let sender = self.connect(direction, listener.local_addr()?)?;
         let (mut receiver, _) = listener.accept()?;
         limit(&receiver)?;
         let start = Instant::now();
@@ -151,10 +151,10 @@ impl Network {
 /// A socket call failed.
 pub fn pair(
     network: &Network,
-    way: Way,
+    direction: Direction,
     listener: &TcpListener,
 ) -> anyhow::Result<(TcpStream, TcpStream)> {
-    let sender = network.connect(way, listener.local_addr()?)?;
+    let sender = network.connect(direction, listener.local_addr()?)?;
     let (receiver, _) = listener.accept()?;
     limit(&receiver)?;
     Ok((sender, receiver))

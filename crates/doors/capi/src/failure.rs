@@ -320,6 +320,8 @@ impl fmt::Display for FailedCall {
 
 #[cfg(test)]
 mod tests {
+    use devmem_linux::nic_setup::{PlanError, StateError, StateFault};
+
     use super::*;
 
     #[test]
@@ -343,6 +345,19 @@ mod tests {
         assert!(last_text().starts_with("dmt_close: EBADF: the descriptor"));
         finish("dmt_socket", || Ok::<_, Failure>(7));
         assert!(last_text().starts_with("dmt_close: EBADF: "));
+    }
+
+    #[test]
+    fn the_text_has_the_reason_of_the_library_and_its_remedy() {
+        let fault = StateFault::Mode { mode: 0o666 };
+        let path = "/run/x.json".into();
+        let error = devmem_tcp::Error::from(PlanError::State(StateError::NotOurs { path, fault }));
+        finish("dmt_nic_bind", || {
+            Err::<(), _>(Failure::of(error.errno(), &error))
+        });
+        let text = last_text();
+        assert!(text.contains("its mode is 0666"), "{text}");
+        assert_eq!(text.matches("chmod go-w /run/x.json").count(), 1, "{text}");
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Netdev as Nic};
-use devmem_transfer::load::{CancelCheck, Landed, LoadError, Loader, Origin, Part, Source as Remote};
+use devmem_transfer::load::{
+    CancelCheck, Landed, LoadError, Loader, Origin, Part, Source as Remote,
+};
 use pyo3::prelude::*;
 
 use crate::device::Device;
@@ -255,7 +257,9 @@ impl Opened {
         let ranges = std::slice::from_ref(&range);
         let delivered = self
             .loader
-            .deliver(self.remote.clone(), ranges, &mut take, &mut |_| cancel_check());
+            .deliver(self.remote.clone(), ranges, &mut take, &mut |_| {
+                cancel_check()
+            });
         match (delivered, failed) {
             (Err(LoadError::Caller(_)), Some(error)) => Err(error),
             (delivered, _) => Ok(delivered.map(drop)?),

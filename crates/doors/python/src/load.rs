@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Dmabuf as Memory, Errno, ErrorKind, Netdev as Nic};
 use devmem_transfer::load::{
-    Checkpoint, CheckpointError, CancelCheck, HttpRequest, LoadError, Loader, Metadata, Origin, Remedy,
-    SecretError, Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of, read_secret,
+    CancelCheck, Checkpoint, CheckpointError, HttpRequest, LoadError, Loader, Metadata, Origin,
+    Remedy, SecretError, Tensor as Placed, TlsError, TlsOptions, Url, UrlError, password_of,
+    read_secret,
 };
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use devmem_tcp::{BoundRx, Errno, ErrorKind};
 use devmem_transfer::load::{
-    Checkpoint, CancelCheck, HttpRequest, Loader, Origin, SelectionError, StreamFailure,
+    CancelCheck, Checkpoint, HttpRequest, Loader, Origin, SelectionError, StreamFailure,
 };
 use pyo3::prelude::*;
 

@@ -83,7 +83,9 @@ pub(crate) fn store(
         Some(connections) => storer.connections(connections),
         None => storer,
     };
-    let outcome = interruptible(py, |cancel_check| given.store(&storer, &nic, &origin, at, cancel_check))?;
+    let outcome = interruptible(py, |cancel_check| {
+        given.store(&storer, &nic, &origin, at, cancel_check)
+    })?;
     Ok(Stored {
         nbytes: outcome.bytes,
         repeated: outcome.repeated,

@@ -1,7 +1,7 @@
 //! The checksums that servers have of the files of a checkpoint.
 
 use devmem_tcp::{Dmabuf as Memory, Errno, ErrorKind};
-use devmem_transfer::load::{Checkpoint, Compared, ComparedFile, CancelCheck, Loader};
+use devmem_transfer::load::{CancelCheck, Checkpoint, Compared, ComparedFile, Loader};
 
 use crate::error::Error;
 

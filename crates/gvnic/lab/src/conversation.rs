@@ -53,7 +53,7 @@ impl BootTimes {
 
 /// Meaning of one frame from the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word<'a> {
+pub enum GuestMessage<'a> {
     /// The command starts; when the steps before it were done.
     Ready(BootTimes),
     /// Bytes of the command's standard output.
@@ -107,7 +107,11 @@ impl Conversation {
     /// # Errors
     ///
     /// A message for the user: the guest reported a failure, or sent an invalid frame or one in the wrong order.
-    pub fn take<'a>(&mut self, kind: FrameKind, payload: &'a [u8]) -> Result<Word<'a>, String> {
+    pub fn take<'a>(
+        &mut self,
+        kind: FrameKind,
+        payload: &'a [u8],
+    ) -> Result<GuestMessage<'a>, String> {
         let text = || String::from_utf8_lossy(payload).into_owned();
         match kind {
             // Each Ready frame starts a thread.
@@ -119,10 +123,10 @@ impl Conversation {
                 let times =
                     times.ok_or("the guest sent a Ready frame without the times of its boot")?;
                 self.is_ready = true;
-                Ok(Word::Ready(times))
+                Ok(GuestMessage::Ready(times))
             }
-            FrameKind::Stdout => Ok(Word::Stdout(payload)),
-            FrameKind::Stderr => Ok(Word::Stderr(payload)),
+            FrameKind::Stdout => Ok(GuestMessage::Stdout(payload)),
+            FrameKind::Stderr => Ok(GuestMessage::Stderr(payload)),
             FrameKind::Exit if self.exit_code.is_some() => {
                 Err("the guest sent a second exit code".to_owned())
             }
@@ -130,28 +134,28 @@ impl Conversation {
                 let code = text().parse();
                 self.exit_code =
                     Some(code.map_err(|error| format!("the guest's exit code: {error}"))?);
-                Ok(Word::Exit)
+                Ok(GuestMessage::Exit)
             }
             FrameKind::File => self.begin_file(&text()),
-            FrameKind::FileBytes if self.file_is_open => Ok(Word::FileBytes(payload)),
+            FrameKind::FileBytes if self.file_is_open => Ok(GuestMessage::FileBytes(payload)),
             FrameKind::FileBytes => Err("the guest sent file data without a file".to_owned()),
             FrameKind::FileError => {
                 self.next_file()?;
                 self.file_is_open = false;
-                Ok(Word::FileMissing(text()))
+                Ok(GuestMessage::FileMissing(text()))
             }
             FrameKind::Trouble => Err(format!("the guest failed: {}", text())),
             FrameKind::Stdin => {
                 Err("the guest sent a frame that only the host may send".to_owned())
             }
             FrameKind::Bye => match self.exit_code {
-                Some(code) => Ok(Word::Bye(code)),
+                Some(code) => Ok(GuestMessage::Bye(code)),
                 None => Err("the guest ended without an exit code".to_owned()),
             },
         }
     }
 
-    fn begin_file(&mut self, number: &str) -> Result<Word<'static>, String> {
+    fn begin_file(&mut self, number: &str) -> Result<GuestMessage<'static>, String> {
         let named: usize = number
             .parse()
             .map_err(|error| format!("the guest sent an invalid file number: {error}"))?;
@@ -162,7 +166,7 @@ impl Conversation {
             ));
         }
         self.file_is_open = true;
-        Ok(Word::File(next))
+        Ok(GuestMessage::File(next))
     }
 
     /// Counts one more file of the list and returns its index.
@@ -190,19 +194,27 @@ mod tests {
             files: Duration::from_millis(2200),
             nics: Duration::from_millis(2600),
         };
-        let said: [(FrameKind, &[u8], Word<'_>); 8] = [
-            (FrameKind::Ready, b"2000 2100 2200 2600", Word::Ready(times)),
-            (FrameKind::Stdout, b"out", Word::Stdout(b"out")),
-            (FrameKind::Stderr, b"", Word::Stderr(b"")),
+        let said: [(FrameKind, &[u8], GuestMessage<'_>); 8] = [
+            (
+                FrameKind::Ready,
+                b"2000 2100 2200 2600",
+                GuestMessage::Ready(times),
+            ),
+            (FrameKind::Stdout, b"out", GuestMessage::Stdout(b"out")),
+            (FrameKind::Stderr, b"", GuestMessage::Stderr(b"")),
             (
                 FrameKind::FileError,
                 b"gone",
-                Word::FileMissing("gone".to_owned()),
+                GuestMessage::FileMissing("gone".to_owned()),
             ),
-            (FrameKind::File, b"1", Word::File(1)),
-            (FrameKind::FileBytes, b"bytes", Word::FileBytes(b"bytes")),
-            (FrameKind::Exit, b"-3", Word::Exit),
-            (FrameKind::Bye, b"", Word::Bye(-3)),
+            (FrameKind::File, b"1", GuestMessage::File(1)),
+            (
+                FrameKind::FileBytes,
+                b"bytes",
+                GuestMessage::FileBytes(b"bytes"),
+            ),
+            (FrameKind::Exit, b"-3", GuestMessage::Exit),
+            (FrameKind::Bye, b"", GuestMessage::Bye(-3)),
         ];
         for (kind, payload, word) in said {
             assert_eq!(guest.take(kind, payload), Ok(word));

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::accel::{self, Accel, RunsBy};
 use super::boot::{self, BootWatchdog};
-use super::conversation::{BootTimes, Conversation, Word};
+use super::conversation::{BootTimes, Conversation, GuestMessage};
 use super::frame;
 use super::guest_files;
 use super::job::Job;
@@ -347,10 +347,10 @@ impl Guest {
             let Some((kind, payload)) = frame else {
                 return Err(self.ended_early(conversation.is_ready()));
             };
-            let word = conversation.take(kind, &payload);
-            let word = word.map_err(|said| Failure::failed(PrintableLines(said)))?;
-            match word {
-                Word::Ready(times) => {
+            let message = conversation.take(kind, &payload);
+            let message = message.map_err(|said| Failure::failed(PrintableLines(said)))?;
+            match message {
+                GuestMessage::Ready(times) => {
                     said.ready = self.start.elapsed();
                     said.boot = times;
                     if job.stdin {
@@ -359,21 +359,23 @@ impl Guest {
                         thread::spawn(move || frame::pass_in(io::stdin().lock(), to));
                     }
                 }
-                Word::Stdout(bytes) => output
+                GuestMessage::Stdout(bytes) => output
                     .stdout(bytes)
                     .context("pass on the command's output")?,
-                Word::Stderr(bytes) => output
+                GuestMessage::Stderr(bytes) => output
                     .stderr(bytes)
                     .context("pass on the command's errors")?,
-                Word::File(place) => file = Some(create_file(plan, place)?),
-                Word::FileBytes(bytes) => {
+                GuestMessage::File(place) => file = Some(create_file(plan, place)?),
+                GuestMessage::FileBytes(bytes) => {
                     if let Some(file) = &mut file {
                         file.write_all(bytes).context("write a file of --get")?;
                     }
                 }
-                Word::FileMissing(why) => said.missing_files.push(PrintableLines(why).to_string()),
-                Word::Exit => {}
-                Word::Bye(exit_code) => return Ok(GuestReport { exit_code, ..said }),
+                GuestMessage::FileMissing(why) => {
+                    said.missing_files.push(PrintableLines(why).to_string())
+                }
+                GuestMessage::Exit => {}
+                GuestMessage::Bye(exit_code) => return Ok(GuestReport { exit_code, ..said }),
             }
         }
     }

@@ -11,7 +11,7 @@ use devmem_linux::socket::{Content, FragReturns, RecvBuffer, RecvError, RxFrag};
 use devmem_uapi::{DmabufCmsg, MsgFlags};
 
 use super::bound::{Bound, DmabufKind, Steering};
-use crate::suite::traffic::{self, Family, Network, Rate, STUCK, Way, pair};
+use crate::suite::traffic::{self, Direction, Family, Network, Rate, STUCK, pair};
 use pattern::Verifier;
 
 /// Maximum bytes and frags of one receive.
@@ -160,10 +160,10 @@ pub fn rx_into(
     bound: &Bound,
     wanted: Stream,
 ) -> anyhow::Result<RxReport> {
-    let listener = network.listen(Way::In, family)?;
+    let listener = network.listen(Direction::In, family)?;
     let queue = bound.rx.queues().first().context("it has a queue")?;
     steering.lead(listener.local_addr()?, queue.0)?;
-    let (sender, receiver) = pair(network, Way::In, &listener)?;
+    let (sender, receiver) = pair(network, Direction::In, &listener)?;
     thread::scope(|scope| {
         let sending = scope.spawn(move || traffic::send(sender, wanted.bytes));
         let report = receive(&receiver, bound, wanted);

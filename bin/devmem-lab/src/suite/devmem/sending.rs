@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::bound::unless_unsupported;
 use crate::suite::nic::nic;
-use crate::suite::traffic::{self, Family, Network, Rate, STUCK, Way, pair};
+use crate::suite::traffic::{self, Direction, Family, Network, Rate, STUCK, pair};
 use pattern::PositionPattern;
 
 /// Bytes of one zero-copy send, and number of sends that fit the ring.
@@ -30,8 +30,8 @@ const SEND_SLOTS: usize = 64;
 pub fn tx(network: &Network, family: Family, bytes: u64) -> anyhow::Result<(Rate, u64)> {
     let memory = DmabufFd::udmabuf(SEND_BYTES * SEND_SLOTS)?;
     let bound = bind(&memory)?;
-    let listener = network.listen(Way::Out, family)?;
-    let (sender, mut receiver) = pair(network, Way::Out, &listener)?;
+    let listener = network.listen(Direction::Out, family)?;
+    let (sender, mut receiver) = pair(network, Direction::Out, &listener)?;
     enable_zerocopy(sender.as_fd())?;
     let start = Instant::now();
     thread::scope(|scope| {

@@ -175,6 +175,8 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?}: {text}");
         }
+        let json = serde_json::to_value(&list).unwrap();
+        assert_eq!(json["subsystems"][1]["error"], "it refuses; ask");
         let none = List {
             subsystems: Vec::new(),
         };

@@ -18,7 +18,7 @@ use crate::error::GpuError;
 
 /// What remains to be started of copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Left {
+pub(super) enum Remaining {
     /// All of them run.
     Nothing,
     /// At least one.
@@ -106,7 +106,7 @@ impl Lanes {
                 return Err(revoked());
             }
             let started = state.copy_all(current, copies.kind, &raw);
-            started.map(|()| Left::Nothing)
+            started.map(|()| Remaining::Nothing)
         })
     }
 
@@ -116,7 +116,7 @@ impl Lanes {
         &self,
         lane: Lane,
         in_flight: u64,
-        mut start: impl FnMut(&LaneState, &Current<'_>, u64) -> Result<Left, DeviceError>,
+        mut start: impl FnMut(&LaneState, &Current<'_>, u64) -> Result<Remaining, DeviceError>,
     ) -> Result<Fence, DeviceError> {
         let current = self.enter()?;
         let mut state = self.lane(lane);
@@ -124,7 +124,7 @@ impl Lanes {
             let number = state.begin(&current, in_flight)?;
             let left = start(&state, &current, number)?;
             state.end(&current, number)?;
-            if left == Left::Nothing {
+            if left == Remaining::Nothing {
                 return Ok(number);
             }
         };

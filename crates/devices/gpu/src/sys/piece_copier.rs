@@ -13,7 +13,7 @@ use netmem::{CopyPiece, DeviceError, Fence, Lane, PieceList};
 use super::context::Current;
 use super::copies::Copies;
 use super::functions::RawStream;
-use super::lanes::{Lanes, Left};
+use super::lanes::{Lanes, Remaining};
 use super::module::Module;
 use super::revocation::revoked;
 use super::shared::SharedWords;
@@ -120,7 +120,7 @@ impl PieceCopier {
             for (place, words) in places.iter().zip(list.words()) {
                 write(place, *words);
             }
-            Ok((list.len().min(places.len()), Left::Nothing))
+            Ok((list.len().min(places.len()), Remaining::Nothing))
         })
     }
 
@@ -129,7 +129,7 @@ impl PieceCopier {
         &self,
         lane: Lane,
         sides: &Copies<'_>,
-        mut fill: impl FnMut(&[[AtomicU64; PIECE_WORDS]]) -> Result<(usize, Left), DeviceError>,
+        mut fill: impl FnMut(&[[AtomicU64; PIECE_WORDS]]) -> Result<(usize, Remaining), DeviceError>,
     ) -> Result<Fence, DeviceError> {
         let lanes = &self.module.lanes;
         lanes.submit_parts(lane, Self::LISTS, |state, current, number| {
@@ -233,10 +233,10 @@ impl Pieces<'_> {
         Ok(Some(piece))
     }
 
-    fn left(&self) -> Left {
+    fn left(&self) -> Remaining {
         match self.rest.is_none() && self.left.as_slice().is_empty() {
-            true => Left::Nothing,
-            false => Left::Something,
+            true => Remaining::Nothing,
+            false => Remaining::Something,
         }
     }
 }

@@ -26,13 +26,13 @@ impl Output for Nothing {
 }
 
 /// A machine whose QEMU is a script.
-struct Pretended {
+struct FakeMachine {
     folder: tempfile::TempDir,
     kit: Kit,
     plan: MachinePlan,
 }
 
-impl Pretended {
+impl FakeMachine {
     /// `script` runs with the paths of the control socket and of the kernel's log in variables, and in the folder of the test.
     fn with_qemu(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ const WAITS: &str = "echo $control >>started; while ! [ -e off ]; do sleep 0.02;
 
 #[test]
 fn a_boot_without_a_sign_of_life_is_started_again_once_and_counted() {
-    let machine = Pretended::with_qemu(WAITS);
+    let machine = FakeMachine::with_qemu(WAITS);
     let report = thread::scope(|scope| {
         let ran = scope.spawn(|| machine.run());
         let _silent = UnixStream::connect(machine.control(1)).unwrap();
@@ -131,7 +131,7 @@ fn a_boot_without_a_sign_of_life_is_started_again_once_and_counted() {
 
 #[test]
 fn a_second_boot_is_the_last() {
-    let machine = Pretended::with_qemu(WAITS);
+    let machine = FakeMachine::with_qemu(WAITS);
     let failure = thread::scope(|scope| {
         let ran = scope.spawn(|| machine.run());
         let _silent = UnixStream::connect(machine.control(1)).unwrap();
@@ -150,7 +150,7 @@ fn a_qemu_that_dies_early_is_an_error_with_its_words_and_is_not_tried_again() {
     let dies = |how: &str| {
         let script =
             format!("echo $control >>started; echo 'cannot set up guest memory' >&2; {how}");
-        let machine = Pretended::with_qemu(&script);
+        let machine = FakeMachine::with_qemu(&script);
         let said = machine.run().unwrap_err().to_string();
         let started = fs::read_to_string(machine.folder.path().join("started")).unwrap();
         assert_eq!(started.lines().count(), 1);
@@ -172,7 +172,7 @@ fn a_qemu_that_dies_early_is_an_error_with_its_words_and_is_not_tried_again() {
 #[test]
 fn a_kvm_that_qemu_cannot_use_is_no_error_of_an_automatic_choice() {
     let script = "case \"$*\" in *'-accel kvm'*) echo 'failed to initialize kvm: No such device' >&2; exit 1;; esac; exit 2";
-    let machine = Pretended::with_qemu(script);
+    let machine = FakeMachine::with_qemu(script);
     let job = plan::job(&machine.plan, vec!["true".to_owned()]);
     let tried = attempt(
         Accel::Kvm,

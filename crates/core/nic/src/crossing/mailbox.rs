@@ -16,7 +16,7 @@ mod sync {
     pub(super) use std::sync::atomic::{AtomicU8, Ordering};
     pub(super) use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-    pub(super) use super::eventfd::Eventfd;
+    pub(super) use crate::eventfd::Eventfd;
 }
 
 #[cfg(all(test, loom))]
@@ -174,39 +174,6 @@ impl Bell {
             self.state.swap(QUIET, Ordering::AcqRel);
         }
         state != QUIET
-    }
-}
-
-#[cfg(not(all(test, loom)))]
-mod eventfd {
-    use std::io;
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-    use rustix::event::{EventfdFlags, eventfd};
-
-    /// A descriptor that is readable while it is set.
-    #[derive(Debug)]
-    pub(in super::super) struct Eventfd(OwnedFd);
-
-    impl Eventfd {
-        pub(in super::super) fn new() -> io::Result<Self> {
-            let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-            Ok(Self(eventfd(0, flags)?))
-        }
-
-        pub(in super::super) fn set(&self) {
-            // Fails only when the counter is at its maximum: the descriptor is readable then.
-            let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-        }
-
-        pub(in super::super) fn reset(&self) {
-            // Fails only when the counter is 0: nothing has to be reset then.
-            let _ = rustix::io::read(&self.0, &mut [0; 8]);
-        }
-
-        pub(in super::super) fn as_fd(&self) -> BorrowedFd<'_> {
-            self.0.as_fd()
-        }
     }
 }
 

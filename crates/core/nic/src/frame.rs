@@ -238,7 +238,7 @@ impl RxFrame<'_> {
     }
 
     fn copy_to_queue(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
-        let fill = self.rx.queues.get_mut(queue.index())?.posted_fill_mut();
+        let fill = self.rx.queues.get_mut(queue.index())?.memory.posted();
         let frags = fill.reserve(range.len(), 0)?;
         self.copy(range, &frags, 0);
         Some(frags)
@@ -265,10 +265,7 @@ impl RxFrame<'_> {
         }
         let back = run.end.clamp(range.start, range.end)..range.end;
         stats.spilled_bytes += back.len() as u64;
-        let fill = match &mut queue.memory.ring {
-            Some(ring) => &mut ring.fill,
-            None => &mut queue.memory.fill,
-        };
+        let fill = queue.memory.posted();
         if !back.is_empty() && !fill.extend(range.end - run.start, posted.headroom) {
             return None;
         }

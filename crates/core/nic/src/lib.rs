@@ -37,6 +37,7 @@ mod conveyor;
 mod crossing;
 mod ddp;
 mod drops;
+mod eventfd;
 mod features;
 mod fill;
 mod frame;

@@ -271,7 +271,7 @@ impl RxSide {
                 direct = self.ddp.post(room);
             }
             if direct < room {
-                let fill = queue.posted_fill_mut();
+                let fill = queue.memory.posted();
                 fill.post(room.min(fill.most_in_spans(headroom)), headroom);
                 run = fill.span_bytes(headroom);
             }

@@ -96,13 +96,9 @@ impl Claims {
         };
         let stage = match check {
             AddressCheck::Never | AddressCheck::Announce => Stage::Used,
-            AddressCheck::AskMeanwhile => Stage::Probing {
+            AddressCheck::AskMeanwhile | AddressCheck::AskFirst => Stage::Probing {
                 sent: 0,
-                in_use: true,
-            },
-            AddressCheck::AskFirst => Stage::Probing {
-                sent: 0,
-                in_use: false,
+                in_use: check == AddressCheck::AskMeanwhile,
             },
         };
         let claim = |ip| Claim {

@@ -206,12 +206,7 @@ impl IcmpContext<'_> {
 fn read(payload: &FragList, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     buffer.resize(payload.len(), 0);
-    let mut rest = buffer.as_mut_slice();
-    payload.iter().all(|frag| {
-        let (out, behind) = std::mem::take(&mut rest).split_at_mut(frag.len());
-        rest = behind;
-        frag.is_readable() && frag.copy_to(0, out).is_ok()
-    })
+    payload.copy_to(buffer).is_ok()
 }
 
 /// Returns what an error means for the connection, if anything.

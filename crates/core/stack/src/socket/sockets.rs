@@ -304,14 +304,13 @@ impl Sockets {
 
     /// Releases the four-tuple of a connection, and keeps the reason of its failure.
     pub(crate) fn forget_name(&mut self, slot: u32) {
-        let entry = self.table.entry_mut(slot);
-        let Some(mut connection) = entry
-            .and_then(|(id, slot)| guard(id, slot, &mut self.agenda, SocketKind::connection_mut))
-        else {
+        let Some(mut connection) = self.connection_at(slot) else {
             return;
         };
-        if connection.forget_name() {
-            self.names.remove(connection.tuple());
+        let (tuple, was_named) = (*connection.tuple(), connection.forget_name());
+        drop(connection);
+        if was_named {
+            self.names.remove(&tuple);
         }
     }
 

@@ -103,7 +103,7 @@ impl Outgoing {
     }
 
     pub(super) fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        self.send_memory.as_ref().map(SendMemory::provider)
+        self.send_memory.as_ref().map(|it| &it.provider)
     }
 
     /// Takes back the memory of frames that the other end says to have let go of.

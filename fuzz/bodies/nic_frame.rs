@@ -206,7 +206,7 @@ impl Link for Script {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::BIG_PACKET_LEN,
             tx_checksum: true,
-            lends: false,
+            borrows: false,
         }
     }
 
@@ -231,7 +231,7 @@ impl Link for Script {
             LinkReceived::Frame { meta }
         } else {
             scatter(posted, &bytes);
-            LinkReceived::Placed {
+            LinkReceived::Scattered {
                 frame_len: bytes.len(),
                 meta,
             }

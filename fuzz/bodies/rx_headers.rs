@@ -2,9 +2,7 @@
 //!
 //! Input: one byte of flags, two bytes with the length of the frame that the first parse gets, the frame.
 
-use wire::{
-    ArpPacket, Icmpv4, Icmpv6, MAX_HEADER_LEN, Network, ParseError, RxHeaders, Transport, protocol,
-};
+use wire::{ArpPacket, Icmp, MAX_HEADER_LEN, Network, ParseError, RxHeaders, Transport, protocol};
 
 use super::ipv4_checksum;
 
@@ -59,10 +57,10 @@ fn check_whole(frame: &[u8], whole: &Result<RxHeaders, ParseError>) {
             let _ = ArpPacket::parse(payload);
         }
         (Network::Ipv4(_), Transport::Other(protocol::ICMP)) => {
-            let _ = Icmpv4::parse(payload);
+            let _ = Icmp::parse_v4(payload);
         }
         (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) => {
-            let _ = Icmpv6::parse(&ip, payload);
+            let _ = Icmp::parse_v6(&ip, payload);
         }
         _ => {}
     }

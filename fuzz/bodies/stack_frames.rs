@@ -14,8 +14,8 @@ use nic::{Rings, TcpDataSplit};
 use stack::{BindRx, RecvMsg, SendMsg, SocketId};
 use steer::RxQueueId;
 use wire::{
-    ArpPacket, Checksum, EthernetHeader, IpRepr, RxHeaders, TcpFlags, TcpOptions, Timestamps,
-    checksum, protocol,
+    ArpPacket, Checksum, EthernetHeader, IpRepr, Ipv6Header, RxHeaders, TcpFlags, TcpOptions,
+    Timestamps, checksum, protocol,
 };
 
 /// Set-up: device memory is bound for receiving.
@@ -182,10 +182,10 @@ impl World {
         };
         let mut ip = IpRepr::new(from, address(Side::B, is_v6)).expect("one family");
         // The hop limit that neighbour discovery requires (RFC 4861 7.1).
-        if let IpRepr::V6 { hop_limit, .. } = &mut ip
+        if let IpRepr::V6(ip) = &mut ip
             && choice & 16 == 0
         {
-            *hop_limit = 255;
+            ip.hop_limit = 255;
         }
         let mut payload = payload.to_vec();
         if choice & 1 == 0 {
@@ -388,7 +388,7 @@ fn mend(message: &mut [u8], ip: &IpRepr, number: u8) {
     message[2..4].fill(0);
     let len = u32::try_from(message.len()).expect("a message is short");
     let mut sum = match (*ip, number) {
-        (IpRepr::V6 { src, dst, .. }, protocol::ICMPV6) => {
+        (IpRepr::V6(Ipv6Header { src, dst, .. }), protocol::ICMPV6) => {
             Checksum::pseudo_v6(src, dst, number, len)
         }
         _ => Checksum::new(),

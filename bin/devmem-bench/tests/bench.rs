@@ -135,7 +135,7 @@ fn bench_fairness_sends_correct_bytes_of_both_at_once_and_each_begins_in_turn() 
     }
     let cable = "rate=100mbit,delay=1ms,limit=60";
     let finished = run(&format!(
-        "fairness --json --reps 2 --seconds 0.5 --congestion reno --pairs mixed,kernel,ours --impair {cable}"
+        "fairness --json --reps 2 --seconds 0.3 --warm-up 0.4 --congestion reno --pairs mixed,kernel,ours --impair {cable}"
     ));
     if finished.code == Some(3) {
         return skip(TEST, "tun", finished.stderr.trim());
@@ -312,6 +312,7 @@ fn an_invalid_option_is_refused_before_the_network_is_set_up() {
         ("lossy --seconds 0", "--seconds 0"),
         ("fairness --impair rate=no", "--impair rate=no"),
         ("fairness --seconds 0", "--seconds 0"),
+        ("fairness --warm-up 601", "--warm-up 601"),
         ("fairness --reps 0", "--reps 0"),
         ("loopback --mem-size 3M", "--mem-size 3 MiB"),
         ("loopback --niov 3K", "--niov"),

@@ -1,6 +1,6 @@
 //! The result of one receive: frags in stream order.
 
-mod gather;
+pub(crate) mod gather;
 mod returns;
 
 use std::ops::Range;
@@ -11,7 +11,6 @@ use crate::backend::Socket;
 use crate::error::RecvError;
 use crate::frags::{Device, Frags, Item};
 use crate::recv_request::RecvRequest;
-pub use gather::{BatchGather, Gather};
 
 /// One piece of received data, in stream order.
 #[derive(Clone, Debug, PartialEq, Eq)]

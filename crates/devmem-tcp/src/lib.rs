@@ -246,7 +246,8 @@ mod user;
 pub mod vulkan;
 mod watchers;
 
-pub use batch::{Frag, Gather, Iter, RxBatch, RxFrag};
+pub use batch::gather::Gather;
+pub use batch::{Frag, Iter, RxBatch, RxFrag};
 pub use bind_options::BindOptions;
 pub use bound::{BoundRx, Unbound};
 pub use bound_target::BoundTarget;

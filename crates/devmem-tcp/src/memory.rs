@@ -7,7 +7,7 @@ pub use netmem::{
     MemoryObserver, NoRoom, OutOfBounds, PageKind, RangeCrc32c, RoomHolder, check_room,
 };
 
-pub use crate::batch::BatchGather;
+pub use crate::batch::gather::BatchGather;
 pub use crate::error::{HeldMemory, HeldUnit, Misplacement};
 pub use crate::kernel::{dma_heap, import, udmabuf};
 pub use crate::plan::SteeredPeer;

@@ -6,6 +6,7 @@ mod link;
 mod macvtap;
 mod memory;
 mod netdev;
+mod opened_links;
 mod packet;
 mod queues;
 mod unix;
@@ -34,7 +35,7 @@ use crate::link::{LinkKind, LinkOptions, LinkSpec, MacvtapMode, Prefix};
 use crate::netdev::Netdev;
 use crate::tcp_options::{Keepalive, TcpOptions};
 use crate::user::{Shard, Shared};
-use link::OpenedLinks;
+use opened_links::OpenedLinks;
 
 /// Default number of RX queues: queue 0 always uses host memory, the others can be bound.
 const DEFAULT_RX_QUEUES: u16 = 4;
@@ -54,7 +55,7 @@ struct Identity {
     conflicts: AddressConflicts,
     address_check: AddressCheck,
     /// Addresses that servers and routers lend.
-    lent: Vec<LeasedAddress>,
+    leased: Vec<LeasedAddress>,
 }
 
 /// Builder of a user-space NIC; [`open`](Self::open) opens it.
@@ -342,7 +343,7 @@ impl NetdevBuilder {
             path_mtus: PathMtus::default(),
             conflicts: AddressConflicts::default(),
             address_check: self.address_check(created),
-            lent: lease
+            leased: lease
                 .as_ref()
                 .map_or_else(Vec::new, |it| it.addresses().to_vec()),
         };
@@ -442,8 +443,8 @@ impl NetdevBuilder {
         if let Some(crossing) = crossing {
             nic.join(crossing);
         }
-        let lent = identity.lent.first();
-        let first = lent.map(|lent| (lent.ip, lent.prefix_len));
+        let leased = identity.leased.first();
+        let first = leased.map(|leased| (leased.ip, leased.prefix_len));
         let Some((address, prefix)) = self.addresses.first().copied().or(first) else {
             return Err(Error::invalid("the NIC has no address").with_remedy(Remedy::GiveAddress));
         };
@@ -458,7 +459,7 @@ impl NetdevBuilder {
         let config = StackConfig {
             local_ports,
             addresses: self.addresses.clone(),
-            leased: identity.lent.clone(),
+            leased: identity.leased.clone(),
             gateways: self.gateways.clone(),
             tcp: self.tcp.clone(),
             path_mtus: identity.path_mtus.clone(),
@@ -504,7 +505,7 @@ fn open_pair(impairment: Impairment) -> Result<(Netdev, Netdev), Error> {
             path_mtus: PathMtus::default(),
             conflicts: AddressConflicts::default(),
             address_check: AddressCheck::Announce,
-            lent: Vec::new(),
+            leased: Vec::new(),
         };
         stacks.push(builder.stack(link, &identity, None)?);
     }

@@ -80,13 +80,16 @@ pub use http::{HttpFile, HttpRequest, S3Credentials, Volume};
 pub use landing::Landed;
 pub use loaded::Loaded;
 pub use loader::Loader;
-pub use nbd::{NbdExport, NbdUrl};
+pub use nbd::NbdUrl;
+pub use nbd::export::NbdExport;
 pub use origin::Origin;
 pub use part::Part;
 pub use partial::{FileVersion, PartialError, PartialFile};
+pub use safetensors::selected::Destination;
+pub use safetensors::selection::{Selected, SelectionError};
+pub use safetensors::sums::ComparedFile;
 pub use safetensors::{
-    Checkpoint, CheckpointError, CheckpointLimit, ComparedFile, Destination, HeaderError, Metadata,
-    Selected, SelectionError, Tensor,
+    Checkpoint, CheckpointError, CheckpointLimit, HeaderError, Metadata, Tensor,
 };
 pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;

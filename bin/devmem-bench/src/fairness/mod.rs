@@ -49,16 +49,12 @@ const CONGESTIONS: &[Congestion] = &[
 const MTU: u16 = 1500;
 /// The default pairs.
 const PAIRS: &[Pair] = &[Pair::Mixed, Pair::Kernel, Pair::Ours];
-/// How much earlier one sender begins than the other.
-const HEAD_START: Duration = Duration::from_secs(1);
-/// Time for both to find their windows.
-const WARM_UP: Duration = Duration::from_secs(4);
 
 /// Send beside the kernel through one bottleneck: how this sender and the kernel's share it
 ///
 /// For each congestion control and each cable, both send at the same time through `devmem-tcp wire` to a kernel receiver: the kernel's
-/// TCP through a veth interface, this one through a packet socket on it. In odd repetitions this one begins, one second before the
-/// other. The receiver checks every byte, and counts those of --seconds from four seconds after both have begun. Two senders of the
+/// TCP through a veth interface, this one through a packet socket on it. In odd repetitions this one begins, a quarter of --warm-up before
+/// the other. The receiver checks every byte, and counts those of --seconds from --warm-up after both have begun. Two senders of the
 /// kernel, and two of this stack, show how far equal senders differ in this time. Runs in a new network namespace and has the same
 /// requirements as `devmem-tcp wire`; without the privilege to raise its priority the cable is late more often.
 #[derive(Debug, Args)]
@@ -69,6 +65,9 @@ pub struct FairnessArgs {
     /// Duration of each measurement, at the receiver
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     seconds: f64,
+    /// Time before each measurement in which both find their windows, in seconds
+    #[arg(long, value_name = "S", default_value_t = 4.0)]
+    warm_up: f64,
     /// Congestion controls [default: cubic,reno,bbr,dctcp]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...")]
     congestion: Vec<Congestion>,
@@ -105,10 +104,8 @@ pub struct Row {
 ///
 /// The network cannot be set up, or a run failed, for example with a wrong byte.
 pub fn run(args: &FairnessArgs) -> Result<(), Failure> {
-    let time = Duration::try_from_secs_f64(args.seconds)
-        .ok()
-        .filter(|time| (Duration::from_millis(100)..=Duration::from_secs(600)).contains(time))
-        .ok_or_else(|| Failure::usage(format_args!("--seconds {}: 0.1 to 600", args.seconds)))?;
+    let time = duration("--seconds", args.seconds)?;
+    let warm_up = duration("--warm-up", args.warm_up)?;
     // Asked for or not, they are validated before anything is set up.
     let cables = impairments(&args.impair, CABLES)?;
     let marking = impairments(&args.impair, MARKING_CABLES)?;
@@ -119,6 +116,7 @@ pub fn run(args: &FairnessArgs) -> Result<(), Failure> {
     let rows = rows(args, [&cables, &marking])?;
     let bench = Bench {
         time,
+        warm_up,
         memory: [
             Dmabuf::anonymous(RING_BYTES)?,
             Dmabuf::anonymous(RING_BYTES)?,
@@ -135,6 +133,13 @@ pub fn run(args: &FairnessArgs) -> Result<(), Failure> {
     };
     let progress = repetitions.run(&rows, measure, |row, sample| report.add(row, sample))?;
     args.form.print(progress, &report, &report.chart())
+}
+
+fn duration(option: &str, seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| (Duration::from_millis(100)..=Duration::from_secs(600)).contains(time))
+        .ok_or_else(|| Failure::usage(format_args!("{option} {seconds}: 0.1 to 600")))
 }
 
 /// Returns the rows; those whose congestion control this kernel lacks are left out with a note, unless it was asked for.
@@ -213,6 +218,8 @@ impl Drop for SharedVeth {
 /// State shared by all runs.
 struct Bench {
     time: Duration,
+    /// One sender begins a quarter of it earlier than the other.
+    warm_up: Duration,
     /// Of each of our senders.
     memory: [Dmabuf; 2],
     /// The processor of the senders and the receiver, and that of the cable, which must not wait for one. The kernel's TCP runs there,
@@ -223,7 +230,7 @@ struct Bench {
 impl Bench {
     fn run_once(&self, row: &Row, first: First) -> Result<Sample> {
         let receiving = Receiving::Two {
-            warm_up: WARM_UP,
+            warm_up: self.warm_up,
             time: self.time,
             congestion: row.congestion.kernel_name(),
         };
@@ -255,7 +262,7 @@ impl Bench {
             let mut running = Vec::with_capacity(2);
             for (sender, means) in ready {
                 if !running.is_empty() {
-                    thread::sleep(HEAD_START);
+                    thread::sleep(self.warm_up / 4);
                 }
                 running.push(sender.begin(scope, means));
             }

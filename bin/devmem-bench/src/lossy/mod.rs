@@ -1,6 +1,7 @@
 //! `bench lossy`: this sender and the kernel's, with the same congestion control, over the same impaired cable.
 
 mod cable;
+mod congestion;
 mod our_sender;
 mod report;
 mod sender_counters;
@@ -10,19 +11,19 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use devmem_linux::{cpu, netns};
 use devmem_tcp::Dmabuf;
 use nic::Impairment;
-use serde::Serialize;
 
 use crate::form::FormArgs;
 use crate::network::require_tap;
 use crate::processors::first_two;
 use crate::receiver::{ReceiverProcess, Receiving};
 use crate::repetitions::Repetitions;
-use crate::sender::{Home, Mode, SenderProcess, Sending};
+use crate::sender::{Home, SenderProcess};
 pub use cable::{Cable, CableArgs, NearEnd, run as run_cable};
+pub use congestion::Congestion;
 pub use our_sender::{OurSender, RING_BYTES};
 pub use report::Rates;
 use report::{LossyReport, Sample};
@@ -49,9 +50,6 @@ const CABLES: &[&str] = &[
     "ce=1%,delay=1ms",
 ];
 
-/// Bytes per send call.
-const WRITE_BYTES: usize = 256 << 10;
-
 /// Send over an impaired cable to a kernel receiver: this sender and the kernel's, with the same congestion control
 ///
 /// For each kind of cable and each seed, the kernel's sender and then this one send for --seconds through
@@ -76,50 +74,6 @@ pub struct LossyArgs {
     impair: Vec<String>,
     #[command(flatten)]
     form: FormArgs,
-}
-
-/// Congestion control that both stacks implement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Congestion {
-    Cubic,
-    Reno,
-    Bbr,
-    Dctcp,
-}
-
-impl Congestion {
-    /// Returns the kernel's name of it.
-    pub fn kernel_name(self) -> &'static str {
-        match self {
-            Self::Cubic => "cubic",
-            Self::Reno => "reno",
-            Self::Bbr => "bbr",
-            Self::Dctcp => "dctcp",
-        }
-    }
-
-    fn ours(self) -> devmem_tcp::tcp::Congestion {
-        match self {
-            Self::Cubic => devmem_tcp::tcp::Congestion::Cubic,
-            Self::Reno => devmem_tcp::tcp::Congestion::Reno,
-            Self::Bbr => devmem_tcp::tcp::Congestion::Bbr,
-            Self::Dctcp => devmem_tcp::tcp::Congestion::Dctcp,
-        }
-    }
-
-    /// Returns what the kernel's sender is to do with it: send the pattern until the receiver ends.
-    pub fn of_the_kernel(self) -> Sending {
-        Sending {
-            congestion: self.kernel_name(),
-            write_bytes: WRITE_BYTES,
-            source_bytes: WRITE_BYTES,
-            mode: Mode::Pattern,
-            connections: None,
-            offered: None,
-            from: None,
-        }
-    }
 }
 
 /// Runs the benchmark and prints its report.

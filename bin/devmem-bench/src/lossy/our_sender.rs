@@ -11,7 +11,8 @@ use tool::sender::pattern_of;
 use tool::source::{GeneratedPattern, Source};
 use tool::transmit::Transmit;
 
-use super::{Congestion, SenderCounters, WRITE_BYTES};
+use super::SenderCounters;
+use super::congestion::{Congestion, WRITE_BYTES};
 use crate::sender::{PORT, RECEIVER};
 
 /// Device memory of our sender: room for the bytes in its send buffer and for the bytes being written meanwhile.

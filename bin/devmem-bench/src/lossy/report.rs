@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Congestion;
+use super::congestion::Congestion;
 use super::sender_counters::SenderCounters;
 use crate::chart::{Bar, Chart, Series};
 

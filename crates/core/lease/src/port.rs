@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nic::VnetFd;
 use wire::{
-    ARP_LEN, ArpPacket, ChecksumState, EtherType, EthernetHeader, Icmpv6, IpRepr, Ipv6Header,
+    ARP_LEN, ArpPacket, ChecksumState, EtherType, EthernetHeader, Icmp, IpRepr, Ipv6Header,
     MacAddr, NeighborSolicitation, Network, RxHeaders, Transport, TxChecksum, UdpHeader,
     VnetHeader, emit_arp_frame, emit_frame_headers, fill_checksum, protocol, solicited_node,
 };
@@ -206,17 +206,17 @@ pub(crate) fn understand(
 
 /// Parses a message of ICMPv6; its checksum is always there, because routers and hosts compute it themselves.
 fn understand_v6(ip: &Ipv6Header, message: &[u8]) -> Option<ReceivedFrame> {
-    match Icmpv6::parse(ip, message).ok()? {
-        Icmpv6::NeighborAdvertisement(told) => Some(ReceivedFrame::AddressUse(
+    match Icmp::parse_v6(ip, message).ok()? {
+        Icmp::NeighborAdvertisement(told) => Some(ReceivedFrame::AddressUse(
             told.target.into(),
             AddressUse::Claim,
         )),
         // Another station is about to take the address (RFC 4862 5.4.3).
-        Icmpv6::NeighborSolicitation(asked) if ip.src.is_unspecified() => Some(
+        Icmp::NeighborSolicitation(asked) if ip.src.is_unspecified() => Some(
             ReceivedFrame::AddressUse(asked.target.into(), AddressUse::Probe),
         ),
         // RFC 4861 6.1.2: from the link, so not forwarded.
-        Icmpv6::Other {
+        Icmp::Other {
             kind: Advertisement::KIND,
             code: 0,
         } if ip.hop_limit == 255 && ip.src.is_unicast_link_local() => {

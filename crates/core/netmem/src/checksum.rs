@@ -1,5 +1,7 @@
 //! The Internet checksum of memory to which there can be no slice.
 
+use wire::Checksum;
+
 use crate::region::RegionSpan;
 
 /// Bytes per step. Small enough that the copy is a few loads and stores, which the processor prefetches
@@ -10,49 +12,15 @@ const STEP_BYTES: usize = 256;
 /// Returns the folded, not complemented ones' complement sum of big-endian words (RFC 1071).
 pub(crate) fn of_span(span: RegionSpan<'_>) -> u16 {
     let mut buffer = [0; STEP_BYTES];
-    let mut sum = 0_u64;
+    let mut sum = Checksum::new();
     let mut done = 0;
     while done < span.len {
-        // Every step but the last is of even length, so words stay aligned with the span.
         let step = &mut buffer[..STEP_BYTES.min(span.len - done)];
         span.region.copy_out(span.offset + done, step);
-        sum = add(sum, of_bytes(step));
+        sum.add_bytes(step);
         done += step.len();
     }
-    fold(sum)
-}
-
-/// Returns a sum of native-endian words that folds to the ones' complement sum (RFC 1071 2(B)).
-fn of_bytes(bytes: &[u8]) -> u64 {
-    // Sums of 32-bit words in 64 bits: no overflow before 2^32 words; eight sums at a time become vectors.
-    let mut lanes = [0_u64; 8];
-    let mut blocks = bytes.chunks_exact(32);
-    for block in &mut blocks {
-        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<4>().0) {
-            *lane += u64::from(u32::from_ne_bytes(*word));
-        }
-    }
-    let mut sum = lanes.into_iter().fold(0, add);
-    for pair in blocks.remainder().chunks(2) {
-        let word = [pair[0], pair.get(1).copied().unwrap_or(0)];
-        sum = add(sum, u64::from(u16::from_ne_bytes(word)));
-    }
-    sum
-}
-
-/// Adds with end-around carry.
-fn add(a: u64, b: u64) -> u64 {
-    let (sum, carry) = a.overflowing_add(b);
-    sum + u64::from(carry)
-}
-
-/// Folds to 16 bits, in network order's value.
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    // At most 0xffff; words were read in native order.
-    u16::from_be(sum as u16)
+    sum.partial()
 }
 
 #[cfg(test)]

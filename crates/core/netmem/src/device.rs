@@ -231,7 +231,7 @@ pub enum CopyWay<'a> {
 }
 
 /// A copy on a [`CopyWay`]. Its ranges do not overlap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct CopyPiece {
     /// Offset of the first byte in the source.
     pub from: usize,

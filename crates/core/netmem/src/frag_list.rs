@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::frag::Frag;
+use crate::frag::{Frag, Unreadable};
 use crate::page_pool::PagePool;
 use crate::payload::Payload;
 
@@ -110,6 +110,27 @@ impl FragList {
     /// Returns whether any byte is in memory that the stack may not read.
     pub fn is_unreadable(&self) -> bool {
         self.frags.iter().any(|frag| !frag.is_readable())
+    }
+
+    /// Copies all bytes to the beginning of `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreadable`]: some of them are in device memory; those before were copied.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is shorter.
+    pub fn copy_to(&self, mut out: &mut [u8]) -> Result<(), Unreadable> {
+        for frag in self {
+            if !frag.is_readable() {
+                return Err(Unreadable);
+            }
+            let (part, rest) = out.split_at_mut(frag.len());
+            frag.copy_to(0, part)?;
+            out = rest;
+        }
+        Ok(())
     }
 }
 

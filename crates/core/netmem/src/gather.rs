@@ -39,9 +39,8 @@ impl Dmabuf {
         R: IntoIterator<Item = Range<usize>>,
     {
         let first = CopyPiece {
-            from: 0,
             to: offset,
-            len: 0,
+            ..CopyPiece::default()
         };
         self.copy_runs(source, Runs::of(ranges, first, |end, range| (range, end)))
     }
@@ -59,11 +58,7 @@ impl Dmabuf {
     where
         P: IntoIterator<Item = (Range<usize>, usize)>,
     {
-        let first = CopyPiece {
-            from: 0,
-            to: 0,
-            len: 0,
-        };
+        let first = CopyPiece::default();
         self.copy_runs(source, Runs::of(pieces, first, |_, piece| piece))
     }
 

@@ -1,6 +1,5 @@
 //! A region of memory with its access rules, its file and its kind of pages.
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -42,6 +41,7 @@ pub struct OutOfBounds {
 }
 
 /// Where the bytes are.
+#[derive(Debug)]
 enum Body {
     /// Mapped in this process.
     Mapped(MemoryRegion),
@@ -56,6 +56,17 @@ enum Body {
         size: usize,
         engine: Arc<dyn CopyEngine>,
     },
+}
+
+impl Body {
+    /// Returns the mapped bytes, or the engine without which nothing can access them.
+    fn region(&self) -> Result<&MemoryRegion, &Arc<dyn CopyEngine>> {
+        match self {
+            Body::Mapped(region) => Ok(region),
+            Body::Pinned { region, .. } => Ok(region),
+            Body::Remote { engine, .. } => Err(engine),
+        }
+    }
 }
 
 /// Which processes may map a memory file.
@@ -103,8 +114,12 @@ impl Memory {
     }
 
     fn mapped(region: MemoryRegion, access: MemoryAccess) -> Self {
+        Self::new(Body::Mapped(region), access)
+    }
+
+    fn new(body: Body, access: MemoryAccess) -> Self {
         Memory {
-            body: Body::Mapped(region),
+            body,
             access,
             file: None,
             exporter: OnceLock::new(),
@@ -129,18 +144,12 @@ impl Memory {
         engine: &Arc<dyn CopyEngine>,
     ) -> Result<Self, DmabufError> {
         let region = Arc::new(populated(size)?);
-        let pinned = engine.pin(HostWindow::new(Arc::clone(&region)))?;
-        Ok(Memory {
-            body: Body::Pinned {
-                region,
-                pinned,
-                engine: Arc::clone(engine),
-            },
-            access,
-            file: None,
-            exporter: OnceLock::new(),
-            page_kind: OnceLock::new(),
-        })
+        let body = Body::Pinned {
+            pinned: engine.pin(HostWindow::new(Arc::clone(&region)))?,
+            region,
+            engine: Arc::clone(engine),
+        };
+        Ok(Self::new(body, access))
     }
 
     /// Maps a memfd with a sealed size and touches every page: hugetlb pages if enough are reserved, otherwise pages
@@ -215,35 +224,24 @@ impl Memory {
     pub(crate) fn exported(exporter: Arc<dyn Exporter>) -> Result<Self, DmabufError> {
         let size = exporter.size();
         check_size(size)?;
-        if let Some(engine) = exporter.copy_engine() {
-            return Ok(Memory {
-                body: Body::Remote { size, engine },
-                access: MemoryAccess::Device,
-                file: None,
-                exporter: OnceLock::from(exporter),
-                page_kind: OnceLock::from(PageKind::Base),
-            });
-        }
-        let region = match exporter.mapping() {
-            Some(memory) => lent_region(memory, size)?,
-            None => {
-                let file = exporter.as_fd().ok_or(DmabufError::NoFile)?;
-                map_file(MappableFile::memfd_or_dmabuf(file), size)?
-            }
+        let body = if let Some(engine) = exporter.copy_engine() {
+            Body::Remote { size, engine }
+        } else if let Some(memory) = exporter.mapping() {
+            Body::Mapped(lent_region(memory, size)?)
+        } else {
+            let file = exporter.as_fd().ok_or(DmabufError::NoFile)?;
+            Body::Mapped(map_file(MappableFile::memfd_or_dmabuf(file), size)?)
         };
         Ok(Memory {
             exporter: OnceLock::from(exporter),
             page_kind: OnceLock::from(PageKind::Base),
-            ..Self::mapped(region, MemoryAccess::Device)
+            ..Self::new(body, MemoryAccess::Device)
         })
     }
 
     /// Returns the engine that copies the memory, if the CPU cannot access it.
     pub(crate) fn engine(&self) -> Option<&Arc<dyn CopyEngine>> {
-        match &self.body {
-            Body::Mapped(_) | Body::Pinned { .. } => None,
-            Body::Remote { engine, .. } => Some(engine),
-        }
+        self.body.region().err()
     }
 
     /// Returns a byte of memory that the CPU cannot access, for its engine.
@@ -271,23 +269,17 @@ impl Memory {
     ///
     /// When the CPU cannot access the memory: only its copy engine can.
     fn region(&self) -> &MemoryRegion {
-        match &self.body {
-            Body::Mapped(region) => region,
-            Body::Pinned { region, .. } => region,
-            Body::Remote { engine, .. } => panic!(
+        self.body.region().unwrap_or_else(|engine| {
+            panic!(
                 "the CPU cannot access the memory of {}: its payload is staged in host memory",
                 engine.device()
-            ),
-        }
+            )
+        })
     }
 
     /// Returns the address of the first byte, if the application may access the bytes with the CPU.
     pub(crate) fn cpu_address(&self) -> Option<usize> {
-        let region = match &self.body {
-            Body::Mapped(region) => region,
-            Body::Pinned { region, .. } => region,
-            Body::Remote { .. } => return None,
-        };
+        let region = self.body.region().ok()?;
         match self.access {
             MemoryAccess::Host | MemoryAccess::Device => Some(region.address()),
             #[cfg(any(test, feature = "test-util"))]
@@ -394,16 +386,6 @@ impl Memory {
             region: self.region(),
             offset,
             len,
-        }
-    }
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Body::Mapped(region) => f.debug_tuple("Mapped").field(region).finish(),
-            Body::Pinned { region, engine, .. } => write!(f, "Pinned({region:?}, {engine:?})"),
-            Body::Remote { size, engine } => write!(f, "Remote({size}, {engine:?})"),
         }
     }
 }

@@ -88,7 +88,7 @@ impl PeerMemory {
     /// # Errors
     ///
     /// [`OutOfBounds`], and nothing is appended.
-    pub fn lend(
+    pub fn borrow_frags(
         &self,
         offset: usize,
         len: usize,

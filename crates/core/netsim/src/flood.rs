@@ -32,7 +32,7 @@ impl Link for Flood {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: false,
-            lends: false,
+            borrows: false,
         }
     }
 

@@ -43,7 +43,7 @@ impl Link for HandLink {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: false,
-            lends: false,
+            borrows: false,
         }
     }
 

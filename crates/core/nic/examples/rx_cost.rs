@@ -38,7 +38,7 @@ impl Link for HeadersOnly {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
-            lends: false,
+            borrows: false,
         }
     }
 
@@ -52,7 +52,7 @@ impl Link for HeadersOnly {
                 offset: 16,
             }),
         };
-        Ok(LinkReceived::Placed {
+        Ok(LinkReceived::Scattered {
             frame_len: self.frame_len,
             meta,
         })

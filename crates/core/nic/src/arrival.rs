@@ -5,7 +5,7 @@ use std::ops::Range;
 use netmem::FragList;
 use steer::RxQueueId;
 
-use crate::link::{LentUntil, VnetMeta};
+use crate::link::{BorrowedUntil, VnetMeta};
 use crate::packet::Origin;
 
 /// A frame that has arrived.
@@ -26,10 +26,10 @@ pub(crate) enum Body {
     /// In the buffer for whole frames.
     Whole,
     /// The first `head_len` bytes, the headers, are in the header buffer, the others in the memory that they were sent from.
-    Lent {
+    Borrowed {
         head_len: usize,
         frags: FragList,
-        until: LentUntil,
+        until: BorrowedUntil,
     },
 }
 

@@ -7,7 +7,7 @@
 //! memory of that shard only.
 //!
 //! ARP and neighbour discovery have no flow: the shard that received such a frame answers it, the others get a copy
-//! ([`Origin::Copy`](crate::Origin)) and learn the same, if it tells them anything ([`neighbor_updates`]). Copies have places of their own:
+//! ([`Origin::Copy`](crate::Origin)) and learn the same, if it tells them anything ([`neighbor_updates`]). Copies have a mailbox of their own:
 //! however many there are, none is in the way of a frame.
 
 mod mailbox;
@@ -17,9 +17,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use steer::{ShardId, shard_of};
-use wire::{
-    ArpPacket, FourTuple, Icmpv4, Icmpv6, Instant, Network, RxHeaders, Transport, protocol,
-};
+use wire::{ArpPacket, FourTuple, Icmp, Instant, Network, RxHeaders, Transport, protocol};
 
 use crate::drops::{DropReason, Drops};
 use crate::link::VnetMeta;
@@ -166,18 +164,18 @@ impl Crossing {
                 };
             }
             (_, Transport::Tcp(_)) => headers.four_tuple(),
-            (Network::Ipv4(_), Transport::Other(protocol::ICMP)) => quoted_v4(&message()),
+            (Network::Ipv4(_), Transport::Other(protocol::ICMP)) => {
+                Icmp::parse_v4(&message()).ok().and_then(answers_quoted)
+            }
             (Network::Ipv6(ip), Transport::Other(protocol::ICMPV6)) => {
                 let message = message();
-                match Icmpv6::parse(&ip, &message) {
-                    Ok(parsed) => {
-                        match NeighborUpdate::of_icmpv6(&ip, headers.ethernet.src, &parsed) {
-                            Some(update) => return Course::HereAndCopies(update),
-                            None => quoted_v6(&parsed),
-                        }
-                    }
-                    Err(_) => None,
+                let parsed = Icmp::parse_v6(&ip, &message).ok();
+                let source = headers.ethernet.src;
+                let update = parsed.and_then(|it| NeighborUpdate::of_icmpv6(&ip, source, &it));
+                if let Some(update) = update {
+                    return Course::HereAndCopies(update);
                 }
+                parsed.and_then(answers_quoted)
             }
             _ => None,
         };
@@ -251,21 +249,9 @@ impl Crossing {
 }
 
 /// Returns the four-tuple of packets that answer the one that an ICMP error quotes.
-fn quoted_v4(message: &[u8]) -> Option<FourTuple> {
-    match Icmpv4::parse(message).ok()? {
-        Icmpv4::DestinationUnreachable { quoted, .. } | Icmpv4::TimeExceeded { quoted, .. } => {
-            quoted?.answers()
-        }
-        Icmpv4::EchoRequest(_) | Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => None,
-    }
-}
-
-/// As [`quoted_v4`], of ICMPv6.
-fn quoted_v6(message: &Icmpv6<'_>) -> Option<FourTuple> {
-    match *message {
-        Icmpv6::PacketTooBig { quoted, .. }
-        | Icmpv6::DestinationUnreachable { quoted, .. }
-        | Icmpv6::TimeExceeded { quoted, .. } => quoted?.answers(),
+fn answers_quoted(message: Icmp<'_>) -> Option<FourTuple> {
+    match message {
+        Icmp::Undelivered { quoted, .. } => quoted?.answers(),
         _ => None,
     }
 }

@@ -90,14 +90,12 @@ impl Drops {
 
     /// Counts several dropped packets.
     pub(crate) fn count_many(&mut self, reason: DropReason, packets: u64) {
-        if let Some(count) = self.counts.get_mut(reason as usize) {
-            *count += packets;
-        }
+        self.counts[reason as usize] += packets;
     }
 
     /// Returns the number of packets dropped for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {
-        self.counts.get(reason as usize).copied().unwrap_or(0)
+        self.counts[reason as usize]
     }
 
     /// Returns the number of dropped packets.

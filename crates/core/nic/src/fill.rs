@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
-use netmem::{BufSpan, DmaPort, Frag, FragList, Netmem, PagePool};
+use mapped::DmaRight;
+use netmem::{BufSpan, DmaPort, Frag, FragList, MemoryProvider, Netmem, PagePool};
 use smallvec::SmallVec;
 
 /// Maximum payload of a frame with its length in the IP header, in bytes (RFC 791 3.1).
@@ -83,7 +85,10 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    pub(crate) fn new(pool: PagePool, port: DmaPort) -> Self {
+    /// Returns the fill of a new pool of memory; nothing is posted yet.
+    pub(crate) fn new(provider: Arc<MemoryProvider>) -> Self {
+        let pool = PagePool::new(provider);
+        let port = pool.dma_port(DmaRight::of_a_nic());
         let niov_size = pool.niov_size().bytes();
         let share_niovs = pool.available_niovs() as usize;
         let posted = MAX_PAYLOAD.div_ceil(niov_size) + 2;

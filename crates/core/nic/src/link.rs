@@ -27,7 +27,7 @@ pub use cut::{CutError, FrameCutter};
 pub use definition::{
     LEGACY_SUPER_PAYLOAD, Link, LinkCaps, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN,
 };
-pub use frames::{HeaderBuf, LentUntil, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
+pub use frames::{BorrowedUntil, HeaderBuf, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
 pub use hello::{HELLO_LIMIT, HelloError, NeedsOffloads, WireHello};
 pub use impaired::{Impaired, complete_checksum};
 pub use impairment::{

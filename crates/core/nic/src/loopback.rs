@@ -11,7 +11,7 @@ use netmem::Payload;
 use wire::{EthernetHeader, MacAddr};
 
 use crate::arrival::{Arrival, Body};
-use crate::link::{HeaderBuf, LentUntil, VnetMeta};
+use crate::link::{BorrowedUntil, HeaderBuf, VnetMeta};
 use crate::packet::{Origin, TxPacket};
 
 /// Queue of packets from this NIC to itself, oldest first.
@@ -62,10 +62,10 @@ impl TxPacket {
         let is_super = gso_size > 0 && payload.len() > usize::from(gso_size);
         Arrival {
             len,
-            body: Body::Lent {
+            body: Body::Borrowed {
                 head_len: head.len(),
                 frags: payload,
-                until: LentUntil::Copied,
+                until: BorrowedUntil::Copied,
             },
             meta: VnetMeta {
                 gso_size: if is_super { gso_size } else { 0 },

@@ -31,7 +31,7 @@ use crate::restart_error::RestartError;
 use crate::rx::RxSide;
 use crate::rx_queue::{RxQueue, RxQueueInfo};
 use crate::stats::{RxQueueStats, TxStats};
-use crate::tx_queue::{Offloads, TransmitError, TxContext, TxQueue};
+use crate::tx_queue::{Offloads, TxContext, TxQueue};
 use crate::tx_stage::TxStage;
 
 /// Frames that [`Nic::poll_rx`] drops in a row before it returns `None`: during a flood of bad frames its caller must
@@ -193,8 +193,11 @@ impl Nic {
 
     /// Validates a frame, selects its queue and places its payload. `None`: the frame has crossed to the shard of its flow.
     fn accept(&mut self, arrival: Arrival) -> Result<Option<RxPacket>, DropReason> {
-        let mut frame = RxFrame::new(&mut self.rx, arrival);
-        if frame.len > self.caps.max_rx_frame() {
+        let mut frame = RxFrame {
+            rx: &mut self.rx,
+            arrival,
+        };
+        if frame.arrival.len > self.caps.max_rx_frame() {
             return Err(DropReason::RxOversize);
         }
         let headers = frame.parse()?;
@@ -226,8 +229,8 @@ impl Nic {
         };
         let packet = RxPacket {
             queue,
-            segments: segments(headers.payload_len, frame.meta.gso_size),
-            origin: frame.origin,
+            segments: segments(headers.payload_len, frame.arrival.meta.gso_size),
+            origin: frame.arrival.origin,
             headers,
             payload,
         };
@@ -241,26 +244,26 @@ impl Nic {
     /// payload is dropped, which completes the send, as soon as the link has the packet.
     ///
     /// # Errors
-    /// [`TransmitError`]: the packet was dropped, and counted under its [`DropReason`].
-    pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
+    /// The packet was dropped, and counted under this [`DropReason`].
+    pub fn transmit(&mut self, packet: TxPacket, now: Instant) -> Result<(), DropReason> {
         if let Some(crossing) = &self.crossing
             && packet.payload.is_empty()
         {
             crossing.note_sent(packet.head.as_slice());
         }
-        if !self.tx_stage.takes(&packet) {
-            return self.transmit_from_host(packet, now);
-        }
-        if self.tx_room() == 0 {
-            self.drops.count(DropReason::TxBusy);
-            return Err(TransmitError::QueueFull);
-        }
-        self.tx_stage.push(packet);
-        Ok(())
+        let sent = match self.tx_stage.takes(&packet) {
+            false => self.transmit_from_host(packet, now),
+            true if self.tx_room() == 0 => Err(DropReason::TxBusy),
+            true => {
+                self.tx_stage.push(packet);
+                Ok(())
+            }
+        };
+        sent.inspect_err(|reason| self.drops.count(*reason))
     }
 
     /// Sends a packet with payload that the CPU can access.
-    fn transmit_from_host(&mut self, packet: TxPacket, now: Instant) -> Result<(), TransmitError> {
+    fn transmit_from_host(&mut self, packet: TxPacket, now: Instant) -> Result<(), DropReason> {
         if loopback::is_own(self.config.mac, &packet) {
             return self.send_looped(packet);
         }
@@ -269,18 +272,12 @@ impl Nic {
     }
 
     /// Queues a packet to this NIC itself for the next [`Nic::poll_rx`], without computing a checksum or cutting segments.
-    fn send_looped(&mut self, packet: TxPacket) -> Result<(), TransmitError> {
-        let len = packet.frame_len();
-        if len > MAX_FRAME_LEN {
-            self.drops.count(DropReason::TxInvalid);
-            return Err(TransmitError::TooLong {
-                len,
-                max: MAX_FRAME_LEN,
-            });
+    fn send_looped(&mut self, packet: TxPacket) -> Result<(), DropReason> {
+        if packet.frame_len() > MAX_FRAME_LEN {
+            return Err(DropReason::TxInvalid);
         }
         if self.tx_room() == 0 {
-            self.drops.count(DropReason::TxBusy);
-            return Err(TransmitError::QueueFull);
+            return Err(DropReason::TxBusy);
         }
         self.tx.stats.looped += 1;
         self.looped.push(packet);
@@ -290,13 +287,11 @@ impl Nic {
     /// Sends queued packets until the link is busy; returns how many are still queued.
     pub fn flush_tx(&mut self, now: Instant) -> usize {
         while let Some(Conveyed { packet, failed }) = self.tx_stage.pop() {
-            match failed {
-                // An error has been counted, as for a packet that waited in the queue.
-                None => drop(self.transmit_from_host(packet, now)),
-                Some(error) => {
-                    self.drops.count(DropReason::TxDeviceFailed);
-                    self.failed_tx.push_back(FailedTx { packet, error });
-                }
+            if let Some(error) = failed {
+                self.drops.count(DropReason::TxDeviceFailed);
+                self.failed_tx.push_back(FailedTx { packet, error });
+            } else if let Err(reason) = self.transmit_from_host(packet, now) {
+                self.drops.count(reason);
             }
         }
         if self.tx.len() > 0 {

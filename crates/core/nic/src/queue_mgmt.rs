@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use mapped::DmaRight;
-use netmem::{MemoryProvider, NiovSize, PagePool};
+use netmem::{MemoryProvider, NiovSize};
 
 use crate::config::NicConfig;
 use crate::fill::{Fill, MAX_PAYLOAD};
@@ -46,13 +45,20 @@ impl QueueMemory {
         let ring = engine
             .map(|engine| Ring::new(engine, provider.area().niov_size()))
             .transpose()?;
-        let pool = PagePool::new(provider);
-        let port = pool.dma_port(DmaRight::of_a_nic());
+        let fill = Fill::new(provider);
         Ok(Self {
-            is_readable: pool.is_readable(),
-            fill: Fill::new(pool, port),
+            is_readable: fill.pool.is_readable(),
+            fill,
             ring,
         })
+    }
+
+    /// Returns the memory that frames are received into: host memory if the CPU cannot access that of the queue.
+    pub(crate) fn posted(&mut self) -> &mut Fill {
+        match &mut self.ring {
+            Some(ring) => &mut ring.fill,
+            None => &mut self.fill,
+        }
     }
 
     /// Posts the first run.

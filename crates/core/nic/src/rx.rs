@@ -55,7 +55,7 @@ pub(crate) struct RxSide {
     pub(crate) queues: Vec<RxQueue>,
     /// Host memory for linear bytes and for packets that are not split.
     pub(crate) host: Fill,
-    /// The first bytes of the frame that arrived last, from a link that scatters or lends.
+    /// The first bytes of the frame that arrived last, from a link that scatters, or whose frames are borrowed.
     pub(crate) head: HeaderBuf,
     /// Its bytes that did not fit into posted memory. One byte longer than any frame, to detect truncated frames.
     pub(crate) spill: Box<[u8]>,
@@ -138,7 +138,7 @@ impl RxSide {
     /// Returns the payload bytes that memory is posted for: those of the longest packet that the link delivers, except that long
     /// super-packets are expected only after others.
     fn payload_room(&self) -> usize {
-        match self.caps.lends || self.predicted.big_left > 0 {
+        match self.caps.borrows || self.predicted.big_left > 0 {
             true => self.caps.max_rx_packet,
             false => MAX_PAYLOAD,
         }
@@ -191,7 +191,7 @@ impl RxSide {
         now: Instant,
     ) -> Option<Arrival> {
         let body = self.post();
-        let (head_len, mut lent) = (body.head_len, FragList::new());
+        let (head_len, mut borrowed) = (body.head_len, FragList::new());
         let queue = self.queues.get(body.queue.index())?;
         let mut spans = Spans::new();
         if !body.direct().is_empty() {
@@ -206,7 +206,7 @@ impl RxSide {
             spans: &spans,
             spill: &mut self.spill,
             frame: &mut self.whole,
-            lent: &mut lent,
+            borrowed: &mut borrowed,
             port: queue.posted_fill().port(),
         };
         let received = link.receive(&mut posted, now);
@@ -217,16 +217,18 @@ impl RxSide {
                 drops.count(reason);
                 return None;
             }
-            Ok(LinkReceived::Placed { frame_len, meta }) => (frame_len, meta, Body::Posted(body)),
-            Ok(LinkReceived::Lent {
+            Ok(LinkReceived::Scattered { frame_len, meta }) => {
+                (frame_len, meta, Body::Posted(body))
+            }
+            Ok(LinkReceived::Borrowed {
                 head_len,
                 frame_len,
                 meta,
                 until,
             }) => {
-                let body = Body::Lent {
+                let body = Body::Borrowed {
                     head_len,
-                    frags: lent,
+                    frags: borrowed,
                     until,
                 };
                 (frame_len, meta, body)
@@ -259,13 +261,17 @@ impl RxSide {
         let (room, headroom) = (self.payload_room(), self.predicted.headroom());
         let linear = self.linear_bytes(id);
         let (mut direct, mut run) = (0, 0);
-        if let Some(queue) = self.queues.get_mut(id.index()).filter(|_| !self.caps.lends) {
+        if let Some(queue) = self
+            .queues
+            .get_mut(id.index())
+            .filter(|_| !self.caps.borrows)
+        {
             // A place gets no linear bytes, and nothing that a device copies.
             if linear == 0 && !queue.is_staged() {
                 direct = self.ddp.post(room);
             }
             if direct < room {
-                let fill = queue.posted_fill_mut();
+                let fill = queue.memory.posted();
                 fill.post(room.min(fill.most_in_spans(headroom)), headroom);
                 run = fill.span_bytes(headroom);
             }

@@ -54,13 +54,6 @@ impl RxQueue {
         }
     }
 
-    pub(crate) fn posted_fill_mut(&mut self) -> &mut Fill {
-        match &mut self.memory.ring {
-            Some(ring) => &mut ring.fill,
-            None => &mut self.memory.fill,
-        }
-    }
-
     /// Returns whether the CPU cannot access the memory of the queue.
     pub(crate) fn is_staged(&self) -> bool {
         self.memory.ring.is_some()

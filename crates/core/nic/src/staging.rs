@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use mapped::DmaRight;
-use netmem::{CopyEngine, FragList, MemoryProvider, NiovSize, PagePool};
+use netmem::{CopyEngine, FragList, MemoryProvider, NiovSize};
 
 use crate::fill::{Fill, MAX_PAYLOAD};
 use crate::restart_error::RestartError;
@@ -33,11 +32,9 @@ impl Ring {
         let least = MIN_PAYLOADS * (MAX_PAYLOAD.div_ceil(niov) + 1) * niov;
         let bytes = RING_BYTES.max(least).next_multiple_of(niov);
         let provider = MemoryProvider::pinned(bytes, niov_size, engine)?;
-        let pool = PagePool::new(Arc::new(provider));
-        let port = pool.dma_port(DmaRight::of_a_nic());
         Ok(Self {
             engine: Arc::clone(engine),
-            fill: Fill::new(pool, port),
+            fill: Fill::new(Arc::new(provider)),
         })
     }
 

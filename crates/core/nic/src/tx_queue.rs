@@ -11,36 +11,8 @@ use crate::packet::TxPacket;
 use crate::stats::TxStats;
 use crate::tso::Segmenter;
 
-/// Why a packet was not sent. The packet is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransmitError {
-    /// The frame is longer than the link allows (counted as [`DropReason::TxInvalid`], like the next two).
-    #[error("a frame of {len} bytes is longer than the {max} that the link carries")]
-    TooLong {
-        /// Bytes of the frame.
-        len: usize,
-        /// Maximum.
-        max: usize,
-    },
-    /// The head ends before the end of the Ethernet header or of the checksum field.
-    #[error("the headers of the packet end too early")]
-    BadHead,
-    /// A super-packet is not a TCP packet with a checksum to complete.
-    #[error("a super-packet must be a TCP packet with a checksum to complete")]
-    BadSuperPacket,
-    /// The link is busy and the queue full (counted as [`DropReason::TxBusy`]).
-    #[error("the transmit queue is full")]
-    QueueFull,
-    /// The link is down (counted as [`DropReason::TxLinkDown`]).
-    #[error("the link is down")]
-    LinkDown,
-    /// The link is up and refused the frame (counted as [`DropReason::TxLinkError`]).
-    #[error("the link refused the frame")]
-    Refused,
-}
-
 /// Queue of packets for a busy link, oldest first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TxQueue {
     waiting: VecDeque<WaitingPacket>,
     limit: usize,
@@ -113,11 +85,8 @@ pub(crate) struct TxContext<'a> {
 impl TxQueue {
     pub(crate) fn new(limit: u32) -> Self {
         Self {
-            waiting: VecDeque::new(),
             limit: limit as usize,
-            busy_at: None,
-            refusals: Refusals::default(),
-            stats: TxStats::default(),
+            ..Self::default()
         }
     }
 
@@ -133,63 +102,49 @@ impl TxQueue {
         self.limit.saturating_sub(self.waiting.len())
     }
 
-    /// Sends a packet after those in the queue.
+    /// Sends a packet after those in the queue, or drops it.
     pub(crate) fn transmit(
         &mut self,
         packet: TxPacket,
         tx: &mut TxContext<'_>,
-    ) -> Result<(), TransmitError> {
-        let waiting = match self.prepare(packet, tx) {
-            Ok(waiting) => waiting,
-            Err(error) => {
-                tx.drops.count(DropReason::TxInvalid);
-                return Err(error);
-            }
-        };
+    ) -> Result<(), DropReason> {
+        let waiting = self.prepare(packet, tx).ok_or(DropReason::TxInvalid)?;
         // A full link is tried once for all packets of one time: each attempt is a system call.
         if self.busy_at != Some(tx.now) {
             self.flush(tx);
         }
         if !self.waiting.is_empty() {
-            return self.enqueue(waiting, tx);
+            return self.enqueue(waiting);
         }
         match self.push_out(waiting, tx) {
             Ok(()) => Ok(()),
-            Err(Unsent::Busy(waiting)) => self.enqueue(*waiting, tx),
-            Err(Unsent::Failed) if tx.link.state() == LinkState::Up => Err(TransmitError::Refused),
-            Err(Unsent::Failed) => Err(TransmitError::LinkDown),
+            Err(Unsent::Busy(waiting)) => self.enqueue(*waiting),
+            Err(Unsent::Dropped(reason)) => Err(reason),
         }
     }
 
     /// Sends queued packets until the link is busy.
     pub(crate) fn flush(&mut self, tx: &mut TxContext<'_>) {
         while let Some(waiting) = self.waiting.pop_front() {
-            if let Err(Unsent::Busy(waiting)) = self.push_out(waiting, tx) {
-                self.waiting.push_front(*waiting);
-                return;
+            match self.push_out(waiting, tx) {
+                Ok(()) => {}
+                Err(Unsent::Busy(waiting)) => return self.waiting.push_front(*waiting),
+                Err(Unsent::Dropped(reason)) => tx.drops.count(reason),
             }
         }
     }
 
-    fn enqueue(
-        &mut self,
-        waiting: WaitingPacket,
-        tx: &mut TxContext<'_>,
-    ) -> Result<(), TransmitError> {
+    fn enqueue(&mut self, waiting: WaitingPacket) -> Result<(), DropReason> {
         if self.room() == 0 {
-            tx.drops.count(DropReason::TxBusy);
-            return Err(TransmitError::QueueFull);
+            return Err(DropReason::TxBusy);
         }
         self.waiting.push_back(waiting);
         Ok(())
     }
 
-    /// Validates a packet; cuts it and computes its checksum if the link does not.
-    fn prepare(
-        &mut self,
-        packet: TxPacket,
-        tx: &TxContext<'_>,
-    ) -> Result<WaitingPacket, TransmitError> {
+    /// Cuts a packet and computes its checksum if the link does not; `None` if it is invalid: longer than the link allows,
+    /// with headers that end too early, or a super-packet that is not a TCP packet with a checksum to complete.
+    fn prepare(&mut self, packet: TxPacket, tx: &TxContext<'_>) -> Option<WaitingPacket> {
         let Offloads {
             tso,
             longest,
@@ -201,32 +156,32 @@ impl TxQueue {
         if head_len < EthernetHeader::LEN
             || packet.checksum.is_some_and(|what| field(what) > head_len)
         {
-            return Err(TransmitError::BadHead);
+            return None;
         }
         let gso_size = usize::from(packet.gso_size);
         let is_super = gso_size > 0 && packet.payload.len() > gso_size;
         // The headers are parsed only if there are segments.
         let segment_len = || segment_headers_len(packet.head.as_slice()) + gso_size;
-        let (len, max) = match is_super.then(segment_len) {
-            Some(segment) if segment > longest => (segment, longest),
-            Some(_) => (packet.frame_len(), longest_super),
-            None => (packet.frame_len(), longest),
+        let len = packet.frame_len();
+        let is_too_long = match is_super {
+            true => segment_len() > longest || len > longest_super,
+            false => len > longest,
         };
-        if len > max {
-            return Err(TransmitError::TooLong { len, max });
+        if is_too_long {
+            return None;
         }
         if is_super && tso && packet.checksum.is_some() {
             let is_long = len > MAX_FRAME_LEN;
             return match is_long && !self.refusals.may_try() {
-                true => self.shorten(packet).ok_or(TransmitError::BadSuperPacket),
-                false => Ok(WaitingPacket { packet, rest: None }),
+                true => self.shorten(packet),
+                false => Some(WaitingPacket { packet, rest: None }),
             };
         }
         if is_super {
-            let mut rest = Segmenter::into_segments(packet).ok_or(TransmitError::BadSuperPacket)?;
-            let first = rest.next().ok_or(TransmitError::BadSuperPacket)?;
+            let mut rest = Segmenter::into_segments(packet)?;
+            let first = rest.next()?;
             self.stats.software_tso += 1;
-            return Ok(WaitingPacket {
+            return Some(WaitingPacket {
                 packet: self.finish_checksum(first, tx),
                 rest: Some(Box::new(rest)),
             });
@@ -235,7 +190,7 @@ impl TxQueue {
             gso_size: 0,
             ..packet
         };
-        Ok(WaitingPacket {
+        Some(WaitingPacket {
             packet: self.finish_checksum(packet, tx),
             rest: None,
         })
@@ -300,19 +255,15 @@ impl TxQueue {
                 }
                 Ok(LinkSent::TooLong) if waiting.rest.is_none() => {
                     self.refusals.on_refused();
-                    let Some(shorter) = self.shorten(waiting.packet) else {
-                        tx.drops.count(DropReason::TxInvalid);
-                        return Err(Unsent::Failed);
-                    };
-                    waiting = shorter;
+                    let shorter = self.shorten(waiting.packet);
+                    waiting = shorter.ok_or(Unsent::Dropped(DropReason::TxInvalid))?;
                     continue;
                 }
                 Ok(LinkSent::TooLong) | Err(_) => {
-                    tx.drops.count(match tx.link.state() == LinkState::Up {
-                        true => DropReason::TxLinkError,
-                        false => DropReason::TxLinkDown,
-                    });
-                    return Err(Unsent::Failed);
+                    return Err(Unsent::Dropped(match tx.link.state() {
+                        LinkState::Up => DropReason::TxLinkError,
+                        LinkState::Down | LinkState::Gone => DropReason::TxLinkDown,
+                    }));
                 }
             }
             match waiting.rest.as_mut().and_then(|rest| rest.next()) {
@@ -329,8 +280,8 @@ impl TxQueue {
 enum Unsent {
     /// The link is busy; the value is the unsent part.
     Busy(Box<WaitingPacket>),
-    /// The link failed; the packet is dropped and counted.
-    Failed,
+    /// The packet is dropped, for this reason.
+    Dropped(DropReason),
 }
 
 /// Returns the folded ones' complement sum of a payload.

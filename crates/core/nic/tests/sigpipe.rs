@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nic::{HeadBuf, Nic, NicConfig, TransmitError, TxPacket, UnixLink, WireHello};
+use nic::{DropReason, HeadBuf, Nic, NicConfig, TxPacket, UnixLink, WireHello};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use signal_hook::consts::SIGPIPE;
 use wire::Instant;
@@ -41,7 +41,7 @@ fn sending_on_a_unix_wire_whose_peer_has_left_raises_no_sigpipe() {
     };
     assert_eq!(
         nic.transmit(packet, Instant::ZERO),
-        Err(TransmitError::LinkDown)
+        Err(DropReason::TxLinkDown)
     );
     assert!(!raised.load(Ordering::Relaxed));
 

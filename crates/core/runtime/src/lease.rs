@@ -1,4 +1,4 @@
-//! Addresses that were lent to a NIC, while it is open.
+//! Addresses that were leased to a NIC, while it is open.
 
 use std::sync::{Arc, Weak};
 

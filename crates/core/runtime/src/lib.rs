@@ -22,7 +22,7 @@
 //! | [`Driver::expect_fd_waits`] | a descriptor was given to the program, which may sleep on it from now on |
 //! | [`Driver::wake_any`] | a thread that waits for several sockets is to look again |
 //! | [`Driver::linger`] | the end: connections of closed sockets deliver what they have |
-//! | [`keep_lease`] | addresses that were lent to the NIC |
+//! | [`keep_lease`] | addresses that were leased to the NIC |
 //!
 //! A driver does not know fork(2). In a child of the process that made it, no thread polls, and its lock may be held by a thread that
 //! does not exist: no method may be called there, and [`Background`] is forgotten instead of dropped. Its user checks that, at the one

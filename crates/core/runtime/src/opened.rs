@@ -14,7 +14,7 @@ pub struct Opened {
     pub shards: Vec<(Stack, Vec<OwnedFd>)>,
     /// The time of the stacks.
     pub clock: Clock,
-    /// Addresses that the network has lent, for [`keep_lease`](crate::keep_lease).
+    /// Addresses that the network has leased, for [`keep_lease`](crate::keep_lease).
     pub lease: Option<Acquired>,
 }
 

@@ -112,7 +112,7 @@ pub(crate) struct Traffic {
     pub(crate) turns: u64,
     /// The link passes memory of the sender on, which is little, so that it stays in the cache: the sender would wait for the
     /// end of a nap. On the wire between two processes the rate was a fifth lower. And to look at it costs no system call.
-    pub(crate) lends: bool,
+    pub(crate) borrows: bool,
 }
 
 impl Spin {
@@ -122,10 +122,10 @@ impl Spin {
             self.turns = traffic.turns;
             self.stream_began = traffic.received;
         }
-        let naps = !traffic.lends && traffic.received - self.stream_began >= STREAM_PACKETS;
+        let naps = !traffic.borrows && traffic.received - self.stream_began >= STREAM_PACKETS;
         match idle {
             idle if idle >= self.limit() => Pause::Sleep,
-            idle if traffic.lends && idle < POLL_BEFORE_YIELD => Pause::Look,
+            idle if traffic.borrows && idle < POLL_BEFORE_YIELD => Pause::Look,
             _ if now < self.crowded_until => Pause::Sleep,
             Duration::ZERO => Pause::Yield,
             idle if naps && idle < QUICK_YIELD => Pause::Nap(NAP),
@@ -177,7 +177,7 @@ mod tests {
     const CALM: Traffic = Traffic {
         received: 0,
         turns: 0,
-        lends: false,
+        borrows: false,
     };
 
     #[test]
@@ -189,10 +189,10 @@ mod tests {
         };
         assert_eq!(pause(&mut spin, 0, traffic), Pause::Yield);
         assert_eq!(pause(&mut spin, 1, traffic), Pause::Nap(NAP));
-        let lends = true;
+        let borrows = true;
         for (idle, expected) in [(1, Pause::Look), (4, Pause::Yield), (60, Pause::Sleep)] {
-            let lending = Traffic { lends, ..traffic };
-            assert_eq!(pause(&mut spin, idle, lending), expected, "{idle} us");
+            let borrowing = Traffic { borrows, ..traffic };
+            assert_eq!(pause(&mut spin, idle, borrowing), expected, "{idle} us");
         }
         assert_eq!(pause(&mut spin, 60, traffic), Pause::Sleep);
         // The first yield took long: another thread has used the processor.
@@ -253,12 +253,12 @@ mod tests {
         spin.on_yield(ms(1), ms(1) + us(499));
         assert_eq!(spin.pause(ms(2), us(1), CALM), Pause::Yield);
         spin.on_yield(ms(2), ms(6));
-        let lends = true;
+        let borrows = true;
         for now in [ms(6), ms(6 + 4 * 64 - 1)] {
             assert_eq!(spin.pause(now, us(0), CALM), Pause::Sleep);
-            let lending = Traffic { lends, ..CALM };
-            assert_eq!(spin.pause(now, us(0), lending), Pause::Look);
-            assert_eq!(spin.pause(now, us(4), lending), Pause::Sleep);
+            let borrowing = Traffic { borrows, ..CALM };
+            assert_eq!(spin.pause(now, us(0), borrowing), Pause::Look);
+            assert_eq!(spin.pause(now, us(4), borrowing), Pause::Sleep);
         }
         assert_eq!(spin.pause(ms(6 + 4 * 64), us(0), CALM), Pause::Yield);
     }

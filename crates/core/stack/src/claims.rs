@@ -95,14 +95,10 @@ impl Claims {
             next: None,
         };
         let stage = match check {
-            AddressCheck::Never | AddressCheck::Announce => Stage::Held,
-            AddressCheck::AskMeanwhile => Stage::Probing {
+            AddressCheck::Never | AddressCheck::Announce => Stage::Used,
+            AddressCheck::AskMeanwhile | AddressCheck::AskFirst => Stage::Probing {
                 sent: 0,
-                in_use: true,
-            },
-            AddressCheck::AskFirst => Stage::Probing {
-                sent: 0,
-                in_use: false,
+                in_use: check == AddressCheck::AskMeanwhile,
             },
         };
         let claim = |ip| Claim {
@@ -125,11 +121,11 @@ impl Claims {
     }
 
     /// Adds an address that is used already, because it was asked about by other means.
-    pub(crate) fn hold(&mut self, ip: IpAddr) {
+    pub(crate) fn add_used(&mut self, ip: IpAddr) {
         if !self.has(ip) && self.check != AddressCheck::Never {
             self.claims.push(Claim {
                 ip,
-                stage: Stage::Held,
+                stage: Stage::Used,
                 due: None,
             });
         }
@@ -140,7 +136,7 @@ impl Claims {
         if self.has(ip) {
             return;
         }
-        self.hold(ip);
+        self.add_used(ip);
         if self.asks()
             && let Some(claim) = self.claims.last_mut()
         {
@@ -162,8 +158,8 @@ impl Claims {
 
     /// Announces all addresses in use.
     pub(crate) fn announce_all(&mut self, now: Instant) {
-        let held = |claim: &&mut Claim| claim.stage == Stage::Held;
-        for claim in self.claims.iter_mut().filter(held) {
+        let used = |claim: &&mut Claim| claim.stage == Stage::Used;
+        for claim in self.claims.iter_mut().filter(used) {
             claim.due = self.is_link_up.then_some(now);
         }
         self.plan();
@@ -199,7 +195,7 @@ impl Claims {
         let is_first = !std::mem::replace(&mut self.was_link_up, true);
         for claim in &mut self.claims {
             claim.due = Some(now);
-            let is_known = claim.stage == Stage::Held && is_first;
+            let is_known = claim.stage == Stage::Used && is_first;
             if asks && !is_known {
                 let in_use = !matches!(claim.stage, Stage::Probing { in_use: false, .. });
                 claim.stage = Stage::Probing { sent: 0, in_use };
@@ -264,7 +260,7 @@ impl Claims {
         let claim = self.claims.iter().find(|claim| claim.ip == ip)?;
         match claim.stage {
             Stage::Probing { .. } => Some(self.conflicts.judge(ip, by, claim.stage, now)),
-            Stage::Announcing(_) | Stage::Held => None,
+            Stage::Announcing(_) | Stage::Used => None,
         }
     }
 
@@ -306,7 +302,7 @@ impl Claim {
                 self.announced(sent + 1, now);
                 ClaimAction::Announce(self.ip)
             }
-            Stage::Held => {
+            Stage::Used => {
                 self.due = None;
                 ClaimAction::Announce(self.ip)
             }
@@ -315,7 +311,7 @@ impl Claim {
 
     fn announced(&mut self, sent: u8, now: Instant) {
         (self.stage, self.due) = match sent {
-            ANNOUNCEMENTS.. => (Stage::Held, None),
+            ANNOUNCEMENTS.. => (Stage::Used, None),
             _ => (Stage::Announcing(sent), Some(now + ANNOUNCE_INTERVAL)),
         };
     }

@@ -56,51 +56,30 @@ wire::drop_reasons! {
 }
 
 /// One counter per [`DropReason`], and one per [`SegmentDrop`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Drops {
     packets: [u64; DropReason::ALL.len()],
     segments: [u64; SegmentDrop::ALL.len()],
 }
 
-impl Default for Drops {
-    fn default() -> Self {
-        Self {
-            packets: [0; DropReason::ALL.len()],
-            segments: [0; SegmentDrop::ALL.len()],
-        }
-    }
-}
-
 impl Drops {
     /// Counts one packet.
     pub(crate) fn count(&mut self, reason: DropReason) {
-        if let Some(count) = self.packets.get_mut(reason as usize) {
-            *count += 1;
-        }
+        self.packets[reason as usize] += 1;
     }
 
     /// Counts one segment that a connection dropped, or part of it.
     pub(crate) fn count_segment(&mut self, reason: impl Into<Option<SegmentDrop>>) {
         if let Some(reason) = reason.into() {
-            let index = SegmentDrop::ALL.iter().position(|&other| other == reason);
-            if let Some(count) = index.and_then(|index| self.segments.get_mut(index)) {
-                *count += 1;
-            }
+            self.segments[reason as usize] += 1;
         }
     }
 
     /// Iterates over all counters, including those that are 0.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let packets = DropReason::ALL
-            .iter()
-            .map(|reason| reason.name())
-            .zip(self.packets);
-        packets.chain(
-            SegmentDrop::ALL
-                .iter()
-                .map(|reason| reason.name())
-                .zip(self.segments),
-        )
+        let packets = DropReason::ALL.iter().map(|reason| reason.name());
+        let segments = SegmentDrop::ALL.iter().map(|reason| reason.name());
+        packets.zip(self.packets).chain(segments.zip(self.segments))
     }
 }
 

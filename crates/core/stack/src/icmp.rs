@@ -9,8 +9,8 @@ use netmem::{FragList, Payload};
 use nic::{HeadBuf, Nic, Origin, RateLimit, TxPacket};
 use tcp::Unreachable;
 use wire::{
-    Echo, EchoKind, EtherType, EthernetHeader, Icmpv4, Icmpv6, Instant, IpRepr, Ipv4Header,
-    Ipv6Header, MacAddr, Quoted, RxHeaders, emit_frame_headers, protocol,
+    Echo, EchoKind, EtherType, Instant, IpRepr, MacAddr, Quoted, RxHeaders, Undelivered,
+    emit_frame_headers, protocol,
 };
 
 use crate::drops::DropReason;
@@ -83,112 +83,59 @@ impl Icmp {
         payload: &FragList,
     ) -> Option<IcmpError> {
         let mut message = std::mem::take(&mut self.message);
-        let error = match &headers.network {
-            _ if !read(payload, &mut message) => cx.ignore(DropReason::IcmpInvalid),
-            wire::Network::Ipv4(ip) => self.on_v4(cx, &headers.ethernet, ip, &message),
-            wire::Network::Ipv6(ip) => self.on_v6(cx, &headers.ethernet, ip, &message),
-            wire::Network::Arp | wire::Network::Other => None,
+        let error = match read(payload, &mut message) {
+            true => self.on_message(cx, headers, &message),
+            false => cx.ignore(DropReason::IcmpInvalid),
         };
         self.message = message;
         error
     }
 
-    fn on_v4(
+    fn on_message(
         &mut self,
         cx: IcmpContext<'_>,
-        ethernet: &EthernetHeader,
-        ip: &Ipv4Header,
+        headers: &RxHeaders,
         message: &[u8],
     ) -> Option<IcmpError> {
-        let Ok(message) = Icmpv4::parse(message) else {
-            return cx.ignore(DropReason::IcmpInvalid);
+        let parsed = match &headers.network {
+            wire::Network::Ipv4(_) => wire::Icmp::parse_v4(message),
+            wire::Network::Ipv6(ip) => wire::Icmp::parse_v6(ip, message),
+            wire::Network::Arp | wire::Network::Other => return None,
         };
-        let (kind, quoted) = match message {
-            Icmpv4::EchoRequest(echo) => {
-                let from = cx.network.station(ethernet.src);
-                self.answer_echo(cx, ip.dst.into(), ip.src.into(), from, &echo);
-                return None;
-            }
-            Icmpv4::DestinationUnreachable {
-                code: 4,
-                mtu,
-                quoted,
-            } => {
-                let mtu = mtu.map(u32::from);
-                (IcmpErrorKind::TooBig { mtu }, quoted)
-            }
-            Icmpv4::DestinationUnreachable { code, quoted, .. } => match unreachable_v4(code) {
-                Some(kind) => (kind, quoted),
-                None => return cx.ignore(DropReason::IcmpIgnored),
-            },
-            Icmpv4::TimeExceeded { quoted, .. } => {
-                (IcmpErrorKind::Unreachable(Unreachable::Host), quoted)
-            }
-            Icmpv4::EchoReply(_) | Icmpv4::Other { .. } => {
-                return cx.ignore(DropReason::IcmpIgnored);
-            }
-        };
-        Some(IcmpError { kind, quoted })
-    }
-
-    fn on_v6(
-        &mut self,
-        cx: IcmpContext<'_>,
-        ethernet: &EthernetHeader,
-        ip: &Ipv6Header,
-        message: &[u8],
-    ) -> Option<IcmpError> {
-        let Ok(message) = Icmpv6::parse(ip, message) else {
+        let addresses = headers.src_ip().zip(headers.dst_ip());
+        let (Ok(message), Some((peer, local))) = (parsed, addresses) else {
             return cx.ignore(DropReason::IcmpInvalid);
         };
         let is_discovery = matches!(
             message,
-            Icmpv6::NeighborSolicitation(_) | Icmpv6::NeighborAdvertisement(_)
+            wire::Icmp::NeighborSolicitation(_) | wire::Icmp::NeighborAdvertisement(_)
         );
         // Another station that has a local address says so from that address.
-        let is_forged = cx.origin != Origin::Loop && cx.network.routes().is_ours(ip.src.into());
+        let is_forged = cx.origin != Origin::Loop && cx.network.routes().is_ours(peer);
         if is_forged && !is_discovery {
             return cx.ignore(DropReason::IpMartianSource);
         }
-        let (kind, quoted) = match message {
-            Icmpv6::EchoRequest(echo) => {
-                let from = cx.network.station(ethernet.src);
-                self.answer_echo(cx, ip.dst.into(), ip.src.into(), from, &echo);
-                return None;
+        let (from, origin, now) = (headers.ethernet.src, cx.origin, cx.now);
+        match (message, peer) {
+            (wire::Icmp::EchoRequest(echo), _) => {
+                let from = cx.network.station(from);
+                self.answer_echo(cx, local, peer, from, &echo);
             }
-            Icmpv6::PacketTooBig { mtu, quoted } => {
-                (IcmpErrorKind::TooBig { mtu: Some(mtu) }, quoted)
+            (wire::Icmp::NeighborSolicitation(asked), IpAddr::V6(peer)) => {
+                cx.network
+                    .on_solicitation(cx.nic, from, peer, &asked, origin, now);
             }
-            Icmpv6::DestinationUnreachable { code, quoted } => (unreachable_v6(code), quoted),
-            Icmpv6::TimeExceeded { quoted, .. } => {
-                (IcmpErrorKind::Unreachable(Unreachable::Host), quoted)
+            (wire::Icmp::NeighborAdvertisement(told), _) => {
+                cx.network
+                    .on_advertisement(cx.nic, from, &told, origin, now);
             }
-            Icmpv6::NeighborSolicitation(solicitation) => {
-                cx.network.on_solicitation(
-                    cx.nic,
-                    ethernet.src,
-                    ip.src,
-                    &solicitation,
-                    cx.origin,
-                    cx.now,
-                );
-                return None;
-            }
-            Icmpv6::NeighborAdvertisement(advertisement) => {
-                cx.network.on_advertisement(
-                    cx.nic,
-                    ethernet.src,
-                    &advertisement,
-                    cx.origin,
-                    cx.now,
-                );
-                return None;
-            }
-            Icmpv6::EchoReply(_) | Icmpv6::Other { .. } => {
-                return cx.ignore(DropReason::IcmpIgnored);
-            }
-        };
-        Some(IcmpError { kind, quoted })
+            (wire::Icmp::Undelivered { why, quoted }, _) => match meaning(why, peer.is_ipv4()) {
+                Some(kind) => return Some(IcmpError { kind, quoted }),
+                None => return cx.ignore(DropReason::IcmpIgnored),
+            },
+            _ => return cx.ignore(DropReason::IcmpIgnored),
+        }
+        None
     }
 
     /// Replies to an echo request for a local address. Requests to a broadcast or multicast address are ignored
@@ -259,32 +206,38 @@ impl IcmpContext<'_> {
 fn read(payload: &FragList, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     buffer.resize(payload.len(), 0);
-    let mut rest = buffer.as_mut_slice();
-    payload.iter().all(|frag| {
-        let (out, behind) = std::mem::take(&mut rest).split_at_mut(frag.len());
-        rest = behind;
-        frag.is_readable() && frag.copy_to(0, out).is_ok()
-    })
+    payload.copy_to(buffer).is_ok()
+}
+
+/// Returns what an error means for the connection, if anything.
+fn meaning(why: Undelivered, is_v4: bool) -> Option<IcmpErrorKind> {
+    let what = match why {
+        Undelivered::TooBig { mtu } => return Some(IcmpErrorKind::TooBig { mtu }),
+        Undelivered::Unreachable { code } if is_v4 => unreachable_v4(code)?,
+        Undelivered::Unreachable { code } => unreachable_v6(code),
+        Undelivered::TimeExceeded => Unreachable::Host,
+    };
+    Some(IcmpErrorKind::Unreachable(what))
 }
 
 /// Returns the meaning of a code of "destination unreachable" (RFC 1122 4.2.3.9).
-fn unreachable_v4(code: u8) -> Option<IcmpErrorKind> {
+fn unreachable_v4(code: u8) -> Option<Unreachable> {
     match code {
         // Net unreachable, unknown, prohibited, for this type of service.
-        0 | 6 | 9 | 11 => Some(IcmpErrorKind::Unreachable(Unreachable::Net)),
+        0 | 6 | 9 | 11 => Some(Unreachable::Net),
         // Host unreachable, source route failed, unknown, isolated, prohibited, ...
-        1 | 5 | 7 | 8 | 10 | 12..=15 => Some(IcmpErrorKind::Unreachable(Unreachable::Host)),
-        2 => Some(IcmpErrorKind::Unreachable(Unreachable::Protocol)),
-        3 => Some(IcmpErrorKind::Unreachable(Unreachable::Port)),
+        1 | 5 | 7 | 8 | 10 | 12..=15 => Some(Unreachable::Host),
+        2 => Some(Unreachable::Protocol),
+        3 => Some(Unreachable::Port),
         _ => None,
     }
 }
 
 /// Returns the meaning of a code of ICMPv6 "destination unreachable" (RFC 4443 3.1).
-fn unreachable_v6(code: u8) -> IcmpErrorKind {
+fn unreachable_v6(code: u8) -> Unreachable {
     match code {
-        0 => IcmpErrorKind::Unreachable(Unreachable::Net),
-        4 => IcmpErrorKind::Unreachable(Unreachable::Port),
-        _ => IcmpErrorKind::Unreachable(Unreachable::Host),
+        0 => Unreachable::Net,
+        4 => Unreachable::Port,
+        _ => Unreachable::Host,
     }
 }

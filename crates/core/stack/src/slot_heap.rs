@@ -8,20 +8,11 @@
 const ABSENT: u32 = u32::MAX;
 
 /// Slots of the socket table with a key each, the least key first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SlotHeap<K> {
     heap: Vec<(K, u32)>,
     /// Position in `heap` of each slot; [`ABSENT`] if it has no entry.
     positions: Vec<u32>,
-}
-
-impl<K> Default for SlotHeap<K> {
-    fn default() -> Self {
-        Self {
-            heap: Vec::new(),
-            positions: Vec::new(),
-        }
-    }
 }
 
 impl<K: Copy + Ord> SlotHeap<K> {

@@ -131,7 +131,7 @@ impl Stack {
             None => claims(address_check, &mut routes, conflicts),
             Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
         };
-        let crossing = match (nic.link_caps().lends, nic.link().is_near()) {
+        let crossing = match (nic.link_caps().borrows, nic.link().is_near()) {
             (true, _) => Crossing::InPlace,
             (false, true) => Crossing::CopiedNear,
             (false, false) => Crossing::Copied,

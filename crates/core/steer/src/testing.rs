@@ -46,12 +46,12 @@ impl Packet {
     pub(crate) fn headers(self) -> RxHeaders {
         let mut ip = IpRepr::new(self.src, self.dst).unwrap();
         let ethertype = match &mut ip {
-            IpRepr::V4 { dscp_ecn, .. } => {
-                *dscp_ecn = self.tos;
+            IpRepr::V4(ip) => {
+                ip.dscp_ecn = self.tos;
                 EtherType::IPV4
             }
-            IpRepr::V6 { traffic_class, .. } => {
-                *traffic_class = self.tos;
+            IpRepr::V6(ip) => {
+                ip.traffic_class = self.tos;
                 EtherType::IPV6
             }
         };

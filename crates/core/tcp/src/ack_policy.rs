@@ -25,7 +25,7 @@ use crate::config::{DEFAULT_MSS, DELAYED_ACK};
 use crate::context::Context;
 use crate::ecn::echo::AckUrgency;
 use crate::tuning::AckRules;
-use decision::{AckDelay, AckFacts, AckTime};
+use decision::{AckFacts, AckTime};
 use linux::LinuxAcks;
 use when_drained::WhenDrained;
 
@@ -226,12 +226,9 @@ impl AckPolicy {
 
     /// An ACK was sent, alone or with data.
     pub(crate) fn on_sent(&mut self, now: Instant) {
-        let delay = match self.due {
-            AckDue::At(at) if at <= now => AckDelay::Over,
-            _ => AckDelay::NotOver,
-        };
+        let is_delayed = matches!(self.due, AckDue::At(at) if at <= now);
         let facts = self.facts(0);
-        ask!(&mut self.rules, on_ack_sent(delay, facts, now));
+        ask!(&mut self.rules, on_ack_sent(is_delayed, facts, now));
         self.due = AckDue::Never;
         self.unacked = 0;
     }

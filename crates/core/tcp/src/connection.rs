@@ -263,18 +263,7 @@ impl<P: Payload> Connection<P> {
     ) -> Disposition {
         match verdict {
             SynVerdict::Drop(reason) => Disposition::dropped(reason),
-            SynVerdict::Repeat(reason) => {
-                if let ConnectionState::SynReceived(syn_received) = &mut self.state {
-                    syn_received.repeat(&segment);
-                }
-                Disposition::answered(reason)
-            }
-            SynVerdict::Acknowledge(reason) => {
-                if let ConnectionState::SynReceived(syn_received) = &mut self.state {
-                    syn_received.acknowledge();
-                }
-                Disposition::answered(reason)
-            }
+            SynVerdict::Answer(reason) => Disposition::answered(reason),
             SynVerdict::Reset(reason) => {
                 let reset = Segment::reset_for(&segment, segment.payload.len());
                 self.reset = reset.map(|reset| Reset {

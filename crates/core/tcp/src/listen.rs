@@ -267,14 +267,7 @@ impl<P: Payload> SynBacklog<P> {
         };
         match half_open.on_segment(&segment, now) {
             SynVerdict::Drop(reason) => ListenOutcome::Dropped(reason),
-            SynVerdict::Repeat(reason) => {
-                half_open.repeat(&segment);
-                reply_or_drop(half_open.poll_send(&cx), reason)
-            }
-            SynVerdict::Acknowledge(reason) => {
-                half_open.acknowledge();
-                reply_or_drop(half_open.poll_send(&cx), reason)
-            }
+            SynVerdict::Answer(reason) => reply_or_drop(half_open.poll_send(&cx), reason),
             SynVerdict::Reset(reason) => reset_or_drop(&segment, reason),
             // Back to LISTEN: the peer has ended the handshake.
             SynVerdict::Refused => {
@@ -329,7 +322,7 @@ impl<P: Payload> SynBacklog<P> {
         };
         let clock = TimestampClock::new(config.timestamp_offset);
         let offer = SpaceOffer::new(self.rcv_space, cx.settings, cx.config);
-        let half_open = SynReceived::new((iss, clock), &syn, offer, &cx);
+        let mut half_open = SynReceived::new((iss, clock), &syn, offer, &cx);
         match half_open.on_segment(&segment, now) {
             SynVerdict::Established(handshake) => accept(&handshake, segment, &cx),
             _ => reset_or_drop(&segment, SegmentDrop::BadCookie),

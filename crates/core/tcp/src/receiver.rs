@@ -6,7 +6,7 @@ use wire::{Ecn, Instant, SackBlocks, TcpOptions, Timestamps};
 use crate::ack_policy::{AckPolicy, Arrival};
 use crate::context::Context;
 use crate::ecn::echo::{EarlierAck, Echo};
-use crate::options::{Negotiated, TsRecent, ack_options};
+use crate::options::{Negotiated, TimestampClock, TsRecent, ack_options};
 use crate::reassembly::{Reassembly, SeqRange};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
@@ -509,14 +509,14 @@ impl<P: Payload> Receiver<P> {
         self.ack.on_arrival(Arrival::Fin, 0, now);
     }
 
-    /// Returns acknowledgement number, window field and options of a segment that is sent now; the ACK counts as sent.
+    /// Returns a segment, sent now, with acknowledgement number, ECE, window field and options; the ACK counts as sent.
     pub(crate) fn announce(
         &mut self,
         queue: &RecvQueue<P>,
-        at: AnnouncedAt,
+        clock: TimestampClock,
         blocks: usize,
-    ) -> Announcement {
-        let AnnouncedAt { now, ts_value } = at;
+        now: Instant,
+    ) -> Segment<P> {
         // Too many unread segments stop the right edge, even if they have few bytes.
         let window = match queue.segments() < self.max_segments {
             true => self.window.advertise(self.rcv_nxt),
@@ -528,14 +528,15 @@ impl<P: Payload> Receiver<P> {
         }
         self.last_ack_sent = self.rcv_nxt;
         self.ack.on_sent(now);
-        Announcement {
-            ack: self.rcv_nxt,
+        Segment {
+            ack: Some(self.rcv_nxt),
             ece: self.echo.is_due(),
             window,
             options: TcpOptions {
                 sack,
-                ..ack_options(self.ts_recent.map(TsRecent::value), ts_value)
+                ..ack_options(self.ts_recent.map(TsRecent::value), clock.value(now))
             },
+            ..Segment::default()
         }
     }
 
@@ -576,22 +577,4 @@ pub(crate) fn cut_to_window<P: Payload>(
         segment.push = false;
     }
     true
-}
-
-/// Time at which a segment is sent, and its TSval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AnnouncedAt {
-    pub(crate) now: Instant,
-    pub(crate) ts_value: u32,
-}
-
-/// Fields of an outgoing segment that concern the receiving half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Announcement {
-    pub(crate) ack: SeqNum,
-    /// ECE: a mark is echoed.
-    pub(crate) ece: bool,
-    /// Window field, scaled.
-    pub(crate) window: u16,
-    pub(crate) options: TcpOptions,
 }

@@ -10,21 +10,11 @@ const KEPT_CAPACITY: usize = 8;
 
 /// The receive queue of a connection: one payload for each segment, so that a reader sees where readable and unreadable
 /// packets meet. A new queue owns no memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RecvQueue<P> {
     payloads: VecDeque<P>,
     bytes: usize,
     eof: bool,
-}
-
-impl<P> Default for RecvQueue<P> {
-    fn default() -> Self {
-        RecvQueue {
-            payloads: VecDeque::new(),
-            bytes: 0,
-            eof: false,
-        }
-    }
 }
 
 impl<P: Payload> RecvQueue<P> {

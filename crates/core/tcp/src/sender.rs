@@ -135,7 +135,7 @@ impl<P: Payload> Sender<P> {
     pub fn new(config: &ConnectionConfig, settings: &Settings, iss: SeqNum) -> Self {
         let shared = &config.shared;
         let path = PathMss::new(shared.mtu_probing);
-        let mut queue = SendQueue::new();
+        let mut queue = SendQueue::default();
         if shared.tuning.fills_super_segments {
             queue.note_pushes();
         }

@@ -10,16 +10,8 @@ use crate::config::{
 use crate::error::TcpError;
 use crate::settings::{Keepalive, Settings};
 
-/// Returns the earlier of two times; `None` is never.
-pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (one, None) | (None, one) => one,
-    }
-}
-
 /// Timer of a SYN or SYN-ACK: it is repeated with equal intervals at first, then with doubling ones (RFC 6298 2.1, 5.5).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct HandshakeTimer {
     /// The segment is to be sent now.
     due: bool,
@@ -38,12 +30,9 @@ impl HandshakeTimer {
     pub(crate) fn new(linear: u8, now: Instant) -> HandshakeTimer {
         HandshakeTimer {
             due: true,
-            deadline: None,
-            retries: 0,
             linear,
             opened: now,
-            sent: None,
-            sent_again: false,
+            ..HandshakeTimer::default()
         }
     }
 
@@ -55,9 +44,8 @@ impl HandshakeTimer {
         self.sent_again = self.sent.is_some();
         self.sent = Some(now);
         if self.deadline.is_none() {
-            let doublings = self.retries.saturating_sub(self.linear).min(16);
-            let doubled = config.rto_initial.saturating_mul(1 << doublings);
-            self.deadline = Some(now + doubled.min(config.rto_max));
+            let doublings = self.retries.saturating_sub(self.linear);
+            self.deadline = Some(now + interval(config, doublings));
         }
         true
     }
@@ -131,20 +119,22 @@ impl HandshakeTimer {
     }
 }
 
+/// Returns the initial timeout, doubled so often.
+fn interval(config: &TimerConfig, doublings: u8) -> Duration {
+    let doubled = config.rto_initial.saturating_mul(1 << doublings.min(16));
+    doubled.min(config.rto_max)
+}
+
 /// Returns how long a segment waits for an answer that is repeated `retries` times with doubling intervals (linux
 /// `tcp_model_timeout`).
 fn doubling_time(config: &TimerConfig, retries: u8) -> Duration {
-    let interval = |doublings: u8| {
-        let doubled = config.rto_initial.saturating_mul(1 << doublings.min(16));
-        doubled.min(config.rto_max)
-    };
     (0..=retries)
-        .map(interval)
+        .map(|doublings| interval(config, doublings))
         .fold(Duration::ZERO, Duration::saturating_add)
 }
 
 /// Timer for probes of a silent peer (RFC 9293 3.8.4).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct KeepaliveTimer {
     heard: Instant,
     next: Option<Instant>,
@@ -162,12 +152,10 @@ pub(crate) enum KeepaliveVerdict {
 
 impl KeepaliveTimer {
     pub(crate) fn new(setting: Option<Keepalive>, now: Instant) -> KeepaliveTimer {
-        let next = setting.map(|keepalive| now + keepalive.idle);
         KeepaliveTimer {
             heard: now,
-            next,
-            probes: 0,
-            due: false,
+            next: setting.map(|keepalive| now + keepalive.idle),
+            ..KeepaliveTimer::default()
         }
     }
 

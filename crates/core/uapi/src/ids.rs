@@ -36,6 +36,7 @@ number! {
 }
 number! {
     /// Number of a zero-copy send of one socket, counted from 0; wraps.
+    #[derive(Default)]
     ZerocopyId
 }
 

@@ -150,14 +150,9 @@ mod tests {
         ) {
             let ip = match six {
                 true => IpRepr::v6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST),
-                false => IpRepr::V4 {
-                    src: Ipv4Addr::LOCALHOST,
-                    dst: Ipv4Addr::from_bits(ident.into()),
-                    ttl: 1,
-                    dscp_ecn: 0,
-                    ident,
-                    dont_fragment: true,
-                },
+                false => IpRepr::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::from_bits(ident.into()))
+                    .with_hop_limit(1)
+                    .with_fragmentation(ident),
             };
             let mut frame = frame(ip.with_tos(before), vlan);
             let marking = mark_ce(&mut frame);

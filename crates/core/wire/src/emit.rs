@@ -15,37 +15,13 @@ use crate::tx_checksum::TxChecksum;
 /// Hop limit and TTL of what we send (IANA "IP Time To Live", RFC 1700).
 const DEFAULT_TTL: u8 = 64;
 
-/// The fields of an IP header that a sender chooses.
+/// The IP header of a packet to send. [`emit`](Self::emit) fills protocol and length in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpRepr {
     /// IPv4; this stack never sends fragments.
-    V4 {
-        /// Source.
-        src: Ipv4Addr,
-        /// Destination.
-        dst: Ipv4Addr,
-        /// Time to live.
-        ttl: u8,
-        /// Differentiated services and ECN.
-        dscp_ecn: u8,
-        /// Identification (of the first segment of a super-packet; segmentation increments it).
-        ident: u16,
-        /// Routers must not fragment (path MTU discovery, RFC 1191).
-        dont_fragment: bool,
-    },
+    V4(Ipv4Header),
     /// IPv6.
-    V6 {
-        /// Source.
-        src: Ipv6Addr,
-        /// Destination.
-        dst: Ipv6Addr,
-        /// Hop limit.
-        hop_limit: u8,
-        /// Differentiated services and ECN.
-        traffic_class: u8,
-        /// Flow label, 20 bits.
-        flow_label: u32,
-    },
+    V6(Ipv6Header),
 }
 
 impl IpRepr {
@@ -61,33 +37,40 @@ impl IpRepr {
     /// Returns an IPv4 header with TTL 64 that forbids fragmentation.
     pub const fn v4(src: Ipv4Addr, dst: Ipv4Addr) -> Self {
         // An atomic packet may have any identification (RFC 6864 4.1).
-        Self::V4 {
+        Self::V4(Ipv4Header {
             src,
             dst,
+            protocol: 0,
             ttl: DEFAULT_TTL,
             dscp_ecn: 0,
             ident: 0,
             dont_fragment: true,
-        }
+            more_fragments: false,
+            fragment_offset: 0,
+            header_len: Ipv4Header::LEN,
+            total_len: 0,
+        })
     }
 
     /// Returns an IPv6 header with hop limit 64.
     pub const fn v6(src: Ipv6Addr, dst: Ipv6Addr) -> Self {
-        Self::V6 {
+        Self::V6(Ipv6Header {
             src,
             dst,
+            next_header: 0,
             hop_limit: DEFAULT_TTL,
             traffic_class: 0,
             flow_label: 0,
-        }
+            payload_len: 0,
+        })
     }
 
     /// Returns the header with these differentiated services and ECN bits (IP_TOS, IPV6_TCLASS).
     #[must_use]
     pub const fn with_tos(mut self, tos: u8) -> Self {
         match &mut self {
-            Self::V4 { dscp_ecn, .. } => *dscp_ecn = tos,
-            Self::V6 { traffic_class, .. } => *traffic_class = tos,
+            Self::V4(ip) => ip.dscp_ecn = tos,
+            Self::V6(ip) => ip.traffic_class = tos,
         }
         self
     }
@@ -96,8 +79,8 @@ impl IpRepr {
     #[must_use]
     pub const fn with_hop_limit(mut self, hops: u8) -> Self {
         match &mut self {
-            Self::V4 { ttl, .. } => *ttl = hops,
-            Self::V6 { hop_limit, .. } => *hop_limit = hops,
+            Self::V4(ip) => ip.ttl = hops,
+            Self::V6(ip) => ip.hop_limit = hops,
         }
         self
     }
@@ -106,14 +89,9 @@ impl IpRepr {
     /// fragment none of its packets.
     #[must_use]
     pub const fn with_fragmentation(mut self, identification: u16) -> Self {
-        if let Self::V4 {
-            ident,
-            dont_fragment,
-            ..
-        } = &mut self
-        {
-            *ident = identification;
-            *dont_fragment = false;
+        if let Self::V4(ip) = &mut self {
+            ip.ident = identification;
+            ip.dont_fragment = false;
         }
         self
     }
@@ -121,8 +99,8 @@ impl IpRepr {
     /// Returns the sum of the pseudo-header for `len` bytes of transport header and payload.
     pub fn pseudo_header(&self, protocol: u8, len: u32) -> Checksum {
         match *self {
-            Self::V4 { src, dst, .. } => Checksum::pseudo_v4(src, dst, protocol, len),
-            Self::V6 { src, dst, .. } => Checksum::pseudo_v6(src, dst, protocol, len),
+            Self::V4(ip) => Checksum::pseudo_v4(ip.src, ip.dst, protocol, len),
+            Self::V6(ip) => Checksum::pseudo_v6(ip.src, ip.dst, protocol, len),
         }
     }
 
@@ -136,43 +114,18 @@ impl IpRepr {
     /// If `out` is too short.
     pub fn emit(&self, protocol: u8, len: usize, out: &mut [u8]) -> usize {
         match *self {
-            Self::V4 {
-                src,
-                dst,
-                ttl,
-                dscp_ecn,
-                ident,
-                dont_fragment,
-            } => Ipv4Header {
-                src,
-                dst,
+            Self::V4(ip) => Ipv4Header {
                 protocol,
-                ttl,
-                dscp_ecn,
-                ident,
-                dont_fragment,
-                more_fragments: false,
-                fragment_offset: 0,
-                header_len: Ipv4Header::LEN,
                 total_len: u16::try_from(Ipv4Header::LEN + len).unwrap_or(0),
+                ..ip
             }
             .emit(out),
-            Self::V6 {
-                src,
-                dst,
-                hop_limit,
-                traffic_class,
-                flow_label,
-            } => {
+            Self::V6(ip) => {
                 let payload_len = u16::try_from(len).ok();
                 let at = Ipv6Header {
-                    src,
-                    dst,
                     next_header: payload_len.map_or(protocol::HOP_BY_HOP, |_| protocol),
-                    hop_limit,
-                    traffic_class,
-                    flow_label,
                     payload_len: payload_len.unwrap_or(0),
+                    ..ip
                 }
                 .emit(out);
                 match payload_len {

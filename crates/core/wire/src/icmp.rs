@@ -7,8 +7,6 @@ mod v6;
 
 pub use ndp::{NeighborAdvertisement, NeighborSolicitation, solicited_node};
 pub use quoted::Quoted;
-pub use v4::Icmpv4;
-pub use v6::Icmpv6;
 
 use std::net::Ipv6Addr;
 
@@ -28,6 +26,50 @@ pub enum IcmpError {
     /// an option of length 0, a multicast target, ...
     #[error("invalid neighbor discovery message")]
     BadNeighborDiscovery,
+}
+
+/// An ICMP message that matters to a TCP host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icmp<'a> {
+    /// Echo request.
+    EchoRequest(Echo<'a>),
+    /// Echo reply.
+    EchoReply(Echo<'a>),
+    /// A packet of ours did not arrive.
+    Undelivered {
+        /// The reason.
+        why: Undelivered,
+        /// The packet, if enough of it was quoted.
+        quoted: Option<Quoted>,
+    },
+    /// Neighbor solicitation; over IPv6 only.
+    NeighborSolicitation(NeighborSolicitation),
+    /// Neighbor advertisement; over IPv6 only.
+    NeighborAdvertisement(NeighborAdvertisement),
+    /// Anything else, router discovery included.
+    Other {
+        /// Type.
+        kind: u8,
+        /// Code.
+        code: u8,
+    },
+}
+
+/// Why a packet did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undelivered {
+    /// It was longer than the MTU of the next link, which a router of IPv4 may leave out (RFC 1191 4).
+    TooBig {
+        /// That MTU.
+        mtu: Option<u32>,
+    },
+    /// The destination is unreachable.
+    Unreachable {
+        /// Reason: over IPv4 0 net, 1 host, 2 protocol, 3 port, ...; over IPv6 0 no route, 1 prohibited, 3 address, 4 port, ...
+        code: u8,
+    },
+    /// Its TTL, hop limit or reassembly time was exceeded.
+    TimeExceeded,
 }
 
 /// Which echo message to send.

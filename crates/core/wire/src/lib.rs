@@ -47,8 +47,8 @@ pub use emit::{
 pub use ethernet::{EtherType, EthernetHeader, MacAddr, MacAddrParseError};
 pub use fast_open::{FastOpen, FastOpenCookie, FastOpenForm};
 pub use icmp::{
-    Echo, EchoKind, IcmpError, Icmpv4, Icmpv6, NeighborAdvertisement, NeighborSolicitation, Quoted,
-    solicited_node,
+    Echo, EchoKind, Icmp, IcmpError, NeighborAdvertisement, NeighborSolicitation, Quoted,
+    Undelivered, solicited_node,
 };
 pub use ipv4::Ipv4Header;
 pub use ipv6::{Ipv6Header, MAX_EXTENSION_HEADERS, MAX_EXTENSION_LEN};

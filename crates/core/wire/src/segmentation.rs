@@ -153,18 +153,17 @@ const _: () = assert!(TcpHeader::CHECKSUM_OFFSET == 16 && TCP_FLAGS < TcpHeader:
 mod tests {
     use super::*;
     use crate::{
-        EtherType, EthernetHeader, IpRepr, MacAddr, TcpOptions, UdpHeader, emit_frame_headers,
-        emit_tcp_frame_headers, fill_checksum,
+        EtherType, EthernetHeader, IpRepr, Ipv4Header, MacAddr, TcpOptions, UdpHeader,
+        emit_frame_headers, emit_tcp_frame_headers, fill_checksum,
     };
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    const V4: IpRepr = IpRepr::V4 {
-        src: Ipv4Addr::new(10, 0, 0, 1),
-        dst: Ipv4Addr::new(10, 0, 0, 2),
-        ttl: 64,
-        dscp_ecn: 0,
-        ident: u16::MAX,
-        dont_fragment: true,
+    const V4: IpRepr = match IpRepr::v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)) {
+        IpRepr::V4(ip) => IpRepr::V4(Ipv4Header {
+            ident: u16::MAX,
+            ..ip
+        }),
+        v6 => v6,
     };
 
     fn v6() -> IpRepr {

@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use devmem_linux::netdev::KernelRxQueueId;
-use devmem_linux::nic_setup::{Configured, NicSetup};
+use devmem_linux::nic_setup::{Configured, Flow, NicSetup};
 
-use super::setup::from_peer;
 use crate::error::{Error, Forked};
 use crate::flows::any_like;
 use crate::home::Home;
@@ -137,5 +136,14 @@ impl Drop for Steered {
             // A rule that stays is removed when the settings are restored.
             let _ = setup.unsteer(&from_peer(*peer, any_like(*peer)));
         }
+    }
+}
+
+/// Returns the flow of connections to `peer`, from an address and port of this machine, either of which may be unspecified.
+pub(super) fn from_peer(peer: SocketAddr, local: SocketAddr) -> Flow {
+    Flow {
+        peer: Some(peer.ip()),
+        peer_port: Some(peer.port()),
+        ..Flow::to(local)
     }
 }

@@ -7,7 +7,7 @@ use devmem_linux::nic_setup::{Configured, Flow, NicSetup, QueueChoice, SetupPlan
 use steer::RxQueueId;
 
 use super::nic::Nic;
-use super::prepared::Prepared;
+use super::prepared::{Prepared, from_peer};
 use super::rights::Rights;
 use crate::error::Error;
 use crate::flows::Flows;
@@ -63,15 +63,6 @@ impl Nic {
         known.retain(|other| other.strong_count() > 0);
         known.push(Arc::downgrade(&prepared));
         Ok((prepared, ids))
-    }
-}
-
-/// Returns the flow of connections to `peer`, from an address and port of this machine, either of which may be unspecified.
-pub(super) fn from_peer(peer: SocketAddr, local: SocketAddr) -> Flow {
-    Flow {
-        peer: Some(peer.ip()),
-        peer_port: Some(peer.port()),
-        ..Flow::to(local)
     }
 }
 

@@ -8,26 +8,16 @@ use devmem_linux::netif::Interface;
 use devmem_linux::netlink::NetlinkError;
 use devmem_linux::tap::{Tap, TapOffloads, TapOptions, TapSetUp, VnetHeader};
 use devmem_uapi::Errno;
-use lease::LeasePort;
 use nic::{Captured, Impaired, Impairment, Link, TapLink, WireHello};
 use wire::MacAddr;
 
 use super::macvtap::{self, MacvtapSettings};
+use super::opened_links::OpenedLinks;
 use super::packet::{self, Sharing};
 use super::queues::of_shards;
 use super::{DEFAULT_MTU, NetdevBuilder, memory, unix};
 use crate::error::{Error, ErrorKind};
 use crate::link::LinkKind;
-
-/// An open link.
-pub(super) struct OpenedLinks {
-    /// A queue of it for each shard.
-    pub(super) links: Vec<Box<dyn Link>>,
-    /// A socket to get addresses, if it is needed.
-    pub(super) port: Option<LeasePort>,
-    /// It is a TAP that did not exist before.
-    pub(super) created: bool,
-}
 
 impl NetdevBuilder {
     /// Opens the link of a NIC with the MAC address `mac`: a queue of it for each shard.

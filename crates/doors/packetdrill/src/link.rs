@@ -91,7 +91,7 @@ impl Link for ScriptLink {
             max_super_packet: nic::MAX_PACKET_LEN,
             max_rx_packet: nic::MAX_PACKET_LEN,
             tx_checksum: true,
-            lends: false,
+            borrows: false,
         }
     }
 

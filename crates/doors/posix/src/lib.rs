@@ -62,12 +62,14 @@ pub mod tcp_info;
 mod virtual_time;
 mod waiter;
 
-pub use posix::{PollFd, Posix, SpliceArgs, splice_flag};
+pub use posix::splice::{SpliceArgs, flag as splice_flag};
+pub use posix::{PollFd, Posix};
 pub use real_time::{Engine, RealTime};
 pub use runtime::{Clock, Opened, Pauses, WaitLimit};
 pub use stack::{BindRxError, BindTxError, MemoryHolders};
-pub use table::{
-    EpollEvent, FD_BASE, Received, RecvArgs, SendArgs, Settings, Table, WaitSettings, names_dmabuf,
-};
+pub use table::epoll::EpollEvent;
+pub use table::receive::{Received, RecvArgs};
+pub use table::send::{SendArgs, names_dmabuf};
+pub use table::{FD_BASE, Settings, Table, WaitSettings};
 pub use virtual_time::VirtualTime;
 pub use waiter::{Waiter, Waits};

@@ -1,7 +1,7 @@
 //! The socket calls with blocking.
 
 mod file;
-mod splice;
+pub(crate) mod splice;
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use stack::Stopped;
 use wire::Instant;
 
 use crate::abi::{MSG_FASTOPEN, ev};
-use crate::table::{
-    Begun, EpollEvent, Hold, Received, RecvArgs, SendArgs, Table, UnderWay, WaitSettings,
-};
+use crate::table::early::Begun;
+use crate::table::epoll::EpollEvent;
+use crate::table::hold::Hold;
+use crate::table::receive::{Received, RecvArgs};
+use crate::table::send::{SendArgs, UnderWay};
+use crate::table::{Table, WaitSettings};
 use crate::waiter::{Waiter, Waits};
-
-pub use splice::{SpliceArgs, flag as splice_flag};
 
 /// One entry of poll(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,16 +1,16 @@
 //! The socket table: file descriptors over one stack. Nothing here waits; EAGAIN says that waiting may help.
 
 mod bound;
-mod early;
-mod epoll;
-mod hold;
+pub(crate) mod early;
+pub(crate) mod epoll;
+pub(crate) mod hold;
 mod names;
 mod open;
 mod pipe;
 mod ready;
 mod ready_fd;
-mod receive;
-mod send;
+pub(crate) mod receive;
+pub(crate) mod send;
 mod settings;
 mod teardown;
 
@@ -30,14 +30,8 @@ use crate::options::Options;
 use crate::sockaddr::Family;
 use epoll::Epoll;
 
-pub(crate) use early::Begun;
-pub use epoll::EpollEvent;
-pub(crate) use hold::Hold;
 pub(crate) use pipe::PipeEnd;
 use ready_fd::ReadyFds;
-pub use receive::{Received, RecvArgs};
-pub(crate) use send::UnderWay;
-pub use send::{SendArgs, names_dmabuf};
 pub use settings::{FD_BASE, Settings};
 
 /// Most files of a table (linux `RLIMIT_NOFILE`, a usual hard limit).

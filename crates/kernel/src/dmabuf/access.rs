@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use devmem_uapi::Errno;
 use mapped::{MappableFile, Mapping, RangeError, UnmappableFile};
 
-use super::DmabufFd;
+use super::fd::DmabufFd;
 use crate::sys;
 
 /// `DMA_BUF_SYNC_READ`, `_WRITE`, `_END` (linux include/uapi/linux/dma-buf.h).

@@ -1,17 +1,20 @@
-//! udmabuf and dma-heaps.
+//! Where dma-bufs come from: udmabuf, dma-heaps, other drivers.
 
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::{fs, io};
 
 use devmem_uapi::udmabuf::{UDMABUF_FLAGS_CLOEXEC, UdmabufCreate};
 use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, open,
+    MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fcntl_add_seals, ftruncate, memfd_create, open,
+    seek,
 };
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::{DmabufFd, ExportError, Exporter, export_error, no_room};
+use super::access::{self, CpuAccess};
+use super::fd::{DmabufFd, ExportError, Exporter};
+use crate::errors::{Cause, CauseKind, Facts, Operation, cause};
 use crate::sys;
 
 /// Size in bytes of the common huge page on x86-64, and on arm64 with 4 KiB pages.
@@ -150,6 +153,56 @@ impl DmabufFd {
         let fd = sys::dmabuf::heap_alloc(heap.as_fd(), rounded as u64)
             .map_err(failed("DMA_HEAP_IOCTL_ALLOC"))?;
         Ok(Self::new(fd, rounded, exporter()))
+    }
+
+    /// Imports a dma-buf that another driver exported, for example of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` or `EINVAL` if the descriptor is not a dma-buf.
+    pub fn import(fd: OwnedFd) -> Result<Self, io::Error> {
+        // Only dma-bufs support the ioctl (ENOTTY otherwise); a read access has no side effect.
+        access::sync(fd.as_fd(), CpuAccess::Read, access::Moment::Begin)?;
+        access::sync(fd.as_fd(), CpuAccess::Read, access::Moment::End)?;
+        // Seeking to the end returns the size of a dma-buf (linux drivers/dma-buf/dma-buf.c dma_buf_llseek).
+        let size = seek(&fd, SeekFrom::End(0))?;
+        let size = usize::try_from(size).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
+        Ok(Self::new(fd, size, Exporter::Imported))
+    }
+}
+
+/// The error of a udmabuf that the process has no memory for.
+fn no_room(refused: mapped::NoRoom) -> ExportError {
+    ExportError {
+        exporter: Exporter::Udmabuf,
+        bytes: refused.bytes,
+        call: "allocate its pages",
+        errno: devmem_uapi::Errno::ENOMEM,
+        cause: Box::new(Cause {
+            kind: CauseKind::NoResources,
+            message: refused.to_string(),
+            hint: Some(refused.remedy()),
+        }),
+    }
+}
+
+fn export_error(exporter: Exporter, bytes: u64, call: &'static str, errno: Errno) -> ExportError {
+    let operation = match exporter {
+        Exporter::Heap(_) => Operation::DmaHeap,
+        Exporter::Udmabuf | Exporter::Imported => Operation::Udmabuf,
+    };
+    let errno = devmem_uapi::Errno(errno.raw_os_error());
+    let facts = Facts {
+        bytes: Some(bytes),
+        bytes_max: udmabuf_limits().map(|limits| limits.size_limit_bytes()),
+        ..Facts::default()
+    };
+    ExportError {
+        exporter,
+        bytes,
+        call,
+        errno,
+        cause: Box::new(cause(operation, errno, &facts)),
     }
 }
 

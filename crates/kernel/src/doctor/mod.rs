@@ -3,76 +3,20 @@
 //! [`Doctor::examine`] gathers facts and changes nothing. Where possible it probes the kernel with a request that cannot
 //! succeed, rather than guess from versions.
 
+mod check;
 mod lease;
 mod machine;
 mod nic;
 
-use std::fmt;
-
 use serde::Serialize;
 
+pub use check::{Check, CheckState};
 pub use lease::{Leased, Lessor};
 pub use machine::KernelFacts;
 pub use nic::{NicFacts, NicVerdict};
 
 use crate::netif;
 use crate::netlink::NetlinkError;
-
-/// Result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CheckState {
-    /// As needed.
-    Good,
-    /// Not as needed, but set-up or the remedy fixes it.
-    Mendable,
-    /// Missing, and no change of settings can fix that.
-    Missing,
-    /// It could not be determined.
-    Unknown,
-}
-
-impl fmt::Display for CheckState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Good => "good",
-            Self::Mendable => "fixable",
-            Self::Missing => "missing",
-            Self::Unknown => "unknown",
-        })
-    }
-}
-
-/// One check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// Its name, stable for programs.
-    pub name: &'static str,
-    /// Its result.
-    pub state: CheckState,
-    /// The finding, in a few words.
-    pub found: String,
-    /// The command that fixes it, or another remedy.
-    pub remedy: Option<String>,
-}
-
-impl Check {
-    fn new(name: &'static str, state: CheckState, found: impl Into<String>) -> Self {
-        Self {
-            name,
-            state,
-            found: found.into(),
-            remedy: None,
-        }
-    }
-
-    fn remedy(self, remedy: impl Into<String>) -> Self {
-        Self {
-            remedy: Some(remedy.into()),
-            ..self
-        }
-    }
-}
 
 /// The results of all checks.
 #[derive(Clone, Debug, Serialize)]

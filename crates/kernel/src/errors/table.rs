@@ -2,7 +2,7 @@
 
 use devmem_uapi::Errno;
 
-use super::{Cause, CauseKind, Facts, Operation};
+use super::cause::{Cause, CauseKind, Facts, Operation};
 use crate::drivers;
 use crate::ethtool::DataSplit;
 use crate::queue_id::{KernelRxQueueId, QueueUser};

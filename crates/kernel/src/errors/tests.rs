@@ -3,7 +3,8 @@
 use devmem_uapi::{DmabufId, Errno};
 
 use super::*;
-use crate::queue_id::LeaseEnd;
+use crate::ethtool::DataSplit;
+use crate::queue_id::{KernelRxQueueId, LeaseEnd, QueueUser};
 
 fn facts() -> Facts {
     Facts {

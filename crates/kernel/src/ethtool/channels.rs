@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Ethtool, EthtoolError, HEADER_NAMES};
+use super::requests::{Ethtool, EthtoolError, HEADER_NAMES};
 use crate::netlink::Names;
 use crate::netlink::attr::Attributes;
 

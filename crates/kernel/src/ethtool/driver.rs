@@ -3,7 +3,7 @@
 use serde::Serialize;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::{Ethtool, EthtoolError};
+use super::requests::{Ethtool, EthtoolError};
 use crate::sys::ethtool::{DRVINFO_LEN, command};
 
 /// `struct ethtool_drvinfo`.

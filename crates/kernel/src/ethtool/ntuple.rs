@@ -9,7 +9,7 @@ use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{FLOW_UNION_LEN, FlowSpec, RxClassifier, TcpSpec};
-use super::{Ethtool, EthtoolError};
+use super::requests::{Ethtool, EthtoolError};
 use crate::queue_id::KernelRxQueueId;
 use crate::sys::ethtool::{RXNFC_LEN, RXNFC_RULE_LOCATIONS, command};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ethtool, EthtoolError, HEADER_NAMES};
+use super::requests::{Ethtool, EthtoolError, HEADER_NAMES};
 use crate::netlink::Names;
 use crate::netlink::attr::Attributes;
 

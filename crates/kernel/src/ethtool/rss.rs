@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::RssHeader;
-use super::{Ethtool, EthtoolError, FLAG_OMIT_REPLY, HEADER_NAMES, about};
+use super::requests::{Ethtool, EthtoolError, FLAG_OMIT_REPLY, HEADER_NAMES, about};
 use crate::netlink::attr::{Attributes, VALUE_BYTES_MAX};
 use crate::netlink::{Names, NetlinkError};
 use crate::sys::ethtool::{RXFH_LEN, command};

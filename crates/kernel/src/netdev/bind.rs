@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use devmem_uapi::{DmabufId, Errno, netdev as uapi};
 use serde::Serialize;
 
-use super::{DMABUF_NAMES, KernelRxQueueId, Netdev};
+use super::KernelRxQueueId;
+use super::requests::{DMABUF_NAMES, Netdev};
 use crate::errors::{Cause, Facts, Operation, cause};
 use crate::ethtool::Ethtool;
 use crate::netif;

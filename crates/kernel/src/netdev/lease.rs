@@ -4,7 +4,8 @@
 
 use devmem_uapi::{Errno, IfIndex, netdev as uapi};
 
-use super::{KernelRxQueueId, LeaseEnd, Netdev, QUEUE_NAMES, QueueUser};
+use super::requests::{Netdev, QUEUE_NAMES};
+use super::{KernelRxQueueId, LeaseEnd, QueueUser};
 use crate::errors::{Cause, Facts, Operation, cause};
 use crate::netlink::attr::Attributes;
 use crate::netlink::{GenericSocket, NetlinkError, Request};

@@ -3,7 +3,8 @@
 use devmem_uapi::{DmabufId, netdev as uapi};
 use serde::Serialize;
 
-use super::{KernelRxQueueId, Netdev, QUEUE_NAMES, lease};
+use super::requests::{Netdev, QUEUE_NAMES};
+use super::{KernelRxQueueId, lease};
 use crate::netlink::NetlinkError;
 use crate::netlink::attr::Attributes;
 use crate::queue_id::QueueUser;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use devmem_uapi::netdev as uapi;
 use serde::Serialize;
 
-use super::{IFINDEX_NAMES, Netdev};
+use super::requests::{IFINDEX_NAMES, Netdev};
 use crate::netlink::attr::Attributes;
 use crate::netlink::{Names, NetlinkError};
 

@@ -1,7 +1,8 @@
 //! Bridges, for tests: an interface that does not filter by a second unicast address.
 
+use super::interface::{Interface, read_link};
 use super::rtnetlink::{self, RTM_GETLINK};
-use super::{Interface, NetlinkError, NetlinkSocket, read_link};
+use crate::netlink::{NetlinkError, NetlinkSocket};
 
 impl Interface {
     /// Creates a bridge in the calling thread's network namespace.

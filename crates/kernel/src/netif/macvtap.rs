@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::interface::{Interface, read_link};
 use super::rtnetlink::{
     self, F_CREATE_EXCL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINK,
     IFLA_LINKINFO, IFLA_MTU, IFLA_NET_NS_FD, LinkBody, RTM_GETLINK, RTM_NEWLINK, link_request,
 };
-use super::{Interface, read_link};
 use crate::netlink::{NetlinkError, Request};
 
 /// Kind of the interface, as the kernel names it.

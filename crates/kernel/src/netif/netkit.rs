@@ -3,7 +3,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::Interface;
+use super::interface::Interface;
 use super::rtnetlink::{
     self, F_CREATE_EXCL, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, LinkBody,
     LinkMessage, RTM_NEWLINK, link_request,

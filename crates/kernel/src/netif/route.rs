@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 
-use super::{Interface, rtnetlink};
+use super::{interface::Interface, rtnetlink};
 use crate::netlink::NetlinkError;
 
 impl Interface {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use zerocopy::IntoBytes;
 
-use super::InterfaceFacts;
+use super::facts::InterfaceFacts;
 use crate::netlink::attr::Attributes;
 use crate::netlink::{F_DUMP, Names, NetlinkMessage, Request};
 

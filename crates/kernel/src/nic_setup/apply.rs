@@ -5,11 +5,12 @@ use std::mem;
 use devmem_uapi::Errno;
 use devmem_uapi::text::Printable;
 
-use super::plan::{SetupPlan, Step, rules_for};
+use super::plan::{PlanError, SetupPlan, Step, rules_for};
+use super::request::{Flow, LeasedQueue};
 use super::restore::{RestoreReport, take_back};
+use super::setup::{Drift, NicSetup};
 use super::state::StateError;
 use super::undo::Undo;
-use super::{Drift, Flow, LeasedQueue, NicSetup, PlanError};
 use crate::ethtool::{DataSplit, EthtoolError, Rings, RingsChange, RuleAction, TcpFlow};
 use crate::netdev::{KernelRxQueueId, LeaseError};
 use crate::netif::NewNetkit;

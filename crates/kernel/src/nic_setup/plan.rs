@@ -6,9 +6,10 @@ use std::net::IpAddr;
 
 use super::control::{KernelNic, NicControl};
 use super::reading::Reading;
+use super::request::{Flow, SetupRequest};
+use super::setup::NicSetup;
 use super::state::{StateError, StateFile};
 use super::undo::{netkit_words, table_words};
-use super::{Flow, NicSetup, SetupRequest};
 use crate::ethtool::{DataSplit, EthtoolError, TcpFlow};
 use crate::netdev::{KernelRxQueueId, QueueUser};
 

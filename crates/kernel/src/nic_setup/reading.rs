@@ -1,17 +1,13 @@
 //! The current settings of a NIC: missing features, unused queues, and the changes to make.
 
-mod configured;
+pub(super) mod configured;
 
 use super::control::NicControl;
 use super::plan::{PlanError, Step, rules_for};
-use super::{Flow, NewLease, QueueChoice};
+use super::request::{Flow, NewLease, QueueChoice};
 use crate::drivers::known_driver;
 use crate::ethtool::{EthtoolError, Feature, InstalledRule, NTUPLE, Rings, RssContext, RuleAction};
 use crate::netdev::{KernelRxQueueId, QueueUser};
-
-pub use configured::Configured;
-#[cfg(test)]
-pub(super) use configured::find_for;
 
 /// The current settings of a NIC; `None` for those that the driver does not support.
 pub(super) struct Reading {

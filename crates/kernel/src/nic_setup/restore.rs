@@ -6,8 +6,8 @@ use std::path::Path;
 
 use devmem_uapi::Errno;
 
-use super::NicSetup;
 use super::control::{KernelNic, NicControl};
+use super::setup::NicSetup;
 use super::state::{StateError, StateFile};
 use super::undo::Undo;
 use crate::ethtool::{DataSplit, EthtoolError, InstalledRule, RingsChange};

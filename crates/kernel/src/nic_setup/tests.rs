@@ -12,13 +12,13 @@ use std::path::PathBuf;
 
 use devmem_uapi::DmabufId;
 
-use super::control::KernelNic;
+use super::control::{KernelNic, NicControl};
 use super::model::{Crash, Model, Settings, feature};
 use super::plan::plan_for;
 use super::restore::put_back_recorded;
 use super::*;
 use crate::ethtool::{DataSplit, InstalledRule, NTUPLE, RssContext, RuleAction, TcpFlow};
-use crate::netdev::QueueUser;
+use crate::netdev::{KernelRxQueueId, QueueUser};
 
 /// A folder for state files, removed at the end of the test.
 struct Folder(

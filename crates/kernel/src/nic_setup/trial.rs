@@ -1,7 +1,7 @@
 //! Switches header split off for a moment, to test that a binding is refused.
 
-use super::NicSetup;
 use super::apply::StepError;
+use super::setup::NicSetup;
 use super::undo::Undo;
 use crate::ethtool::{DataSplit, RingsChange};
 

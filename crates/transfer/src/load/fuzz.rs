@@ -6,7 +6,8 @@ use ::nvme::pdu::Digests;
 
 use super::hop::Hop;
 use super::http::{HttpFile, HttpSession, Volume};
-use super::nbd::{NbdSession, NbdUrl};
+use super::nbd::NbdUrl;
+use super::nbd::session::NbdSession;
 use super::nvme::{Limits, Membership, NvmeSession, NvmeUrl};
 use super::safetensors;
 use super::session::{Fault, Next, Predicted, Session};

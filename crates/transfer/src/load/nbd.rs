@@ -1,15 +1,12 @@
 //! The Network Block Device protocol (the file proto.md of the NBD project): reading an export, several requests at a time.
 //! `crate::store` writes.
 
-mod export;
+pub(crate) mod export;
 mod handshake;
 pub(crate) mod reply;
-mod session;
+pub(crate) mod session;
 mod url;
 
-pub use export::NbdExport;
-#[cfg(feature = "test-util")]
-pub(crate) use session::NbdSession;
 pub use url::NbdUrl;
 
 /// The client's 32-bit flags and the server's 16-bit ones: newstyle negotiation with option replies.

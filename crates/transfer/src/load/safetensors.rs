@@ -5,10 +5,10 @@ mod header;
 mod json;
 mod limits;
 mod openings;
-mod selected;
-mod selection;
+pub(crate) mod selected;
+pub(crate) mod selection;
 mod shards;
-mod sums;
+pub(crate) mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -32,9 +32,6 @@ use header::{Described, Header, HeaderFailure};
 pub use limits::CheckpointLimit;
 use limits::{Budget, FIRST_BYTES, MAX_EARLY_BYTES};
 use openings::open_each;
-pub use selected::Destination;
-pub use selection::{Selected, SelectionError};
-pub use sums::ComparedFile;
 
 /// Alignment of every tensor in device memory: that of CUDA's allocations, enough for all loads and stores of GPUs.
 const ALIGNMENT: u64 = 256;

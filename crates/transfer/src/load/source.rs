@@ -10,7 +10,7 @@ use super::dial::CancelCheck;
 use super::error::LoadError;
 use super::hop::Hop;
 use super::http::{Approach, HttpFile, HttpSession, Volume};
-use super::nbd::NbdExport;
+use super::nbd::export::NbdExport;
 use super::nvme::NvmeNamespace;
 use super::partial::FileVersion;
 use super::pool::Pool;

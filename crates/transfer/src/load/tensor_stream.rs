@@ -22,7 +22,9 @@ pub use self::settings::{Sharing, StreamSettings};
 use self::windows::{Window, windows};
 use super::error::LoadError;
 use super::loader::Loader;
-use super::safetensors::{Checkpoint, Destination, Selected};
+use super::safetensors::Checkpoint;
+use super::safetensors::selected::Destination;
+use super::safetensors::selection::Selected;
 use crate::parallel::{Remedy, Setting, write_error};
 
 /// A tensor that is there.

@@ -35,19 +35,21 @@ fn frags_of_shareable_memory_are_read_through_the_mapping_of_a_peer() {
         let peer = port
             .map_peer(memory.file().unwrap(), memory.size() as u64)
             .unwrap();
-        let mut lent = FragList::new();
+        let mut borrowed = FragList::new();
         let offset = frag.dmabuf_offset() as usize;
-        let mut handle = peer.lend(offset, frag.len(), &mut lent).unwrap();
+        let mut handle = peer
+            .borrow_frags(offset, frag.len(), &mut borrowed)
+            .unwrap();
         // The stack may read it, and it belongs to no dma-buf.
-        assert!(!lent.is_unreadable());
-        assert!(lent.iter().all(|frag| frag.dmabuf_id().is_none()));
+        assert!(!borrowed.is_unreadable());
+        assert!(borrowed.iter().all(|frag| frag.dmabuf_id().is_none()));
         let mut bytes = vec![0; frag.len()];
-        lent.first().unwrap().copy_to(0, &mut bytes).unwrap();
+        borrowed.first().unwrap().copy_to(0, &mut bytes).unwrap();
         read.extend_from_slice(&bytes);
         // The mapping lives as long as its frags.
         drop(peer);
         assert!(!handle.is_over());
-        drop(lent);
+        drop(borrowed);
         assert!(handle.is_over());
     }
     assert_eq!(read, sent);
@@ -66,12 +68,12 @@ fn ranges_outside_of_the_memory_are_refused() {
     let end = peer.size();
     for (offset, len) in [(end, 1), (end - 1, 2), (usize::MAX, 2), (0, end + 1)] {
         assert!(
-            peer.lend(offset, len, &mut list).is_err(),
+            peer.borrow_frags(offset, len, &mut list).is_err(),
             "{len} at {offset}"
         );
     }
     assert!(list.is_empty());
-    assert!(peer.lend(0, end, &mut list).is_ok());
+    assert!(peer.borrow_frags(0, end, &mut list).is_ok());
     assert_eq!(list.len(), end);
 }
 

@@ -11,7 +11,13 @@ use std::os::fd::BorrowedFd;
 use sync::{Arc, AtomicU8, Eventfd, Ordering, Receiver, SyncSender, sync_channel};
 
 #[cfg(not(all(test, loom)))]
-mod sync;
+mod sync {
+    pub(super) use std::sync::Arc;
+    pub(super) use std::sync::atomic::{AtomicU8, Ordering};
+    pub(super) use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    pub(super) use crate::eventfd::Eventfd;
+}
 
 #[cfg(all(test, loom))]
 mod sync {

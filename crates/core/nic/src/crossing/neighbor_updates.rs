@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::{
-    ArpOperation, ArpPacket, EtherType, Icmpv6, Instant, Ipv6Header, MacAddr, Network, RxHeaders,
+    ArpOperation, ArpPacket, EtherType, Icmp, Instant, Ipv6Header, MacAddr, Network, RxHeaders,
     protocol,
 };
 
@@ -20,8 +20,8 @@ use crate::rate_limit::RateLimit;
 const UPDATES_PER_SECOND: u64 = 1000;
 const UPDATES_AT_ONCE: u64 = 256;
 
-/// Neighbours that are remembered, in hashed places.
-const PLACES: usize = 4096;
+/// Neighbours that are remembered, in hashed slots.
+const SLOTS: usize = 4096;
 
 /// Time after which what was told is told again if it is heard again: a shard may have refused it (`LOCKTIME` of Linux is 1 s).
 const TELL_AGAIN_MS: u64 = 1000;
@@ -50,20 +50,16 @@ impl NeighborUpdate {
     }
 
     /// As [`of_arp`](Self::of_arp), of a message of neighbour discovery; `None` for all others.
-    pub(super) fn of_icmpv6(
-        ip: &Ipv6Header,
-        source: MacAddr,
-        message: &Icmpv6<'_>,
-    ) -> Option<Self> {
+    pub(super) fn of_icmpv6(ip: &Ipv6Header, source: MacAddr, message: &Icmp<'_>) -> Option<Self> {
         let (about, claim) = match message {
             // Without a source, it is a probe for its target (RFC 4862 5.4.2).
-            Icmpv6::NeighborSolicitation(asked) if ip.src.is_unspecified() => {
+            Icmp::NeighborSolicitation(asked) if ip.src.is_unspecified() => {
                 (asked.target, digest((source.0, "probe")))
             }
-            Icmpv6::NeighborSolicitation(asked) => {
+            Icmp::NeighborSolicitation(asked) => {
                 (ip.src, digest(asked.source_mac.map(|mac| mac.0)))
             }
-            Icmpv6::NeighborAdvertisement(said) => {
+            Icmp::NeighborAdvertisement(said) => {
                 let flags = (said.router, said.overrides);
                 (
                     said.target,
@@ -86,19 +82,19 @@ fn digest(value: impl Hash) -> u64 {
 /// What the shards of one NIC have asked and told each other.
 #[derive(Debug)]
 pub(super) struct SharedTable {
-    places: Box<[AtomicU64]>,
+    slots: Box<[AtomicU64]>,
 }
 
 impl SharedTable {
-    fn place(&self, about: IpAddr) -> (&AtomicU64, u64) {
+    fn slot(&self, about: IpAddr) -> (&AtomicU64, u64) {
         let digest = digest(about);
-        // Less than PLACES, and evenly distributed.
-        let index = (digest >> 32) as usize % PLACES;
-        (&self.places[index], digest)
+        // Less than SLOTS, and evenly distributed.
+        let index = (digest >> 32) as usize % SLOTS;
+        (&self.slots[index], digest)
     }
 }
 
-/// A place that holds a question has this bit, and else the digest of the address. One that holds what was told has a digest
+/// A slot that holds a question has this bit, and else the digest of the address. One that holds what was told has a digest
 /// of it, and the time in the lower bits.
 const QUESTION: u64 = 1;
 const TIME_BITS: u32 = 24;
@@ -117,7 +113,7 @@ fn told(digest: u64, claim: u64, now: Instant) -> u64 {
 /// How long ago something was told, in milliseconds, if it was the same as `new`.
 fn age_of(old: u64, new: u64) -> Option<u64> {
     let is_same = old & QUESTION == 0 && old >> TIME_BITS == new >> TIME_BITS && old != 0;
-    let steps = |place: u64| (place % (1 << TIME_BITS)) >> 1;
+    let steps = |slot: u64| (slot % (1 << TIME_BITS)) >> 1;
     let age = steps(new).wrapping_sub(steps(old)) % (1 << (TIME_BITS - 1));
     is_same.then_some(age * TIME_STEP_MS)
 }
@@ -144,7 +140,7 @@ impl NeighborUpdates {
     /// Returns the parts of `shards` shards.
     pub(super) fn group(shards: u16) -> impl Iterator<Item = Self> {
         let told = Arc::new(SharedTable {
-            places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
         });
         let count = u64::from(shards.max(1));
         (0..shards).map(move |_| Self {
@@ -158,12 +154,12 @@ impl NeighborUpdates {
 
     /// Decides about an update that this shard has received.
     pub(super) fn judge(&mut self, update: NeighborUpdate, now: Instant) -> Verdict {
-        let (place, digest) = self.told.place(update.about);
+        let (slot, digest) = self.told.slot(update.about);
         let new = told(digest, update.claim, now);
-        // The places are hints: whatever order the shards change them in, at worst something is told twice or asked again.
-        let old = place.load(Ordering::Relaxed);
+        // The slots are hints: whatever order the shards change them in, at worst something is told twice or asked again.
+        let old = slot.load(Ordering::Relaxed);
         if old == question(digest) {
-            place.store(new, Ordering::Relaxed);
+            slot.store(new, Ordering::Relaxed);
             return Verdict::Tell;
         }
         if age_of(old, new).is_some_and(|age| age < TELL_AGAIN_MS) {
@@ -174,21 +170,21 @@ impl NeighborUpdates {
         }
         // A question about another address waits for its answer.
         if old & QUESTION == 0 {
-            place.store(new, Ordering::Relaxed);
+            slot.store(new, Ordering::Relaxed);
         }
         Verdict::Tell
     }
 
     /// Forgets that the others were told: one of them could not be.
     pub(super) fn take_back(&self, update: NeighborUpdate) {
-        self.told.place(update.about).0.store(0, Ordering::Relaxed);
+        self.told.slot(update.about).0.store(0, Ordering::Relaxed);
     }
 
     /// Notes a frame that this shard sends: whatever its question is about will be told.
     pub(super) fn note_sent(&self, head: &[u8]) {
         if let Some(asked) = asked_in(head) {
-            let (place, digest) = self.told.place(asked);
-            place.store(question(digest), Ordering::Relaxed);
+            let (slot, digest) = self.told.slot(asked);
+            slot.store(question(digest), Ordering::Relaxed);
         }
     }
 }
@@ -205,8 +201,8 @@ fn asked_in(head: &[u8]) -> Option<IpAddr> {
             let arp = ArpPacket::parse(message).ok()?;
             (arp.op == ArpOperation::REQUEST).then_some(arp.target_ip.into())
         }
-        Network::Ipv6(ip) => match Icmpv6::parse(&ip, message).ok()? {
-            Icmpv6::NeighborSolicitation(asked) => Some(asked.target.into()),
+        Network::Ipv6(ip) => match Icmp::parse_v6(&ip, message).ok()? {
+            Icmp::NeighborSolicitation(asked) => Some(asked.target.into()),
             _ => None,
         },
         _ => None,
@@ -277,8 +273,8 @@ mod tests {
         assert_eq!(flood(&mut updates, 0), UPDATES_AT_ONCE);
         assert!(flood(&mut updates, 100) <= UPDATES_PER_SECOND / 10 + 1);
         let answer = update([10, 0, 0, 7], 1);
-        let (place, digest) = updates.told.place(answer.about);
-        place.store(question(digest), Ordering::Relaxed);
+        let (slot, digest) = updates.told.slot(answer.about);
+        slot.store(question(digest), Ordering::Relaxed);
         flood(&mut updates, 100);
         assert_eq!(
             updates.judge(answer, at(100)),

@@ -77,11 +77,11 @@ impl<S: FrameSink> Link for Captured<S> {
         match received {
             LinkReceived::None | LinkReceived::Dropped(_) => {}
             LinkReceived::Frame { .. } => self.sink.frame(now, Direction::Rx, posted.frame),
-            LinkReceived::Lent { head_len, .. } => {
-                posted.gather_lent(head_len, &mut self.scratch);
+            LinkReceived::Borrowed { head_len, .. } => {
+                posted.gather_borrowed(head_len, &mut self.scratch);
                 self.sink.frame(now, Direction::Rx, &self.scratch);
             }
-            LinkReceived::Placed { frame_len, .. } => {
+            LinkReceived::Scattered { frame_len, .. } => {
                 posted.gather(frame_len, &mut self.scratch);
                 self.sink.frame(now, Direction::Rx, &self.scratch);
             }

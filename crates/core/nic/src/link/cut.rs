@@ -60,7 +60,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use ::wire::{
-        EtherType, EthernetHeader, IpRepr, MacAddr, TcpFlags, TcpHeader, TcpOptions,
+        EtherType, EthernetHeader, IpRepr, Ipv4Header, MacAddr, TcpFlags, TcpHeader, TcpOptions,
         emit_tcp_frame_headers, protocol,
     };
 
@@ -119,13 +119,12 @@ mod tests {
     #[test]
     fn super_packets_longer_than_their_length_field_are_cut_to_complete_packets() {
         let payload: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
-        let v4 = |ident| IpRepr::V4 {
-            src: Ipv4Addr::new(10, 0, 0, 1),
-            dst: Ipv4Addr::new(10, 0, 0, 2),
-            ttl: 64,
-            dscp_ecn: 0,
-            ident,
-            dont_fragment: true,
+        let v4 = |ident| {
+            let ip = IpRepr::v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+            match ip {
+                IpRepr::V4(ip) => IpRepr::V4(Ipv4Header { ident, ..ip }),
+                IpRepr::V6(_) => ip,
+            }
         };
         expect_segments(v4, &frame(v4(0), 7, &payload), &payload);
         let v6 = |_| IpRepr::v6(Ipv6Addr::from_bits(1), Ipv6Addr::from_bits(2));

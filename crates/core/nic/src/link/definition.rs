@@ -47,9 +47,9 @@ pub struct LinkCaps {
     pub max_rx_packet: usize,
     /// The link computes the checksums of frames that are sent.
     pub tx_checksum: bool,
-    /// Frames may come with their payload in the sender's memory ([`LinkReceived::Lent`]). No memory is posted for them: the
+    /// Frames may come with their payload in the sender's memory ([`LinkReceived::Borrowed`]). No memory is posted for them: the
     /// others come as [`LinkReceived::Frame`].
-    pub lends: bool,
+    pub borrows: bool,
 }
 
 impl LinkCaps {

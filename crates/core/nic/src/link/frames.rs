@@ -23,7 +23,7 @@ pub struct Posted<'a> {
     /// Buffer for a link that has whole frames in host memory.
     pub frame: &'a mut Vec<u8>,
     /// Payload in the sender's memory; empty before.
-    pub lent: &'a mut FragList,
+    pub borrowed: &'a mut FragList,
     /// The capability to fill the spans.
     pub port: &'a DmaPort,
 }
@@ -34,7 +34,7 @@ pub enum LinkReceived {
     /// No frame has arrived.
     None,
     /// The frame is in head, then spans, then spill.
-    Placed {
+    Scattered {
         /// Bytes of the frame.
         frame_len: usize,
         /// The link's information about it.
@@ -45,9 +45,9 @@ pub enum LinkReceived {
         /// The link's information about it.
         meta: VnetMeta,
     },
-    /// The headers are in [`Posted::head`], the payload is in [`Posted::lent`]; the NIC copies it. Only by a link that
-    /// [`lends`](LinkCaps::lends).
-    Lent {
+    /// The headers are in [`Posted::head`], the payload is in [`Posted::borrowed`]; the NIC copies it. Only by a link that
+    /// [`borrows`](LinkCaps::borrows).
+    Borrowed {
         /// Bytes of the headers.
         head_len: usize,
         /// Bytes of the frame.
@@ -55,7 +55,7 @@ pub enum LinkReceived {
         /// The link's information about it.
         meta: VnetMeta,
         /// How long the payload may stay where it is.
-        until: LentUntil,
+        until: BorrowedUntil,
     },
     /// A frame has arrived that the link cannot pass on; the NIC counts it under this reason.
     Dropped(DropReason),
@@ -63,7 +63,7 @@ pub enum LinkReceived {
 
 /// How long the payload of a received frame may stay in the sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LentUntil {
+pub enum BorrowedUntil {
     /// Until the NIC has copied it, which it does before TCP sees the packet.
     Copied,
     /// Until the program has read it.
@@ -114,10 +114,10 @@ impl Posted<'_> {
     }
 
     /// Copies a frame from head and the sender's memory into `out`.
-    pub fn gather_lent(&self, head_len: usize, out: &mut Vec<u8>) {
+    pub fn gather_borrowed(&self, head_len: usize, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(self.head.frame(head_len));
-        copy_frags(self.lent, self.port, out);
+        copy_frags(self.borrowed, self.port, out);
     }
 }
 

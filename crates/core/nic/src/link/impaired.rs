@@ -39,7 +39,7 @@ pub struct Impaired {
     refused: u64,
     nothing: FragList,
     /// Payload in memory of the inner link's sender; empty in between.
-    lent: FragList,
+    borrowed: FragList,
     gathered: Vec<u8>,
     cutter: FrameCutter,
 }
@@ -58,7 +58,7 @@ impl Impaired {
             waiting: false,
             refused: 0,
             nothing: FragList::default(),
-            lent: FragList::default(),
+            borrowed: FragList::default(),
             gathered: Vec::new(),
             cutter: FrameCutter::default(),
         }
@@ -82,26 +82,26 @@ impl Impaired {
                 spans: &[],
                 spill: &mut self.spill,
                 frame: &mut self.incoming,
-                lent: &mut self.lent,
+                borrowed: &mut self.borrowed,
                 port,
             };
             let received = self.inner.receive(&mut posted, now)?;
-            if let LinkReceived::Lent { head_len, .. } = received {
-                posted.gather_lent(head_len, &mut self.gathered);
+            if let LinkReceived::Borrowed { head_len, .. } = received {
+                posted.gather_borrowed(head_len, &mut self.gathered);
                 std::mem::swap(&mut self.gathered, &mut self.incoming);
-                self.lent = FragList::default();
+                self.borrowed = FragList::default();
             }
             let (frame, meta) = match received {
                 LinkReceived::None => break,
                 LinkReceived::Dropped(reason) => return Ok(Some(reason)),
                 // A frame as long as no cable carries it.
-                LinkReceived::Lent { frame_len, .. } if frame_len > MAX_FRAME_LEN => {
+                LinkReceived::Borrowed { frame_len, .. } if frame_len > MAX_FRAME_LEN => {
                     return Ok(Some(DropReason::RxOversize));
                 }
-                LinkReceived::Frame { meta } | LinkReceived::Lent { meta, .. } => {
+                LinkReceived::Frame { meta } | LinkReceived::Borrowed { meta, .. } => {
                     (&mut self.incoming[..], meta)
                 }
-                LinkReceived::Placed { frame_len, meta } => {
+                LinkReceived::Scattered { frame_len, meta } => {
                     let len = frame_len.min(self.spill.len());
                     (&mut self.spill[..len], meta)
                 }
@@ -175,7 +175,7 @@ impl Link for Impaired {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: false,
-            lends: false,
+            borrows: false,
             ..self.inner.caps()
         }
     }

@@ -145,32 +145,15 @@ pub enum ImpairmentError {
     /// The key appears twice.
     #[error("'{0}' is given twice")]
     Repeated(String),
-    /// Not a probability.
-    #[error("{key}={value}: expected a probability such as 1% or 0.01, at most 100%")]
-    Probability {
+    /// The value is not of the kind that the key takes.
+    #[error("{key}={value}: expected {expected}")]
+    Value {
         /// The key it was given for.
         key: String,
         /// What was given.
         value: String,
-    },
-    /// Not a length of time.
-    #[error("{key}={value}: expected a time such as 20ms, 500us or 1s")]
-    Time {
-        /// The key it was given for.
-        key: String,
-        /// What was given.
-        value: String,
-    },
-    /// Not a rate.
-    #[error("rate={0}: expected bits per second above 0 such as 1gbit, 100mbit or 64kbit")]
-    Rate(String),
-    /// Not a whole number.
-    #[error("{key}={value}: expected a whole number")]
-    Number {
-        /// The key it was given for.
-        key: String,
-        /// What was given.
-        value: String,
+        /// What the key takes, with examples.
+        expected: &'static str,
     },
 }
 
@@ -188,39 +171,35 @@ impl FromStr for Impairment {
             .map(str::trim)
             .filter(|part| !part.is_empty())
         {
-            let (key, value) = match part.split_once('=') {
-                Some((key, value)) => (key.trim(), Some(value.trim())),
-                None => (part, None),
-            };
-            if seen.contains(&key) {
-                return Err(ImpairmentError::Repeated(key.to_owned()));
+            let part = Part::of(part);
+            if seen.contains(&part.key) {
+                return Err(ImpairmentError::Repeated(part.key.to_owned()));
             }
-            seen.push(key);
-            impairment.set(key, value)?;
+            seen.push(part.key);
+            impairment.set(part)?;
         }
         Ok(impairment)
     }
 }
 
 impl Impairment {
-    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), ImpairmentError> {
-        let needed = || value.ok_or_else(|| ImpairmentError::MissingValue(key.to_owned()));
-        match key {
-            "loss" => self.loss = parse_probability(key, needed()?)?,
-            "ce" => self.ce = parse_probability(key, needed()?)?,
-            "reorder" => self.reorder = parse_probability(key, needed()?)?,
-            "gap" => self.reorder_gap = parse_number(key, needed()?)?,
-            "dup" => self.duplicate = parse_probability(key, needed()?)?,
-            "corrupt" => self.corrupt = parse_probability(key, needed()?)?,
-            "delay" => self.delay = parse_time(key, needed()?)?,
-            "jitter" => self.jitter = parse_time(key, needed()?)?,
-            "ordered" if value.is_none() => self.ordered = true,
-            "rate" => self.rate = Some(parse_rate(needed()?)?),
-            "limit" => self.limit = parse_number(key, needed()?)?,
-            "ce_threshold" => self.ce_threshold = Some(parse_time(key, needed()?)?),
-            "mtu" => self.mtu = Some(parse_number(key, needed()?)?),
-            "seed" => self.seed = parse_number(key, needed()?)?,
-            _ => return Err(ImpairmentError::UnknownKey(key.to_owned())),
+    fn set(&mut self, part: Part<'_>) -> Result<(), ImpairmentError> {
+        match part.key {
+            "loss" => self.loss = part.probability()?,
+            "ce" => self.ce = part.probability()?,
+            "reorder" => self.reorder = part.probability()?,
+            "gap" => self.reorder_gap = part.number()?,
+            "dup" => self.duplicate = part.probability()?,
+            "corrupt" => self.corrupt = part.probability()?,
+            "delay" => self.delay = part.time()?,
+            "jitter" => self.jitter = part.time()?,
+            "ordered" if part.value.is_none() => self.ordered = true,
+            "rate" => self.rate = Some(part.rate()?),
+            "limit" => self.limit = part.number()?,
+            "ce_threshold" => self.ce_threshold = Some(part.time()?),
+            "mtu" => self.mtu = Some(part.number()?),
+            "seed" => self.seed = part.number()?,
+            key => return Err(ImpairmentError::UnknownKey(key.to_owned())),
         }
         Ok(())
     }
@@ -293,41 +272,64 @@ const RATE_UNITS: [(&str, u64); 4] = [
     ("bit", 1),
 ];
 
-fn parse_probability(key: &str, value: &str) -> Result<Probability, ImpairmentError> {
-    let number = |text: &str| text.trim().parse::<f64>().ok();
-    let fraction = match value.strip_suffix('%') {
-        Some(percent) => number(percent).map(|percent| percent / 100.0),
-        None => number(value),
-    };
-    fraction
-        .and_then(Probability::from_fraction)
-        .ok_or_else(|| ImpairmentError::Probability {
-            key: key.to_owned(),
-            value: value.to_owned(),
+/// One part of the text: a key, alone or with a value.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    key: &'a str,
+    value: Option<&'a str>,
+}
+
+impl<'a> Part<'a> {
+    fn of(text: &'a str) -> Self {
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key.trim(), Some(value.trim())),
+            None => (text, None),
+        };
+        Self { key, value }
+    }
+
+    fn probability(self) -> Result<Probability, ImpairmentError> {
+        self.parse("a probability such as 1% or 0.01, at most 100%", |value| {
+            let number = |text: &str| text.trim().parse::<f64>().ok();
+            let fraction = match value.strip_suffix('%') {
+                Some(percent) => number(percent)? / 100.0,
+                None => number(value)?,
+            };
+            Probability::from_fraction(fraction)
         })
-}
+    }
 
-fn parse_number<T: FromStr>(key: &str, value: &str) -> Result<T, ImpairmentError> {
-    let error = |_| ImpairmentError::Number {
-        key: key.to_owned(),
-        value: value.to_owned(),
-    };
-    value.parse().map_err(error)
-}
+    fn number<T: FromStr>(self) -> Result<T, ImpairmentError> {
+        self.parse("a whole number", |value| value.parse().ok())
+    }
 
-fn parse_time(key: &str, value: &str) -> Result<Duration, ImpairmentError> {
-    scaled(value, &TIME_UNITS)
-        .map(Duration::from_nanos)
-        .ok_or_else(|| ImpairmentError::Time {
-            key: key.to_owned(),
-            value: value.to_owned(),
+    fn time(self) -> Result<Duration, ImpairmentError> {
+        self.parse("a time such as 20ms, 500us or 1s", |value| {
+            scaled(value, &TIME_UNITS).map(Duration::from_nanos)
         })
-}
+    }
 
-fn parse_rate(value: &str) -> Result<u64, ImpairmentError> {
-    match scaled(value, &RATE_UNITS) {
-        None | Some(0) => Err(ImpairmentError::Rate(value.to_owned())),
-        Some(bits) => Ok(bits),
+    fn rate(self) -> Result<u64, ImpairmentError> {
+        let expected = "bits per second above 0 such as 1gbit, 100mbit or 64kbit";
+        self.parse(expected, |value| {
+            scaled(value, &RATE_UNITS).filter(|bits| *bits > 0)
+        })
+    }
+
+    fn parse<T>(
+        self,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, ImpairmentError> {
+        let key = self.key.to_owned();
+        match self.value {
+            Some(value) => parse(value).ok_or_else(|| ImpairmentError::Value {
+                key,
+                value: value.to_owned(),
+                expected,
+            }),
+            None => Err(ImpairmentError::MissingValue(key)),
+        }
     }
 }
 

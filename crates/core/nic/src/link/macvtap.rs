@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ::wire::Instant;
-use rustix::event::epoll;
 
+use super::socket_events::readable_of;
 use super::{
     InterfaceStatus, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TapLink, TxFrame,
 };
@@ -65,15 +65,11 @@ impl MacvtapLink {
     /// # Errors
     /// An epoll instance cannot be created.
     pub fn new(tap: TapLink, reports: InterfaceReports) -> io::Result<Self> {
-        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for fd in tap.poll_fd().into_iter().chain([reports.socket.as_fd()]) {
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&events, fd, data, epoll::EventFlags::IN)?;
-        }
+        let fds = tap.poll_fd().into_iter().chain([reports.socket.as_fd()]);
         let mut link = Self {
+            events: readable_of(fds)?,
             tap,
             reports,
-            events,
             state: LinkState::Up,
             read_at: Instant::ZERO,
             ask_at: None,
@@ -116,7 +112,7 @@ impl Link for MacvtapLink {
                 self.read_at = now + READ_GAP;
                 self.look(StatusQuery::Read);
             }
-            Ok(LinkReceived::Placed { .. }) => {
+            Ok(LinkReceived::Scattered { .. }) => {
                 self.ask_at.get_or_insert(now + ASK_GAP);
             }
             _ => {}

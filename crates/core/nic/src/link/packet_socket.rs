@@ -150,7 +150,7 @@ impl Link for PacketLink {
     fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         let received = self.tap.receive(posted, now);
         match &received {
-            Ok(LinkReceived::Placed { frame_len, .. }) => {
+            Ok(LinkReceived::Scattered { frame_len, .. }) => {
                 self.look_again(now);
                 if *frame_len < EthernetHeader::LEN {
                     return Ok(LinkReceived::Dropped(DropReason::RxVlan));

@@ -39,13 +39,13 @@ use netmem::{FragList, MemoryProvider, Payload};
 use peer_socket::{PeerFds, PeerSocket};
 use rustix::io::Errno;
 
-use super::{LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
+use super::hello::WireHello;
+use super::{Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
 use crate::drops::DropReason;
 use arrivals::Arrivals;
 use departures::{Departures, Full};
 use incoming::Incoming;
-use limits::LONGEST_FRAME;
-pub(super) use limits::SHARED_PACKET_LEN;
+use limits::{LONGEST_FRAME, SHARED_PACKET_LEN};
 use notes::{OwnNotes, PeerNotes};
 use outgoing::{Found, Outgoing};
 use record::{FileRecord, FrameRecord, Packet};
@@ -68,6 +68,22 @@ pub(super) struct SharedWire {
     peer: Option<PeerNotes>,
     /// The packet that is being sent.
     record: Vec<u8>,
+    hello: WireHello,
+    /// When the NIC last looked for frames.
+    last_look: Instant,
+}
+
+/// Returns the capabilities of a link with the hello `ours` over which payload crosses by reference.
+pub(super) fn shared_caps(ours: WireHello) -> LinkCaps {
+    LinkCaps {
+        name: "unix",
+        mtu: ours.mtu,
+        tso: true,
+        max_super_packet: SHARED_PACKET_LEN,
+        max_rx_packet: SHARED_PACKET_LEN,
+        tx_checksum: true,
+        borrows: true,
+    }
 }
 
 impl SharedWire {
@@ -75,7 +91,7 @@ impl SharedWire {
     ///
     /// # Errors
     /// There is no memory for what both ends map.
-    pub(super) fn new(socket: Arc<PeerSocket>) -> io::Result<Self> {
+    pub(super) fn new(socket: Arc<PeerSocket>, hello: WireHello) -> io::Result<Self> {
         let notes = OwnNotes::new()?;
         Ok(Self {
             arrivals: Arrivals::new(Arc::clone(&socket), &notes),
@@ -85,6 +101,8 @@ impl SharedWire {
             notes,
             peer: None,
             record: Vec::new(),
+            hello,
+            last_look: Instant::ZERO,
         })
     }
 
@@ -94,38 +112,6 @@ impl SharedWire {
     /// There is no memory.
     pub(super) fn share_send_memory(&mut self, bytes: usize) -> io::Result<()> {
         self.outgoing.share_send_memory(bytes)
-    }
-
-    /// Returns that memory.
-    pub(super) fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        self.outgoing.send_memory()
-    }
-
-    /// Sends one frame completely or not at all.
-    ///
-    /// # Errors
-    /// As sendmsg(2).
-    pub(super) fn send(&mut self, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
-        self.incoming.let_go(&self.notes);
-        self.outgoing.collect(self.peer.as_ref());
-        if !self.announce()? {
-            return Ok(LinkSent::Busy);
-        }
-        // By reference only if the other end can say when it has let go.
-        if frame.payload.len() < MIN_REFERENCE || self.peer.is_none() {
-            return self.send_inline(frame);
-        }
-        if !self.outgoing.has_slot() {
-            return Ok(LinkSent::Busy);
-        }
-        let payload = match self.outgoing.is_private(frame.payload, frame.port) {
-            false => Some(frame.payload.share(0, frame.payload.len())),
-            true => self.outgoing.stage(frame.payload, frame.port),
-        };
-        match payload {
-            Some(payload) => self.send_reference(frame, payload),
-            None => self.send_inline(frame),
-        }
     }
 
     fn send_inline(&mut self, frame: &TxFrame<'_>) -> io::Result<LinkSent> {
@@ -200,26 +186,6 @@ impl SharedWire {
         self.departures.full() == Full::Socket && !self.outgoing.is_full()
     }
 
-    /// Returns whether it was for lack of room in the ring: the other end then sends a wake-up.
-    pub(super) fn is_ring_full(&self) -> bool {
-        self.departures.full() == Full::Ring && !self.outgoing.is_full()
-    }
-
-    /// Prepares for a sleep on the descriptor of the socket. Returns false if there is something to receive.
-    pub(super) fn prepare_sleep(&mut self) -> bool {
-        self.arrivals.prepare_sleep(&self.notes)
-    }
-
-    /// A thread has slept on the descriptor.
-    pub(super) fn end_sleep(&mut self) {
-        self.arrivals.end_sleep(&self.notes);
-    }
-
-    /// Returns when the peer's memory is to be looked at without an event.
-    pub(super) fn next_due(&self, last: Instant) -> Option<Instant> {
-        self.outgoing.next_due(last)
-    }
-
     /// Sends what the other end has to know before the next frame. Returns false if there is no room for it.
     fn announce(&mut self) -> io::Result<bool> {
         let peer = self.peer.as_ref();
@@ -233,44 +199,6 @@ impl SharedWire {
             self.outgoing.revoked(record);
         }
         Ok(true)
-    }
-
-    /// Receives one frame.
-    ///
-    /// # Errors
-    /// As recvmsg(2). `ENETDOWN` when the other end has left, and after a packet that no such wire sends.
-    pub(super) fn receive(&mut self, posted: &mut Posted<'_>) -> io::Result<LinkReceived> {
-        self.incoming.let_go(&self.notes);
-        self.outgoing.collect(self.peer.as_ref());
-        // A lack of room delays what is to be announced to the next call. An end that has left need not know it, and what it has
-        // sent before is received.
-        let _ = self.announce();
-        // What is left then makes the caller come back after its other work.
-        for _ in 0..RX_FILES {
-            let Some((len, fds)) = self.arrivals.next(&self.notes)? else {
-                return Ok(LinkReceived::None);
-            };
-            let bytes = self.arrivals.packet(len);
-            match Packet::parse(bytes) {
-                Packet::Inline { header, frame } => {
-                    posted.frame.clear();
-                    posted.frame.extend_from_slice(frame);
-                    let meta = header.offload().into();
-                    return Ok(LinkReceived::Frame { meta });
-                }
-                Packet::File(record) => self.on_file(record, &fds, posted)?,
-                Packet::Frame(record) => {
-                    let received = self.incoming.lend(&record, posted.lent);
-                    let lent = received.and_then(|()| land(&record, posted));
-                    return Ok(lent.unwrap_or_else(|| {
-                        *posted.lent = FragList::new();
-                        LinkReceived::Dropped(DropReason::RxBadReference)
-                    }));
-                }
-                Packet::Bad => return Ok(LinkReceived::Dropped(DropReason::RxBadReference)),
-            }
-        }
-        Ok(LinkReceived::None)
     }
 
     fn on_file(
@@ -297,15 +225,102 @@ impl SharedWire {
     }
 }
 
-/// Puts the headers of a frame into the header buffer; its payload is in `posted.lent`. `None`: there is no such frame.
+impl Link for SharedWire {
+    fn caps(&self) -> LinkCaps {
+        shared_caps(self.hello)
+    }
+
+    /// # Errors
+    /// As recvmsg(2). `ENETDOWN` when the other end has left, and after a packet that no such wire sends.
+    fn receive(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
+        self.last_look = now;
+        self.incoming.let_go(&self.notes);
+        self.outgoing.collect(self.peer.as_ref());
+        // A lack of room delays what is to be announced to the next call. An end that has left need not know it, and what it has
+        // sent before is received.
+        let _ = self.announce();
+        // What is left then makes the caller come back after its other work.
+        for _ in 0..RX_FILES {
+            let Some((len, fds)) = self.arrivals.next(&self.notes)? else {
+                return Ok(LinkReceived::None);
+            };
+            let bytes = self.arrivals.packet(len);
+            match Packet::parse(bytes) {
+                Packet::Inline { header, frame } => {
+                    posted.frame.clear();
+                    posted.frame.extend_from_slice(frame);
+                    let meta = header.offload().into();
+                    return Ok(LinkReceived::Frame { meta });
+                }
+                Packet::File(record) => self.on_file(record, &fds, posted)?,
+                Packet::Frame(record) => {
+                    let received = self.incoming.borrow(&record, posted.borrowed);
+                    let landed = received.and_then(|()| land(&record, posted));
+                    return Ok(landed.unwrap_or_else(|| {
+                        *posted.borrowed = FragList::new();
+                        LinkReceived::Dropped(DropReason::RxBadReference)
+                    }));
+                }
+                Packet::Bad => return Ok(LinkReceived::Dropped(DropReason::RxBadReference)),
+            }
+        }
+        Ok(LinkReceived::None)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>, _now: Instant) -> io::Result<LinkSent> {
+        self.incoming.let_go(&self.notes);
+        self.outgoing.collect(self.peer.as_ref());
+        if !self.announce()? {
+            return Ok(LinkSent::Busy);
+        }
+        // By reference only if the other end can say when it has let go.
+        if frame.payload.len() < MIN_REFERENCE || self.peer.is_none() {
+            return self.send_inline(frame);
+        }
+        if !self.outgoing.has_slot() {
+            return Ok(LinkSent::Busy);
+        }
+        let payload = match self.outgoing.is_private(frame.payload, frame.port) {
+            false => Some(frame.payload.share(0, frame.payload.len())),
+            true => self.outgoing.stage(frame.payload, frame.port),
+        };
+        match payload {
+            Some(payload) => self.send_reference(frame, payload),
+            None => self.send_inline(frame),
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.outgoing.next_due(self.last_look)
+    }
+
+    /// Returns whether the last [`LinkSent::Busy`] was for lack of room in the ring: the other end then sends a wake-up.
+    fn tells_of_room(&self) -> bool {
+        self.departures.full() == Full::Ring && !self.outgoing.is_full()
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        self.arrivals.prepare_sleep(&self.notes)
+    }
+
+    fn end_sleep(&mut self) {
+        self.arrivals.end_sleep(&self.notes);
+    }
+
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
+        self.outgoing.send_memory()
+    }
+}
+
+/// Puts the headers of a frame into the header buffer; its payload is in `posted.borrowed`. `None`: there is no such frame.
 fn land(record: &FrameRecord<'_>, posted: &mut Posted<'_>) -> Option<LinkReceived> {
     let head = record.head;
-    let payload = posted.lent.len();
+    let payload = posted.borrowed.len();
     if payload == 0 || head.len() + payload > LONGEST_FRAME || head.len() > posted.head.capacity() {
         return None;
     }
     posted.head.write(0, head);
-    Some(LinkReceived::Lent {
+    Some(LinkReceived::Borrowed {
         head_len: head.len(),
         frame_len: head.len() + payload,
         meta: record.header.offload().into(),

@@ -7,6 +7,17 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::LinkSent;
 
+/// Returns an epoll descriptor that is readable when one of `fds` is.
+pub(super) fn readable_of<'a>(
+    fds: impl IntoIterator<Item = BorrowedFd<'a>>,
+) -> io::Result<OwnedFd> {
+    let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for fd in fds {
+        epoll::add(&any, fd, EventData::new_u64(0), EventFlags::IN)?;
+    }
+    Ok(any)
+}
+
 /// An epoll descriptor: readable when the socket has room again, if it was full at the last send. A socket with room would
 /// otherwise be writable all the time.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use ::wire::{EthernetHeader, Instant, VnetHeader};
 use netmem::{DmaPort, FragList};
 use peer_socket::{PeerSocket, close_aside};
-use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::socket_events::readable_of;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
     TxFrame, VnetFd,
@@ -116,7 +116,7 @@ impl TapLink {
         }
         let any = match fds.len() {
             1 => None,
-            _ => Some(epoll_of(&fds)?),
+            _ => Some(readable_of(fds.iter().map(AsFd::as_fd))?),
         };
         Ok(Self {
             any,
@@ -174,19 +174,6 @@ impl TapLink {
     }
 }
 
-fn epoll_of(fds: &[OwnedFd]) -> io::Result<OwnedFd> {
-    let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for fd in fds {
-        epoll::add(
-            &any,
-            fd,
-            epoll::EventData::new_u64(0),
-            epoll::EventFlags::IN,
-        )?;
-    }
-    Ok(any)
-}
-
 impl Link for TapLink {
     fn caps(&self) -> LinkCaps {
         let TapOptions {
@@ -205,7 +192,7 @@ impl Link for TapLink {
             max_super_packet,
             max_rx_packet,
             tx_checksum: offloads,
-            lends: false,
+            borrows: false,
         }
     }
 
@@ -310,5 +297,5 @@ fn read_into(posted: &mut Posted<'_>, queue: &VnetFd) -> io::Result<LinkReceived
         None => (0, Ok(VnetHeader::default())),
     };
     let meta = header.unwrap_or_default().offload().into();
-    Ok(LinkReceived::Placed { frame_len, meta })
+    Ok(LinkReceived::Scattered { frame_len, meta })
 }

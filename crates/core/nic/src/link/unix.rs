@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::hello::{
     HELLO_LIMIT, HelloError, HelloOutcome, NeedsOffloads, WireHello, connect_to, set_wire_buffers,
 };
-use super::shared::{SHARED_PACKET_LEN, SharedWire};
+use super::shared::{SharedWire, shared_caps};
 use super::socket_events::SocketEvents;
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
@@ -58,11 +58,7 @@ enum Inner {
     /// In the socket, as on a TAP.
     Frames(TapLink),
     /// Their payload by reference: both ends share memory.
-    Shared {
-        wire: Box<SharedWire>,
-        hello: WireHello,
-        last_look: Instant,
-    },
+    Shared(Box<SharedWire>),
 }
 
 impl UnixLink {
@@ -105,11 +101,7 @@ impl UnixLink {
         let again = Arc::clone(&socket);
         let offloads = ours.offloads && theirs.offloads;
         let inner = match offloads && ours.shares_memory && theirs.shares_memory {
-            true => Inner::Shared {
-                wire: Box::new(SharedWire::new(again)?),
-                hello: ours,
-                last_look: Instant::ZERO,
-            },
+            true => Inner::Shared(Box::new(SharedWire::new(again, ours)?)),
             false => {
                 let options = TapOptions {
                     offloads,
@@ -137,19 +129,21 @@ impl UnixLink {
     pub fn share_send_memory(&mut self) -> io::Result<()> {
         match &mut self.inner {
             Inner::Frames(_) => Ok(()),
-            Inner::Shared { wire, .. } => wire.share_send_memory(SEND_MEMORY_BYTES),
+            Inner::Shared(wire) => wire.share_send_memory(SEND_MEMORY_BYTES),
         }
     }
 
-    fn receive_once(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
+    fn inner(&self) -> &dyn Link {
+        match &self.inner {
+            Inner::Frames(link) => link,
+            Inner::Shared(wire) => &**wire,
+        }
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Link {
         match &mut self.inner {
-            Inner::Frames(inner) => inner.receive(posted, now),
-            Inner::Shared {
-                wire, last_look, ..
-            } => {
-                *last_look = now;
-                wire.receive(posted)
-            }
+            Inner::Frames(link) => link,
+            Inner::Shared(wire) => &mut **wire,
         }
     }
 
@@ -157,7 +151,7 @@ impl UnixLink {
         self.sends = false;
         if std::mem::take(&mut self.receives) {
             self.ready.remove(&self.socket);
-            if let Inner::Shared { wire, .. } = &mut self.inner {
+            if let Inner::Shared(wire) = &mut self.inner {
                 wire.end();
             }
         }
@@ -171,23 +165,11 @@ pub(super) fn caps_of(ours: WireHello) -> LinkCaps {
         false => LinkCaps {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
-            lends: false,
+            borrows: false,
             tso: ours.offloads,
             tx_checksum: ours.offloads,
             ..shared_caps(ours)
         },
-    }
-}
-
-fn shared_caps(ours: WireHello) -> LinkCaps {
-    LinkCaps {
-        name: "unix",
-        mtu: ours.mtu,
-        tso: true,
-        max_super_packet: SHARED_PACKET_LEN,
-        max_rx_packet: SHARED_PACKET_LEN,
-        tx_checksum: true,
-        lends: true,
     }
 }
 
@@ -209,16 +191,11 @@ fn connect_to_listener(path: &Path, ours: WireHello) -> io::Result<PeerSocket> {
 
 impl Link for UnixLink {
     fn caps(&self) -> LinkCaps {
-        match &self.inner {
-            Inner::Frames(inner) => {
-                let caps = inner.caps();
-                LinkCaps {
-                    name: "unix",
-                    tx_checksum: caps.tso,
-                    ..caps
-                }
-            }
-            Inner::Shared { hello, .. } => shared_caps(*hello),
+        let caps = self.inner().caps();
+        LinkCaps {
+            name: "unix",
+            tx_checksum: caps.tso,
+            ..caps
         }
     }
 
@@ -226,11 +203,11 @@ impl Link for UnixLink {
         if !self.receives {
             return Err(io::ErrorKind::NetworkDown.into());
         }
-        let mut received = self.receive_once(posted, now);
+        let mut received = self.inner_mut().receive(posted, now);
         if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
             // A peer that leaves with frames unread: reported once, before the frames that it has sent (linux
             // net/unix/af_unix.c `unix_release_sock`).
-            received = self.receive_once(posted, now);
+            received = self.inner_mut().receive(posted, now);
         }
         if received.is_err() {
             self.go_down();
@@ -245,8 +222,8 @@ impl Link for UnixLink {
         let sent = match &mut self.inner {
             // From a listening end, which allows more than this peer.
             Inner::Frames(_) if frame.frame_len() > MAX_FRAME_LEN => return Ok(LinkSent::TooLong),
-            Inner::Frames(inner) => inner.send(frame, now),
-            Inner::Shared { wire, .. } => wire.send(frame),
+            Inner::Frames(link) => link.send(frame, now),
+            Inner::Shared(wire) => wire.send(frame, now),
         };
         if let Err(error) = &sent
             && matches!(
@@ -260,8 +237,8 @@ impl Link for UnixLink {
         if let Ok(sent) = &sent {
             // The socket becomes writable for one of the reasons to be busy only.
             let of_socket = match &self.inner {
-                Inner::Shared { wire, .. } if !wire.is_socket_full() => LinkSent::Done,
-                Inner::Frames(_) | Inner::Shared { .. } => *sent,
+                Inner::Shared(wire) if !wire.is_socket_full() => LinkSent::Done,
+                Inner::Frames(_) | Inner::Shared(_) => *sent,
             };
             self.ready.on_sent(&self.socket, of_socket);
         }
@@ -269,13 +246,7 @@ impl Link for UnixLink {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        match &self.inner {
-            Inner::Frames(_) => None,
-            Inner::Shared {
-                wire, last_look, ..
-            } if self.receives => wire.next_due(*last_look),
-            Inner::Shared { .. } => None,
-        }
+        self.inner().next_due().filter(|_| self.receives)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -283,31 +254,19 @@ impl Link for UnixLink {
     }
 
     fn tells_of_room(&self) -> bool {
-        let is_ring_full = match &self.inner {
-            Inner::Frames(_) => false,
-            Inner::Shared { wire, .. } => wire.is_ring_full(),
-        };
-        is_ring_full || self.ready.awaits_room()
+        self.inner().tells_of_room() || self.ready.awaits_room()
     }
 
     fn prepare_sleep(&mut self) -> bool {
-        match &mut self.inner {
-            Inner::Shared { wire, .. } if self.receives => wire.prepare_sleep(),
-            Inner::Frames(_) | Inner::Shared { .. } => true,
-        }
+        !self.receives || self.inner_mut().prepare_sleep()
     }
 
     fn end_sleep(&mut self) {
-        if let Inner::Shared { wire, .. } = &mut self.inner {
-            wire.end_sleep();
-        }
+        self.inner_mut().end_sleep();
     }
 
     fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        match &self.inner {
-            Inner::Frames(_) => None,
-            Inner::Shared { wire, .. } => wire.send_memory(),
-        }
+        self.inner().send_memory()
     }
 
     fn is_near(&self) -> bool {

@@ -12,6 +12,7 @@ use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
 use super::hello::listen_at;
+use super::socket_events::readable_of;
 use super::unix::caps_of;
 use super::unix_port::BACKLOG;
 use super::{
@@ -63,9 +64,9 @@ impl UnixListenLink {
             ..ours
         };
         let (listener, file) = listen_at(path, BACKLOG)?;
-        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let ready = readable_of([listener.as_fd()])?;
         let again = Arc::clone(&listener);
-        let link = Self {
+        Ok(Self {
             port: UnixPort::listen(listener, ours),
             ours,
             peer: None,
@@ -77,9 +78,7 @@ impl UnixListenLink {
             shares_send_memory: false,
             is_watched: false,
             _file: file,
-        };
-        link.watch(link.listener.as_fd())?;
-        Ok(link)
+        })
     }
 
     /// Lets each peer read the send queues of this NIC while it is the peer: see [`UnixLink::share_send_memory`].
@@ -148,7 +147,7 @@ impl Link for UnixListenLink {
             Some(peer) => {
                 let received = match peer.receive(posted, now) {
                     // From a peer that shares no memory. The NIC has posted none, so the frame is in host buffers.
-                    Ok(LinkReceived::Placed { frame_len, meta }) => {
+                    Ok(LinkReceived::Scattered { frame_len, meta }) => {
                         let mut frame = std::mem::take(posted.frame);
                         posted.gather(frame_len, &mut frame);
                         *posted.frame = frame;

@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::wire::{EthernetHeader, Instant};
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
     Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
     TxFrame, VnetMeta,
 };
+use crate::eventfd::Eventfd;
 
 /// Options of [`WireLink::pair`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct WireLink {
 struct Shared {
     /// Frames to each side. The two locks are never held at the same time.
     lanes: [Mutex<Lane>; 2],
-    wakeups: [Option<OwnedFd>; 2],
+    wakeups: [Option<Eventfd>; 2],
     /// The cable is plugged in.
     plugged: AtomicBool,
     /// One of the ends has been dropped.
@@ -76,7 +76,7 @@ impl WireLink {
     /// An eventfd cannot be created (only with [`WireOptions::wakeup`]).
     pub fn pair(options: WireOptions) -> io::Result<(Self, Self)> {
         let wakeup = || match options.wakeup {
-            true => eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Some),
+            true => Eventfd::new().map(Some),
             false => Ok(None),
         };
         let shared = Arc::new(Shared {
@@ -134,7 +134,7 @@ impl Drop for WireLink {
         // Wakes a thread that waits for a frame at the other end: no frame will arrive.
         let there = 1 - self.side;
         self.lane(there).announced = true;
-        wake(self.shared.wakeups[there].as_ref());
+        self.shared.wakeups[there].iter().for_each(Eventfd::set);
     }
 }
 
@@ -148,7 +148,7 @@ impl Link for WireLink {
             max_super_packet: MAX_PACKET_LEN,
             max_rx_packet: MAX_PACKET_LEN,
             tx_checksum: offload,
-            lends: false,
+            borrows: false,
         }
     }
 
@@ -157,7 +157,9 @@ impl Link for WireLink {
         let Some((frame, meta)) = lane.frames.pop_front() else {
             // Under the lock, so that no frame can arrive between the check and the reset.
             if std::mem::take(&mut lane.announced) {
-                reset(self.shared.wakeups[self.side].as_ref());
+                self.shared.wakeups[self.side]
+                    .iter()
+                    .for_each(Eventfd::reset);
             }
             return Ok(LinkReceived::None);
         };
@@ -179,13 +181,13 @@ impl Link for WireLink {
         frame.copy_to(&mut bytes);
         lane.frames.push_back((bytes, meta));
         if !std::mem::replace(&mut lane.announced, true) {
-            wake(self.shared.wakeups[there].as_ref());
+            self.shared.wakeups[there].iter().for_each(Eventfd::set);
         }
         Ok(LinkSent::Done)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.shared.wakeups[self.side].as_ref().map(AsFd::as_fd)
+        self.shared.wakeups[self.side].as_ref().map(Eventfd::as_fd)
     }
 
     /// Returns [`LinkState::Gone`] when the other end was dropped, and all that it had sent is received: no other end can join.
@@ -228,19 +230,5 @@ impl CablePlug {
     /// Sets both ends up again, unless one has been dropped.
     pub fn plug(&self) {
         self.shared.plugged.store(true, Ordering::Release);
-    }
-}
-
-fn wake(fd: Option<&OwnedFd>) {
-    if let Some(fd) = fd {
-        // Fails only when the counter is at its maximum: the descriptor is readable then.
-        let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-    }
-}
-
-fn reset(fd: Option<&OwnedFd>) {
-    if let Some(fd) = fd {
-        // Fails only when the counter is 0: nothing has to be reset then.
-        let _ = rustix::io::read(fd, &mut [0; 8]);
     }
 }

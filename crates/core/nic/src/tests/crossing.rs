@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::{
-    ArpOperation, ArpPacket, EtherType, EthernetHeader, IpRepr, MacAddr, NeighborSolicitation,
-    checksum, emit_arp_frame, emit_frame_headers, protocol,
+    ArpOperation, ArpPacket, EtherType, EthernetHeader, IpRepr, Ipv4Header, MacAddr,
+    NeighborSolicitation, checksum, emit_arp_frame, emit_frame_headers, protocol,
 };
 
 use super::harness::*;
@@ -153,7 +153,7 @@ fn the_link_and_the_mailbox_are_read_in_turn() {
 
 /// An ICMP error about a segment that this NIC sent on `flow`.
 fn too_big(flow: &Tcp) -> Vec<u8> {
-    let IpRepr::V4 { src, dst, .. } = flow.ip() else {
+    let IpRepr::V4(Ipv4Header { src, dst, .. }) = flow.ip() else {
         panic!("a flow over IPv4");
     };
     let mut quoted = vec![0; 28];

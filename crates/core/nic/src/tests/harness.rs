@@ -83,7 +83,7 @@ pub(super) const PLAIN: LinkCaps = LinkCaps {
     max_super_packet: MAX_PACKET_LEN,
     max_rx_packet: MAX_PACKET_LEN,
     tx_checksum: false,
-    lends: false,
+    borrows: false,
 };
 pub(super) const OFFLOADED: LinkCaps = LinkCaps {
     tso: true,
@@ -150,7 +150,7 @@ impl Link for ScriptedLink {
         }
         let n = rest.len().min(posted.spill.len());
         posted.spill[..n].copy_from_slice(&rest[..n]);
-        Ok(LinkReceived::Placed {
+        Ok(LinkReceived::Scattered {
             frame_len: frame.len() - (rest.len() - n),
             meta,
         })

@@ -113,7 +113,7 @@ fn a_full_loop_queue_and_full_queue_memory_drop_and_count() {
     }
     assert_eq!(bench.nic.tx_room(), 0);
     let refused = bench.nic.transmit(own(&memory, &segment, 65_000), NOW);
-    assert_eq!(refused, Err(TransmitError::QueueFull));
+    assert_eq!(refused, Err(DropReason::TxBusy));
     assert_eq!(bench.dropped(DropReason::TxBusy), 1);
     // The memory of the queue holds less than two of them.
     let mut kept = Vec::new();

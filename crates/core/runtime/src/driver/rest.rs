@@ -26,7 +26,7 @@ pub(super) enum Resting {
 
 impl<D: Driven> Core<D> {
     /// Returns what a thread does in `wait` that has found nothing for `idle`, and may sleep for `left`. `rest` is its rest, if it has
-    /// not rested yet; one that has sleeps. Where the link lends the sender's memory, which is little, nobody rests.
+    /// not rested yet; one that has sleeps. Where the link borrows the sender's memory, which is little, nobody rests.
     pub(super) fn pause(
         &mut self,
         clock: &Clock,
@@ -37,12 +37,12 @@ impl<D: Driven> Core<D> {
         rest: &mut Option<Duration>,
     ) -> Pause {
         let stack = &self.driven.stacks()[wait.awaits.stack.0];
-        let lends = stack.nic().link_caps().lends;
-        if wait.idling == Idling::Spin || lends {
+        let borrows = stack.nic().link_caps().borrows;
+        if wait.idling == Idling::Spin || borrows {
             let traffic = Traffic {
                 received: self.received,
                 turns: stack.turns(),
-                lends,
+                borrows,
             };
             return self.spin.pause(now, idle, traffic);
         }

@@ -101,8 +101,8 @@ impl AddressConflicts {
         let outcome = match stage {
             Stage::Probing { in_use: false, .. } => ConflictOutcome::NotUsed,
             Stage::Probing { in_use: true, .. } => ConflictOutcome::Lost,
-            Stage::Announcing(_) | Stage::Held if was_defended => ConflictOutcome::Lost,
-            Stage::Announcing(_) | Stage::Held => ConflictOutcome::Defended,
+            Stage::Announcing(_) | Stage::Used if was_defended => ConflictOutcome::Lost,
+            Stage::Announcing(_) | Stage::Used => ConflictOutcome::Defended,
         };
         match outcome {
             ConflictOutcome::Defended => log.defended.insert(ip, now),

@@ -8,5 +8,5 @@ pub(super) enum Stage {
     /// So many announcements were sent.
     Announcing(u8),
     /// Nothing is to be done.
-    Held,
+    Used,
 }

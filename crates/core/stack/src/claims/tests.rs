@@ -151,7 +151,7 @@ fn the_addresses_are_asked_about_again_when_the_link_comes_back_and_are_used_mea
 #[test]
 fn addresses_that_are_lent_were_asked_about_and_what_comes_with_them_was_not() {
     let mut claims = Claims::new(AddressCheck::AskFirst, [], AddressConflicts::default());
-    claims.hold(OURS);
+    claims.add_used(OURS);
     claims.use_and_ask(OURS, ms(0));
     claims.use_and_ask(SECOND, ms(0));
     claims.on_link_up(ms(0));

@@ -26,7 +26,7 @@ impl Network {
         if self.point_to_point.is_some() {
             return Ok(());
         }
-        self.claims.hold(leased.ip);
+        self.claims.add_used(leased.ip);
         let added: Vec<IpAddr> = self.routes.all_addresses().collect();
         for ip in added {
             self.claims.use_and_ask(ip, now);

@@ -24,6 +24,9 @@ use writer::Writer;
 pub(crate) use writer::{SourceMemory, acked_offset};
 
 /// A connection with the state that its program and the stack keep for it.
+///
+/// Its visible parts are used beside each other: TCP takes the options as an argument, and a receive moves what `conn` delivers to
+/// `reader`. What each of them has inside is its own.
 #[derive(Debug)]
 pub(crate) struct ConnectionSocket {
     pub(crate) conn: Connection<FragList>,
@@ -36,14 +39,14 @@ pub(crate) struct ConnectionSocket {
     /// The connection still has its four-tuple.
     is_named: bool,
     next_hop: IpAddr,
-    holder: Holder,
+    owner: Owner,
     /// Why the connection failed, until a call has reported it.
     error: Option<TcpError>,
 }
 
-/// The holder of a connection.
+/// The owner of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(crate) enum Owner {
     /// A program has its id.
     Program,
     /// The accept queue of its listener; no program has its id yet.
@@ -59,18 +62,18 @@ impl ConnectionSocket {
         options: SocketSettings,
         tuple: FourTuple,
         next_hop: IpAddr,
-        holder: Holder,
+        owner: Owner,
     ) -> Self {
         Self {
             conn,
             reader: Reader::default(),
             writer: Writer::default(),
-            memory: ReceiveMemory::new(),
+            memory: ReceiveMemory::default(),
             options,
             tuple,
             is_named: true,
             next_hop,
-            holder,
+            owner,
             error: None,
         }
     }
@@ -103,13 +106,13 @@ impl ConnectionSocket {
         self.memory.queue()
     }
 
-    pub(crate) fn holder(&self) -> Holder {
-        self.holder
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
     }
 
-    /// Sets the holder.
-    pub(crate) fn hand_to(&mut self, holder: Holder) {
-        self.holder = holder;
+    /// Sets the owner.
+    pub(crate) fn hand_to(&mut self, owner: Owner) {
+        self.owner = owner;
     }
 
     /// Returns the local address and that of the peer.

@@ -16,7 +16,7 @@ use super::limits::MAX_ZEROCOPY_SENDS;
 use super::timestamps::Stamps;
 
 /// The error queue of one socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ErrQueue {
     /// Id of the next zero-copy send.
     next: ZerocopyId,
@@ -61,18 +61,6 @@ pub(crate) enum SendMemory {
     /// A copy in the stack's host memory. As in Linux, it is complete when the peer has acknowledged it: programs also
     /// use these entries to follow the progress of the peer.
     Copied,
-}
-
-impl Default for ErrQueue {
-    fn default() -> Self {
-        Self {
-            next: ZerocopyId(0),
-            unfinished: VecDeque::new(),
-            done: VecDeque::new(),
-            noted: 0,
-            stamps: Stamps::default(),
-        }
-    }
 }
 
 impl ErrQueue {

@@ -1,90 +1,42 @@
 //! Readiness of sockets, as reported by poll(2).
 
-use std::fmt;
-
 use tcp::StateKind;
 
-use super::connection::{ConnectionSocket, Holder};
+use super::connection::{ConnectionSocket, Owner};
 use super::kind::SocketKind;
 use super::listener::Listener;
 
-/// Readiness of a socket. It is level-triggered: it stays set as long as its cause lasts.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Readiness(u8);
+bitflags::bitflags! {
+    /// Readiness of a socket. It is level-triggered: it stays set as long as its cause lasts.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+    pub struct Readiness: u8 {
+        /// A receive returns data, the end of the stream, or an error (POLLIN).
+        const READABLE = 1;
+        /// A send queues at least one byte, or fails (POLLOUT).
+        const WRITABLE = 1 << 1;
+        /// A connection is waiting to be accepted (POLLIN of a listener).
+        const ACCEPTABLE = 1 << 2;
+        /// The peer has ended its stream (POLLRDHUP).
+        const READ_CLOSED = 1 << 3;
+        /// Nothing more can be sent: the socket was shut down, or the connection has ended.
+        const WRITE_CLOSED = 1 << 4;
+        /// The connection has failed; the next call returns the reason (POLLERR).
+        const ERROR = 1 << 5;
+        /// The error queue is not empty (POLLERR).
+        const ERROR_QUEUE = 1 << 6;
+        /// The byte that the peer last called urgent has arrived, and was not read (POLLPRI).
+        const URGENT = 1 << 7;
+    }
+}
 
 impl Readiness {
     /// Nothing.
-    pub const NONE: Self = Self(0);
-    /// A receive returns data, the end of the stream, or an error (POLLIN).
-    pub const READABLE: Self = Self(1);
-    /// A send queues at least one byte, or fails (POLLOUT).
-    pub const WRITABLE: Self = Self(1 << 1);
-    /// A connection is waiting to be accepted (POLLIN of a listener).
-    pub const ACCEPTABLE: Self = Self(1 << 2);
-    /// The peer has ended its stream (POLLRDHUP).
-    pub const READ_CLOSED: Self = Self(1 << 3);
-    /// Nothing more can be sent: the socket was shut down, or the connection has ended.
-    pub const WRITE_CLOSED: Self = Self(1 << 4);
-    /// The connection has failed; the next call returns the reason (POLLERR).
-    pub const ERROR: Self = Self(1 << 5);
-    /// The error queue is not empty (POLLERR).
-    pub const ERROR_QUEUE: Self = Self(1 << 6);
-    /// The byte that the peer last called urgent has arrived, and was not read (POLLPRI).
-    pub const URGENT: Self = Self(1 << 7);
-
-    /// Returns whether all flags of `other` are set.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns whether any flag of `other` is set.
-    pub const fn intersects(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Returns the flags of both.
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
+    pub const NONE: Self = Self::empty();
 
     /// Returns `self` if `condition` is true, else [`Readiness::NONE`].
     #[must_use]
     pub const fn when(self, condition: bool) -> Self {
         if condition { self } else { Self::NONE }
-    }
-
-    /// Returns whether no flag is set.
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl std::ops::BitOr for Readiness {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        self.union(other)
-    }
-}
-
-impl fmt::Debug for Readiness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 8] = [
-            "readable",
-            "writable",
-            "acceptable",
-            "read closed",
-            "write closed",
-            "error",
-            "error queue",
-            "urgent",
-        ];
-        let set = NAMES
-            .iter()
-            .enumerate()
-            .filter(|(bit, _)| self.0 >> bit & 1 == 1);
-        f.debug_set().entries(set.map(|(_, name)| name)).finish()
     }
 }
 
@@ -135,7 +87,7 @@ impl Pollable for Listener {
 
 impl Pollable for ConnectionSocket {
     fn snapshot(&self) -> Option<Snapshot> {
-        (self.holder() == Holder::Program).then(|| Snapshot {
+        (self.owner() == Owner::Program).then(|| Snapshot {
             readiness: of_connection(self),
             arrivals: self.delivered(),
             error_arrivals: self.writer.errors.noted(),
@@ -194,6 +146,6 @@ mod tests {
         );
         assert!(both.intersects(Readiness::WRITABLE | Readiness::ERROR));
         assert_eq!(Readiness::WRITABLE.when(false), Readiness::NONE);
-        assert_eq!(format!("{both:?}"), r#"{"readable", "error"}"#);
+        assert_eq!(format!("{both:?}"), "Readiness(READABLE | ERROR)");
     }
 }

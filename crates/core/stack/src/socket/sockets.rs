@@ -10,7 +10,7 @@ use tcp::StateKind;
 use wire::{FourTuple, Instant};
 
 use super::agenda::{Agenda, Mark, Marks};
-use super::connection::{ConnectionSocket, Holder, acked_offset};
+use super::connection::{ConnectionSocket, Owner, acked_offset};
 use super::demux::{AddrInUse, Demux};
 use super::error::BadSocket;
 use super::id::SocketId;
@@ -207,7 +207,7 @@ impl Sockets {
     /// answer does not count.
     pub(crate) fn has_unacknowledged_orphan(&self) -> bool {
         let is_one = |it: &ConnectionSocket| {
-            it.holder() == Holder::Nobody
+            it.owner() == Owner::Nobody
                 && it.conn.state() != StateKind::FinWait2
                 && it.conn.retransmits() < MAX_ORPHAN_TIMEOUTS
         };
@@ -228,7 +228,7 @@ impl Sockets {
         let Ok(Some(mut connection)) = self.connection_mut(id) else {
             return;
         };
-        connection.hand_to(Holder::Nobody);
+        connection.hand_to(Owner::Nobody);
         connection.set_mark(Mark::Event, false);
         drop(connection);
         self.orphans += 1;
@@ -304,14 +304,13 @@ impl Sockets {
 
     /// Releases the four-tuple of a connection, and keeps the reason of its failure.
     pub(crate) fn forget_name(&mut self, slot: u32) {
-        let entry = self.table.entry_mut(slot);
-        let Some(mut connection) = entry
-            .and_then(|(id, slot)| guard(id, slot, &mut self.agenda, SocketKind::connection_mut))
-        else {
+        let Some(mut connection) = self.connection_at(slot) else {
             return;
         };
-        if connection.forget_name() {
-            self.names.remove(connection.tuple());
+        let (tuple, was_named) = (*connection.tuple(), connection.forget_name());
+        drop(connection);
+        if was_named {
+            self.names.remove(&tuple);
         }
     }
 
@@ -335,7 +334,7 @@ impl Sockets {
                 if connection.is_named() {
                     self.names.remove(connection.tuple());
                 }
-                if connection.holder() == Holder::Nobody {
+                if connection.owner() == Owner::Nobody {
                     self.orphans -= 1;
                 }
             }

@@ -80,12 +80,7 @@ impl SocketSettings {
         Self {
             tcp: *tcp,
             snd_buf: tcp.snd_buf_max,
-            merge_frags: false,
-            zerocopy: false,
-            tos: 0,
-            timestamping: Timestamping::default(),
-            hop_limit: None,
-            may_fragment: false,
+            ..Self::default()
         }
     }
 

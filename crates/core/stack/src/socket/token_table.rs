@@ -51,7 +51,7 @@ impl IntoIterator for TokenMemory {
 }
 
 /// Lent frags by token. `H` holds the memory of one frag.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TokenTable<H> {
     slots: Vec<Option<H>>,
     free: FreeMap,
@@ -60,18 +60,7 @@ pub(crate) struct TokenTable<H> {
     usual: usize,
 }
 
-impl<H> Default for TokenTable<H> {
-    fn default() -> Self {
-        Self {
-            slots: Vec::new(),
-            free: FreeMap::default(),
-            outstanding: 0,
-            usual: 0,
-        }
-    }
-}
-
-impl<H> TokenTable<H> {
+impl<H: Default> TokenTable<H> {
     /// Lends `held` under the lowest free token; `None` if [`MAX_TOKENS`] are lent.
     pub(crate) fn issue(&mut self, held: H) -> Option<FragToken> {
         if self.outstanding >= MAX_TOKENS {

@@ -6,7 +6,7 @@ use wire::{FourTuple, Instant};
 
 use super::Stack;
 use crate::socket::agenda::Mark;
-use crate::socket::connection::{ConnectionSocket, Holder};
+use crate::socket::connection::{ConnectionSocket, Owner};
 use crate::socket::error::{BadSocket, ConnectError};
 use crate::socket::id::SocketId;
 use crate::socket::sockopt::SocketSettings;
@@ -64,7 +64,7 @@ impl Stack {
         let conn = self.tcp.connect(&path, settings, early, now);
         let options = SocketSettings::new(settings);
         let mut connection =
-            ConnectionSocket::new(conn, options, tuple, route.next_hop, Holder::Program);
+            ConnectionSocket::new(conn, options, tuple, route.next_hop, Owner::Program);
         connection.writer.take_path(known);
         let id = self.sockets.insert_connection(connection);
         self.stats.connects += 1;

@@ -100,10 +100,10 @@ impl Stack {
             is_router: ip != connection.tuple().src_ip,
         };
         let disposition = connection.conn.on_unreachable(what, quoted);
-        let (state, holder) = finish(&mut connection, now);
+        let (state, owned_by) = finish(&mut connection, now);
         drop(connection);
         self.network.drops.count_segment(disposition.drop);
-        self.end_if_over(owner.slot(), state, holder);
+        self.end_if_over(owner.slot(), state, owned_by);
     }
 
     /// Ends the connections to peers behind the link, which is gone for good: retransmissions would go on for minutes. Those

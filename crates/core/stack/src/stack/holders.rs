@@ -29,31 +29,31 @@ pub struct MemoryHolders {
     pub unread: usize,
 }
 
-/// The holder of one net_iov, the first one first.
+/// How one net_iov is used, the first one first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Holder {
+enum NiovUse {
     Lent,
     LentByOther,
     Unread,
 }
 
-/// The net_iovs of one memory by their offset, each with its holder.
+/// The net_iovs of one memory by their offset, each with its use.
 struct Holders<'a> {
     pool: &'a PagePool,
-    found: HashMap<u64, Holder>,
+    found: HashMap<u64, NiovUse>,
 }
 
 impl Holders<'_> {
-    fn add(&mut self, netmem: &Netmem, holder: Holder) {
+    fn add(&mut self, netmem: &Netmem, used: NiovUse) {
         if self.pool.covers(netmem) {
-            let found = self.found.entry(netmem.dmabuf_offset(0)).or_insert(holder);
-            *found = holder.min(*found);
+            let found = self.found.entry(netmem.dmabuf_offset(0)).or_insert(used);
+            *found = used.min(*found);
         }
     }
 
-    fn count(&self, wanted: Holder) -> usize {
-        let holders = self.found.values();
-        holders.filter(|holder| **holder == wanted).count()
+    fn count(&self, wanted: NiovUse) -> usize {
+        let uses = self.found.values();
+        uses.filter(|used| **used == wanted).count()
     }
 }
 
@@ -84,8 +84,8 @@ impl Stack {
                 continue;
             };
             let lent = match slot == id.slot() {
-                true => Holder::Lent,
-                false => Holder::LentByOther,
+                true => NiovUse::Lent,
+                false => NiovUse::LentByOther,
             };
             for netmem in connection.reader.lent() {
                 holders.add(netmem, lent);
@@ -93,15 +93,15 @@ impl Stack {
             connection.conn.for_each_waiting(|payload| {
                 payload
                     .iter()
-                    .for_each(|frag| holders.add(frag.netmem(), Holder::Unread));
+                    .for_each(|frag| holders.add(frag.netmem(), NiovUse::Unread));
             });
         }
         Ok(Some(MemoryHolders {
             dmabuf,
             niovs: pool.niov_count() as usize,
-            lent: holders.count(Holder::Lent),
-            lent_by_others: holders.count(Holder::LentByOther),
-            unread: holders.count(Holder::Unread),
+            lent: holders.count(NiovUse::Lent),
+            lent_by_others: holders.count(NiovUse::LentByOther),
+            unread: holders.count(NiovUse::Unread),
         }))
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::Stack;
 use crate::bind_addr::BindAddr;
 use crate::config::MAX_BACKLOG;
-use crate::socket::connection::Holder;
+use crate::socket::connection::Owner;
 use crate::socket::error::{AcceptError, BadSocket, ListenError};
 use crate::socket::id::SocketId;
 use crate::socket::listener::{Listener, ListenerEnd};
@@ -128,7 +128,7 @@ impl Stack {
             let Ok(Some(mut connection)) = self.sockets.connection_mut(id) else {
                 continue;
             };
-            connection.hand_to(Holder::Program);
+            connection.hand_to(Owner::Program);
             let (_, remote) = connection.addresses();
             return Ok((id, remote));
         }

@@ -300,12 +300,9 @@ impl Delivery<'_, '_> {
             return Err(End::Refused(RecvError::NoBuffer { bytes: len }));
         }
         let piece = queue.pop(n).unwrap_or_default();
-        for (at, frag) in offsets(&piece) {
-            let out = room.get_mut(at..at + frag.len()).unwrap_or_default();
-            // The frag is readable, as checked before.
-            let copied = frag.copy_to(0, out);
-            debug_assert!(copied.is_ok());
-        }
+        // It is readable, as checked before.
+        let copied = piece.copy_to(&mut room[..n]);
+        debug_assert!(copied.is_ok());
         self.nic.recycle(piece);
         self.host_bytes += n;
         self.bytes += n;
@@ -382,13 +379,4 @@ impl Delivery<'_, '_> {
             None => debug_assert!(false, "room in the token table was asked before"),
         }
     }
-}
-
-/// Iterates over frags, each with its offset in the list.
-fn offsets(frags: &FragList) -> impl Iterator<Item = (usize, &Frag)> {
-    frags.iter().scan(0, |at, frag| {
-        let start = *at;
-        *at += frag.len();
-        Some((start, frag))
-    })
 }

@@ -10,7 +10,7 @@ use crate::drops::DropReason;
 use crate::received::ReceivedSegment;
 use crate::route::Destination;
 use crate::socket::agenda::Mark;
-use crate::socket::connection::{ConnectionSocket, Holder};
+use crate::socket::connection::{ConnectionSocket, Owner};
 use crate::socket::demux::TupleOwner;
 use crate::socket::kind::SocketKind;
 use crate::tuple::endpoints;
@@ -260,7 +260,7 @@ impl Stack {
             return None;
         };
         let connection =
-            ConnectionSocket::new(conn, from.options, tuple, next_hop, Holder::AcceptQueue);
+            ConnectionSocket::new(conn, from.options, tuple, next_hop, Owner::AcceptQueue);
         // The lookup that led to the listener found no connection.
         let id = self.sockets.insert_connection(connection);
         if let Some(mut listener) = self.sockets.listener_at(listener) {

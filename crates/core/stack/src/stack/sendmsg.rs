@@ -37,11 +37,7 @@ enum Iovec<'a> {
 impl<'a> SendMsg<'a> {
     /// Returns a message that sends `host`.
     pub const fn new(host: &'a [u8]) -> Self {
-        Self {
-            iovec: Iovec::Host(host),
-            control: &[],
-            pieces: &[],
-        }
+        Self::with_control(host, &[])
     }
 
     /// Returns a message with host memory and control messages.

@@ -10,7 +10,7 @@ use super::Stack;
 use super::burst::{Burst, FlushScope};
 use crate::network::{Egress, Network, SegmentOwner};
 use crate::socket::agenda::Mark;
-use crate::socket::connection::{ConnectionSocket, Holder, acked_offset};
+use crate::socket::connection::{ConnectionSocket, Owner, acked_offset};
 use crate::socket::kind::{SocketKind, TimeWaitSocket};
 use crate::socket::sockets::ConnectionMut;
 use crate::tuple::four_tuple;
@@ -115,9 +115,9 @@ impl Stack {
             scope,
             now,
         );
-        let (state, holder) = finish(&mut connection, now);
+        let (state, owner) = finish(&mut connection, now);
         drop(connection);
-        self.end_if_over(slot, state, holder);
+        self.end_if_over(slot, state, owner);
     }
 
     /// Sends the reply of a connection in TIME-WAIT, and arms its timer.
@@ -188,10 +188,10 @@ impl Stack {
     }
 
     /// Removes a closed connection; reduces one in TIME-WAIT without a program to a [`TimeWaitSocket`].
-    pub(super) fn end_if_over(&mut self, slot: u32, state: StateKind, holder: Holder) {
-        match (state, holder) {
+    pub(super) fn end_if_over(&mut self, slot: u32, state: StateKind, owner: Owner) {
+        match (state, owner) {
             (StateKind::Closed, _) => self.on_closed(slot),
-            (StateKind::TimeWait, Holder::Nobody) => self.keep_time_wait_only(slot),
+            (StateKind::TimeWait, Owner::Nobody) => self.keep_time_wait_only(slot),
             _ => {}
         }
     }
@@ -207,13 +207,13 @@ impl Stack {
         };
         connection.arm(None);
         connection.release_memory(slot, &mut self.memory.windows);
-        let holder = connection.holder();
+        let owner = connection.owner();
         let is_success = connection.conn.is_early_success();
         drop(connection);
         if is_success {
             self.tcp.fast_open.on_success();
         }
-        if holder == Holder::Nobody {
+        if owner == Owner::Nobody {
             self.remove(slot);
         }
     }
@@ -292,11 +292,11 @@ fn send_all(
     connection.mark(Mark::Touched);
 }
 
-/// Arms the timer of a connection, and notes what has become of its sends; returns its state and holder.
+/// Arms the timer of a connection, and notes what has become of its sends; returns its state and owner.
 ///
 /// A deadline that has passed already is armed for just after `now`, so that the next poll handles it and this
 /// poll ends.
-pub(super) fn finish(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Holder) {
+pub(super) fn finish(connection: &mut ConnectionMut<'_>, now: Instant) -> (StateKind, Owner) {
     let soon = now + TIMER_GRANULARITY;
     let armed = connection.armed().filter(|&armed| armed < soon);
     // An armed deadline that is due is not moved: otherwise the timer of a socket that is touched in every poll
@@ -316,5 +316,5 @@ pub(super) fn finish(connection: &mut ConnectionMut<'_>, now: Instant) -> (State
     }
     let has_unsent = connection.conn.sent_offset() < connection.conn.pushed_offset();
     connection.set_mark(Mark::Unsent, has_unsent);
-    (connection.conn.state(), connection.holder())
+    (connection.conn.state(), connection.owner())
 }

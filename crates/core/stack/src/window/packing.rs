@@ -20,16 +20,18 @@ pub(super) struct Packing {
     packets: u32,
 }
 
-impl Packing {
-    /// Returns the value for large packets, until packets have been noted.
-    pub(super) const fn new() -> Self {
+/// The value for large packets, until packets have been noted.
+impl Default for Packing {
+    fn default() -> Self {
         Self {
             payload: PACKING_BYTES / 4,
             memory: PACKING_BYTES / 4,
             packets: 0,
         }
     }
+}
 
+impl Packing {
     /// Notes a packet with `len` bytes of payload.
     pub(super) fn note(&mut self, len: usize) {
         let len = len as u64;

@@ -26,7 +26,7 @@ pub(crate) struct Ask {
 }
 
 /// The promise to the peer of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Promise {
     pub(super) queue: RxQueueId,
     /// Memory set aside, in bytes of the NIC's figure.
@@ -51,22 +51,6 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// Returns an empty promise on `queue`.
-    pub(crate) fn new(queue: RxQueueId) -> Self {
-        Self {
-            queue,
-            memory: 0,
-            packing: Packing::new(),
-            longest: 0,
-            active_in: None,
-            asked: false,
-            has_sent: false,
-            probed: false,
-            denied: 0,
-            revoked_until: None,
-        }
-    }
-
     /// Returns whether it stays as it is: it was neither used nor raised in `period` and the one before, the peer has not asked, and
     /// it is enough.
     pub(super) fn is_at_rest(&self, period: u64, ask: Ask) -> bool {

@@ -32,7 +32,7 @@ pub(super) struct Allowance {
 }
 
 /// When a connection that got less than it can use is considered again, compared field by field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     /// Memory that must not be promised to anyone.
     needs: u64,

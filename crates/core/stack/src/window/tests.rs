@@ -20,7 +20,7 @@ fn ask(outstanding: u64, delivered: u64) -> Ask {
 #[test]
 fn a_new_connection_is_promised_little_and_more_with_use() {
     let mut windows = Windows::new(1);
-    let mut promise = Promise::new(QUEUE);
+    let mut promise = Promise::default();
     let mut grant = |received| windows.grant(0, &mut promise, 64 * MIB, ask(0, received));
     assert_eq!(grant(0), INITIAL_PROMISE);
     assert_eq!(grant(100_000), INITIAL_PROMISE + 200_000);
@@ -31,7 +31,7 @@ fn a_new_connection_is_promised_little_and_more_with_use() {
 #[test]
 fn a_promise_never_retreats() {
     let mut windows = Windows::new(1);
-    let mut promise = Promise::new(QUEUE);
+    let mut promise = Promise::default();
     let first = windows.grant(0, &mut promise, 8 * MIB, ask(0, 1 << 30));
     let later = windows.grant(0, &mut promise, 0, ask(first, 1 << 30));
     assert_eq!(later, first);
@@ -40,8 +40,8 @@ fn a_promise_never_retreats() {
 #[test]
 fn two_busy_connections_get_about_the_same() {
     let mut windows = Windows::new(1);
-    let mut a = Promise::new(QUEUE);
-    let mut b = Promise::new(QUEUE);
+    let mut a = Promise::default();
+    let mut b = Promise::default();
     let whole = 8 * MIB;
     let (mut granted_a, mut granted_b) = (0, 0);
     for _ in 0..32 {
@@ -59,7 +59,7 @@ fn two_busy_connections_get_about_the_same() {
 fn idle_connections_leave_the_reserve_to_those_that_ask() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
-    let mut promises: Vec<_> = (0..300).map(|_| Promise::new(QUEUE)).collect();
+    let mut promises: Vec<_> = (0..300).map(|_| Promise::default()).collect();
     let mut last = 0;
     for (slot, promise) in promises.iter_mut().enumerate() {
         last = windows.grant(slot as u32, promise, whole, ask(0, 0));
@@ -76,9 +76,9 @@ fn idle_connections_leave_the_reserve_to_those_that_ask() {
 fn peers_that_have_never_sent_take_no_memory_from_one_that_sends() {
     let mut windows = Windows::new(1);
     let whole = 64 * MIB;
-    let mut busy = Promise::new(QUEUE);
+    let mut busy = Promise::default();
     let alone = windows.grant(0, &mut busy, whole, ask(0, 1 << 40));
-    let mut silent: Vec<_> = (0..10_000).map(|_| Promise::new(QUEUE)).collect();
+    let mut silent: Vec<_> = (0..10_000).map(|_| Promise::default()).collect();
     for (slot, promise) in (1..).zip(&mut silent) {
         assert!(windows.grant(slot, promise, whole, ask(0, 0)) <= INITIAL_PROMISE);
     }
@@ -99,9 +99,9 @@ fn peers_that_have_never_sent_take_no_memory_from_one_that_sends() {
 fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
-    let mut greedy = Promise::new(QUEUE);
+    let mut greedy = Promise::default();
     windows.grant(0, &mut greedy, whole, ask(whole, 0));
-    let mut other = Promise::new(QUEUE);
+    let mut other = Promise::default();
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, 0)), 0);
     windows.note_free(QUEUE, whole);
     assert_eq!(windows.next_starved(QUEUE), None);
@@ -116,9 +116,9 @@ fn the_end_of_a_connection_is_a_chance_for_those_that_got_too_little() {
 fn peers_that_pause_do_not_shut_out_one_that_speaks_while_memory_is_free() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut used = Promise::new(QUEUE);
+    let mut used = Promise::default();
     windows.grant(0, &mut used, whole, ask(whole, MIB));
-    let mut one = Promise::new(QUEUE);
+    let mut one = Promise::default();
     assert_eq!(windows.grant(1, &mut one, whole, ask(0, 0)), 0);
     one.note_probe();
     let grant =
@@ -130,7 +130,7 @@ fn peers_that_pause_do_not_shut_out_one_that_speaks_while_memory_is_free() {
     // The same holds for as long as nothing changes.
     windows.note_packet(&mut one, 1460);
     assert!(grant(&mut windows, &mut one) >= floor);
-    let mut others: Vec<_> = (2..100).map(|slot| (slot, Promise::new(QUEUE))).collect();
+    let mut others: Vec<_> = (2..100).map(|slot| (slot, Promise::default())).collect();
     for (slot, promise) in &mut others {
         promise.note_probe();
         windows.grant(*slot, promise, whole, ask(0, MIB));
@@ -139,7 +139,7 @@ fn peers_that_pause_do_not_shut_out_one_that_speaks_while_memory_is_free() {
         assert!(granted >= floor, "{granted} for {slot}");
     }
     // With the memory in use there is nothing to be generous with.
-    let mut late = Promise::new(QUEUE);
+    let mut late = Promise::default();
     late.note_probe();
     assert_eq!(windows.grant(100, &mut late, whole / 2 - 1, ask(0, MIB)), 0);
 }
@@ -148,13 +148,13 @@ fn peers_that_pause_do_not_shut_out_one_that_speaks_while_memory_is_free() {
 fn each_request_of_a_peer_gets_one_grant() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut used = Promise::new(QUEUE);
+    let mut used = Promise::default();
     windows.grant(0, &mut used, whole, ask(whole, MIB));
-    let mut one = Promise::new(QUEUE);
+    let mut one = Promise::default();
     one.note_probe();
     // Half of the memory is in use: only memory that is not promised can be granted.
     let free = whole / 2 - 1;
-    let mut little = Promise::new(QUEUE);
+    let mut little = Promise::default();
     windows.release(0, &mut used);
     windows.grant(0, &mut used, whole, ask(free - floor, MIB));
     assert_eq!(windows.grant(1, &mut one, free, ask(0, MIB)), floor);
@@ -188,7 +188,7 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
         let mut random = SplitMix::new(seed);
         let total = 64 * 1024 * (1 + random.next() % 64);
         let mut windows = Windows::new(1);
-        let mut promises: Vec<_> = (0..20).map(|_| Promise::new(QUEUE)).collect();
+        let mut promises: Vec<_> = (0..20).map(|_| Promise::default()).collect();
         let mut granted = [0_u64; 20];
         let mut free = total;
         for step in 0..500 {
@@ -229,7 +229,7 @@ fn the_sum_of_promises_never_exceeds_the_memory() {
 #[test]
 fn tiny_packets_reduce_the_window_for_the_same_memory() {
     let mut windows = Windows::new(1);
-    let mut promise = Promise::new(QUEUE);
+    let mut promise = Promise::default();
     let whole = 8 * MIB;
     let before = windows.grant(0, &mut promise, whole, ask(0, 1 << 30));
     for _ in 0..10_000 {
@@ -247,9 +247,9 @@ fn tiny_packets_reduce_the_window_for_the_same_memory() {
 fn the_window_of_a_pruned_connection_is_available_to_others_until_it_delivers() {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut pruned = Promise::new(QUEUE);
+    let mut pruned = Promise::default();
     assert_eq!(windows.grant(0, &mut pruned, whole, ask(whole, 1)), whole);
-    let mut other = Promise::new(QUEUE);
+    let mut other = Promise::default();
     assert_eq!(windows.grant(1, &mut other, whole, ask(0, MIB)), 0);
     windows.revoke(&mut pruned, MIB);
     // Its peer still sees the window.
@@ -265,7 +265,7 @@ fn the_window_of_a_pruned_connection_is_available_to_others_until_it_delivers() 
 fn a_byte_per_packet_does_not_set_aside_the_memory_of_others() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
-    let mut tiny: Vec<_> = (0..5).map(|_| Promise::new(QUEUE)).collect();
+    let mut tiny: Vec<_> = (0..5).map(|_| Promise::default()).collect();
     for (slot, promise) in tiny.iter_mut().enumerate() {
         windows.grant(slot as u32, promise, whole, ask(0, 0));
         (0..1000).for_each(|_| windows.note_packet(promise, 1));
@@ -279,8 +279,8 @@ fn memory_that_comes_home_goes_to_those_that_have_least_and_among_them_to_those_
  {
     let mut windows = Windows::new(1);
     let (whole, floor) = (8 * MIB, 4 * u64::from(MSS));
-    let mut promises: Vec<_> = (0..4).map(|_| Promise::new(QUEUE)).collect();
-    windows.grant(9, &mut Promise::new(QUEUE), whole, ask(whole, MIB));
+    let mut promises: Vec<_> = (0..4).map(|_| Promise::default()).collect();
+    windows.grant(9, &mut Promise::default(), whole, ask(whole, MIB));
     for slot in [2, 0, 3, 1] {
         let has = if slot == 3 { floor } else { 0 };
         let promise = &mut promises[slot as usize];
@@ -303,7 +303,7 @@ fn a_connection_is_considered_again_only_when_its_window_can_double() {
     let mut windows = Windows::new(1);
     let (whole, window) = (8 * MIB, MIB);
     let reserve = whole / RESERVE_DIVISOR;
-    let mut one = Promise::new(QUEUE);
+    let mut one = Promise::default();
     windows.grant(0, &mut one, whole, ask(0, 0));
     // Everything but its window is in use.
     let free = reserve + window;
@@ -326,7 +326,7 @@ fn a_visit_that_brings_nothing_is_not_repeated_before_there_is_more() {
     for seed in 0..200 {
         let mut random = SplitMix::new(seed);
         let mut windows = Windows::new(1);
-        let mut promises: Vec<_> = (0..20).map(|_| Promise::new(QUEUE)).collect();
+        let mut promises: Vec<_> = (0..20).map(|_| Promise::default()).collect();
         let total = MIB * (1 + random.next() % 16);
         let mut granted = [0; 20];
         for _ in 0..200 {
@@ -359,7 +359,7 @@ fn a_visit_that_brings_nothing_is_not_repeated_before_there_is_more() {
 #[test]
 fn a_connection_that_moves_takes_its_promise_along() {
     let mut windows = Windows::new(2);
-    let mut promise = Promise::new(QUEUE);
+    let mut promise = Promise::default();
     windows.grant(0, &mut promise, MIB, ask(0, 1 << 20));
     let promised = windows.promised(QUEUE);
     windows.migrate(0, &mut promise, RxQueueId(1));
@@ -373,7 +373,7 @@ fn a_connection_that_moves_takes_its_promise_along() {
 fn memory_of_idle_connections_is_available_to_others_until_they_receive_again() {
     let whole = 8 * MIB;
     let mut windows = Windows::new(1);
-    let (mut idle, mut busy) = (Promise::new(QUEUE), Promise::new(QUEUE));
+    let (mut idle, mut busy) = (Promise::default(), Promise::default());
     assert_eq!(windows.grant(0, &mut idle, whole, ask(whole, MIB)), whole);
     assert_eq!(windows.grant(1, &mut busy, whole, ask(0, MIB)), 0);
     windows.advance(Instant::from_millis(1000));
@@ -400,7 +400,7 @@ fn memory_of_idle_connections_is_available_to_others_until_they_receive_again() 
 #[test]
 fn an_idle_connection_that_does_not_use_its_window_is_promised_nothing_new_before_its_peer_sends() {
     let mut windows = Windows::new(1);
-    let mut promise = Promise::new(QUEUE);
+    let mut promise = Promise::default();
     assert_eq!(windows.grant(0, &mut promise, 0, ask(0, 0)), 0);
     windows.advance(Instant::from_millis(10_000));
     assert_eq!(windows.grant(0, &mut promise, 8 * MIB, ask(0, 0)), 0);
@@ -415,7 +415,7 @@ fn an_idle_connection_that_does_not_use_its_window_is_promised_nothing_new_befor
 #[test]
 fn a_connection_that_begins_after_a_long_pause_is_promised_a_window() {
     let mut windows = Windows::new(1);
-    let mut promise = Promise::new(QUEUE);
+    let mut promise = Promise::default();
     // The connection was created before the poll that advances the time.
     windows.advance(Instant::from_millis(3_600_000));
     let granted = windows.grant(0, &mut promise, 8 * MIB, ask(0, 0));
@@ -426,7 +426,7 @@ fn a_connection_that_begins_after_a_long_pause_is_promised_a_window() {
 #[test]
 fn an_idle_connection_that_has_used_up_its_window_gets_memory_that_is_given_back_without_asking() {
     let mut windows = Windows::new(1);
-    let mut promise = Promise::new(QUEUE);
+    let mut promise = Promise::default();
     // A few bytes are granted, too few to be advertised.
     windows.note_packet(&mut promise, 1460);
     assert_eq!(windows.grant(0, &mut promise, 100, ask(0, MIB)), 100);
@@ -439,7 +439,7 @@ fn an_idle_connection_that_has_used_up_its_window_gets_memory_that_is_given_back
 fn bursts_on_one_connection_after_another_leave_a_full_window_to_the_next() {
     let mut windows = Windows::new(1);
     let whole = 192 * MIB;
-    let mut promises: Vec<_> = (0..1000).map(|_| Promise::new(QUEUE)).collect();
+    let mut promises: Vec<_> = (0..1000).map(|_| Promise::default()).collect();
     let mut least = u64::MAX;
     for (round, slot) in (0..8).flat_map(|round| (0..1000).map(move |slot| (round, slot))) {
         let promise = &mut promises[slot as usize];
@@ -461,14 +461,14 @@ fn bursts_on_one_connection_after_another_leave_a_full_window_to_the_next() {
 fn an_equal_part_of_scarce_memory_is_enough_for_a_connection_not_to_wait_for_more() {
     let mut windows = Windows::new(1);
     let whole = 100 * MIB;
-    let mut others: Vec<_> = (1..=100).map(|slot| (slot, Promise::new(QUEUE))).collect();
+    let mut others: Vec<_> = (1..=100).map(|slot| (slot, Promise::default())).collect();
     for (slot, promise) in &mut others {
         // They use less than they have: what they were promised stays promised.
         windows.grant(*slot, promise, whole, ask(8 * whole / 1000, 0));
         windows.note_packet(promise, 1460);
         windows.grant(*slot, promise, whole, ask(8 * whole / 1000, 1));
     }
-    let mut busy = Promise::new(QUEUE);
+    let mut busy = Promise::default();
     let granted = windows.grant(0, &mut busy, whole, ask(0, 1 << 40));
     let equal = (whole - whole / RESERVE_DIVISOR) / 4 * 3 / 101;
     assert_eq!(granted, equal);
@@ -483,12 +483,12 @@ fn an_equal_part_of_scarce_memory_ends_with_a_packet_of_the_sender() {
     let window = |packet: u64| {
         let mut windows = Windows::new(1);
         let whole = 192 * MIB;
-        let mut others: Vec<_> = (1..=999).map(|slot| (slot, Promise::new(QUEUE))).collect();
+        let mut others: Vec<_> = (1..=999).map(|slot| (slot, Promise::default())).collect();
         for (slot, promise) in &mut others {
             windows.note_packet(promise, 1460);
             windows.grant(*slot, promise, whole, ask(158 * MIB / 999, 1));
         }
-        let mut busy = Promise::new(QUEUE);
+        let mut busy = Promise::default();
         windows.note_packet(&mut busy, packet as usize);
         windows.note_packet(&mut busy, 1460);
         windows.grant(0, &mut busy, whole, ask(0, 1 << 40))
@@ -509,9 +509,9 @@ fn an_equal_part_of_scarce_memory_ends_with_a_packet_of_the_sender() {
 fn a_silent_connection_that_waits_and_begins_to_send_is_listed_once() {
     let mut windows = Windows::new(1);
     let whole = 8 * MIB;
-    let mut used = Promise::new(QUEUE);
+    let mut used = Promise::default();
     windows.grant(0, &mut used, whole, ask(whole, MIB));
-    let mut one = Promise::new(QUEUE);
+    let mut one = Promise::default();
     assert_eq!(windows.grant(1, &mut one, whole, ask(0, 0)), 0);
     windows.note_packet(&mut one, 1460);
     windows.grant(1, &mut one, whole, ask(0, 1460));

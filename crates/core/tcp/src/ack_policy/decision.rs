@@ -35,12 +35,3 @@ pub(crate) enum AckTime {
     /// At this time, or when it would have left anyway.
     By(Instant),
 }
-
-/// Whether an ACK was sent at the end of its delay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AckDelay {
-    /// It was sent earlier, alone or with data.
-    NotOver,
-    /// The delay is over, and no data took the ACK along.
-    Over,
-}

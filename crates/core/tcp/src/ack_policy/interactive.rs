@@ -40,8 +40,9 @@ pub(super) enum Request {
 }
 
 /// What a pending ACK waits for, although the link is empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Held {
+    #[default]
     No,
     /// For the answer to a short request.
     ForAnswer,
@@ -52,7 +53,7 @@ enum Held {
 }
 
 /// What the last segments of a connection say about its program.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Interactive {
     /// Longest time between a request and an answer that takes its ACK along.
     delay: Duration,
@@ -73,13 +74,9 @@ impl Interactive {
     pub(super) fn new(delay: Duration) -> Self {
         Self {
             delay,
-            arrivals: 0,
-            last_arrival: Instant::ZERO,
-            answered: 0,
             needed: FIRST_NEEDED,
-            is_on: false,
             is_new: true,
-            held: Held::No,
+            ..Self::default()
         }
     }
 

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use super::decision::{AckDelay, AckFacts as Facts, AckTime};
+use super::decision::{AckFacts as Facts, AckTime};
 use crate::config::{DELAYED_ACK, QUICK_ACKS, RTO_MIN};
 use crate::ecn::echo::AckUrgency;
 
@@ -53,14 +53,25 @@ impl LinuxAcks {
     }
 
     pub(super) fn on_data(&mut self, facts: Facts, now: Instant) -> AckTime {
-        match self.on_arrival(facts, RTO_MIN, now) {
-            None => AckTime::Now,
-            Some(delay) => AckTime::Within(delay),
+        if facts.len < usize::from(facts.rcv_mss) {
+            self.pushed = match self.pushed {
+                Pushed::Nothing => Pushed::One,
+                Pushed::One | Pushed::Several => Pushed::Several,
+            };
+        }
+        self.estimate(facts, now);
+        let is_quick = self.quick > 0 && !self.interactive;
+        match facts.unacked <= usize::from(facts.rcv_mss) && !is_quick {
+            true => AckTime::Within(self.delay()),
+            false => AckTime::Now,
         }
     }
 
+    /// The peer has ended its stream: the program will answer soon, perhaps with a FIN (linux `tcp_fin`).
+    /// Before any data the estimate is 0, and the ACK is sent at once.
     pub(super) fn on_fin(&mut self, _: Instant) -> AckTime {
-        AckTime::Within(self.on_end())
+        self.interactive = true;
+        AckTime::Within(self.ato.map_or(Duration::ZERO, |_| self.delay()))
     }
 
     pub(super) fn on_notable(&mut self, facts: Facts) {
@@ -69,14 +80,16 @@ impl LinuxAcks {
         self.ato = Some(ATO_MIN);
     }
 
+    /// The ECN field of an arrival shows that the sender's window is small, or will be (linux
+    /// `tcp_enter_quickack_mode` with two ACKs).
     pub(super) fn on_mark(&mut self, haste: AckUrgency) -> AckTime {
-        match haste {
-            AckUrgency::No => AckTime::Unchanged,
-            AckUrgency::Marked | AckUrgency::Repeated => {
-                self.begin_quick();
-                AckTime::Now
-            }
+        if haste == AckUrgency::No {
+            return AckTime::Unchanged;
         }
+        self.quick = self.quick.max(QUICK_ACKS_MIN);
+        self.interactive = false;
+        self.ato = Some(ATO_MIN);
+        AckTime::Now
     }
 
     pub(super) fn waits_for_link(&self) -> bool {
@@ -87,8 +100,15 @@ impl LinuxAcks {
         AckTime::Unchanged
     }
 
+    /// The program has read everything.
     pub(super) fn on_read(&mut self, facts: Facts) -> AckTime {
-        match self.is_due_when_read(facts) {
+        let is_due = match self.pushed {
+            _ if facts.unacked > usize::from(facts.rcv_mss) => true,
+            Pushed::Nothing => false,
+            Pushed::One => !self.interactive,
+            Pushed::Several => true,
+        };
+        match is_due {
             true => AckTime::Now,
             false => AckTime::Unchanged,
         }
@@ -103,11 +123,19 @@ impl LinuxAcks {
         }
     }
 
-    pub(super) fn on_ack_sent(&mut self, delay: AckDelay, _: Facts, _: Instant) {
-        if delay == AckDelay::Over {
-            self.on_delay_over(RTO_MIN);
+    pub(super) fn on_ack_sent(&mut self, is_delayed: bool, _: Facts, _: Instant) {
+        if is_delayed {
+            self.ato = Some(match (self.interactive, self.ato) {
+                (false, Some(ato)) => (ato * 2).min(RTO_MIN),
+                _ => ATO_MIN,
+            });
+            self.interactive = false;
         }
-        self.on_sent();
+        self.quick = self.quick.saturating_sub(1);
+        if self.quick == 0 && self.ato.is_some() {
+            self.ato = Some(ATO_MIN);
+        }
+        self.pushed = Pushed::Nothing;
     }
 
     pub(super) fn set_quick(&mut self, quick: bool) {
@@ -121,64 +149,7 @@ impl LinuxAcks {
         !self.interactive
     }
 
-    /// Notes an arrival of payload in order; returns when its ACK is sent.
-    fn on_arrival(&mut self, facts: Facts, rto: Duration, now: Instant) -> Option<Duration> {
-        let Facts { unacked, .. } = facts;
-        if facts.len < usize::from(facts.rcv_mss) {
-            self.pushed = match self.pushed {
-                Pushed::Nothing => Pushed::One,
-                Pushed::One | Pushed::Several => Pushed::Several,
-            };
-        }
-        self.estimate(facts, rto, now);
-        let is_quick = self.quick > 0 && !self.interactive;
-        (unacked <= usize::from(facts.rcv_mss) && !is_quick).then(|| self.delay())
-    }
-
-    /// The peer has ended its stream: the program will answer soon, perhaps with a FIN (linux `tcp_fin`).
-    /// Before any data the estimate is 0, and the ACK is sent at once.
-    fn on_end(&mut self) -> Duration {
-        self.interactive = true;
-        self.ato.map_or(Duration::ZERO, |_| self.delay())
-    }
-
-    /// The ECN field of an arrival shows that the sender's window is small, or will be (linux
-    /// `tcp_enter_quickack_mode` with two ACKs).
-    fn begin_quick(&mut self) {
-        self.quick = self.quick.max(QUICK_ACKS_MIN);
-        self.interactive = false;
-        self.ato = Some(ATO_MIN);
-    }
-
-    /// An ACK was sent, alone or with data.
-    fn on_sent(&mut self) {
-        self.quick = self.quick.saturating_sub(1);
-        if self.quick == 0 && self.ato.is_some() {
-            self.ato = Some(ATO_MIN);
-        }
-        self.pushed = Pushed::Nothing;
-    }
-
-    /// A delayed ACK was sent without data.
-    fn on_delay_over(&mut self, rto: Duration) {
-        self.ato = Some(match (self.interactive, self.ato) {
-            (false, Some(ato)) => (ato * 2).min(rto),
-            _ => ATO_MIN,
-        });
-        self.interactive = false;
-    }
-
-    /// Returns whether an ACK is sent now that the program has read everything.
-    fn is_due_when_read(&self, facts: Facts) -> bool {
-        facts.unacked > usize::from(facts.rcv_mss)
-            || match self.pushed {
-                Pushed::Nothing => false,
-                Pushed::One => !self.interactive,
-                Pushed::Several => true,
-            }
-    }
-
-    fn estimate(&mut self, facts: Facts, rto: Duration, now: Instant) {
+    fn estimate(&mut self, facts: Facts, now: Instant) {
         let since = now.saturating_since(self.last_arrival);
         self.last_arrival = now;
         let Some(ato) = self.ato else {
@@ -189,8 +160,8 @@ impl LinuxAcks {
         if since <= ATO_MIN / 2 {
             self.ato = Some(ato / 2 + ATO_MIN / 2);
         } else if since < ato {
-            self.ato = Some((ato / 2 + since).min(rto));
-        } else if since > rto {
+            self.ato = Some((ato / 2 + since).min(RTO_MIN));
+        } else if since > RTO_MIN {
             // After a long pause the sender is in slow start again, and needs every ACK.
             self.add_quick(facts);
         }
@@ -213,8 +184,6 @@ impl LinuxAcks {
 mod tests {
     use super::*;
 
-    const RTO: Duration = Duration::from_secs(1);
-
     fn facts(unacked: usize) -> Facts {
         Facts {
             len: 1000,
@@ -230,27 +199,31 @@ mod tests {
         Instant::from_millis(ms)
     }
 
+    /// An ACK is sent after its delay, or before.
+    fn send_ack(acks: &mut LinuxAcks, is_delayed: bool) {
+        acks.on_ack_sent(is_delayed, facts(0), Instant::ZERO);
+    }
+
     #[test]
     fn the_first_sixteen_segments_are_acknowledged_at_once_and_then_every_second() {
         let mut acks = LinuxAcks::default();
         for ms in 0..16 {
-            assert_eq!(acks.on_arrival(facts(1000), RTO, at(ms)), None, "{ms}");
-            acks.on_sent();
+            assert_eq!(acks.on_data(facts(1000), at(ms)), AckTime::Now, "{ms}");
+            send_ack(&mut acks, false);
         }
-        assert_eq!(acks.on_arrival(facts(1000), RTO, at(16)), Some(ATO_MIN));
-        assert_eq!(acks.on_arrival(facts(2000), RTO, at(17)), None);
+        assert_eq!(acks.on_data(facts(1000), at(16)), AckTime::Within(ATO_MIN));
+        assert_eq!(acks.on_data(facts(2000), at(17)), AckTime::Now);
     }
 
     #[test]
     fn sending_data_delays_the_next_ack_until_a_delay_expires() {
         let mut acks = LinuxAcks::default();
-        assert_eq!(acks.on_arrival(facts(1000), RTO, at(0)), None);
-        acks.on_sent();
+        assert_eq!(acks.on_data(facts(1000), at(0)), AckTime::Now);
+        send_ack(&mut acks, false);
         acks.on_data_sent(at(1));
-        assert_eq!(acks.on_arrival(facts(1000), RTO, at(100)), Some(ATO_MIN));
-        acks.on_delay_over(RTO);
-        acks.on_sent();
-        assert_eq!(acks.on_arrival(facts(1000), RTO, at(200)), None);
+        assert_eq!(acks.on_data(facts(1000), at(100)), AckTime::Within(ATO_MIN));
+        send_ack(&mut acks, true);
+        assert_eq!(acks.on_data(facts(1000), at(200)), AckTime::Now);
     }
 
     #[test]
@@ -261,19 +234,20 @@ mod tests {
             ..facts(1000)
         };
         for ms in 0..4 {
-            assert_eq!(acks.on_arrival(tight, RTO, at(ms)), None);
-            acks.on_sent();
+            assert_eq!(acks.on_data(tight, at(ms)), AckTime::Now);
+            send_ack(&mut acks, false);
         }
-        assert!(acks.on_arrival(tight, RTO, at(4)).is_some());
+        assert_ne!(acks.on_data(tight, at(4)), AckTime::Now);
     }
 
     #[test]
     fn a_fin_waits_for_the_program_to_close() {
         let mut acks = LinuxAcks::default();
-        assert_eq!(acks.on_end(), Duration::ZERO, "nothing came before it");
-        assert!(acks.on_arrival(facts(1000), RTO, at(0)).is_some());
-        assert_eq!(acks.on_end(), ATO_MIN);
+        let at_once = AckTime::Within(Duration::ZERO);
+        assert_eq!(acks.on_fin(at(0)), at_once, "nothing came before it");
+        assert_ne!(acks.on_data(facts(1000), at(0)), AckTime::Now);
+        assert_eq!(acks.on_fin(at(1)), AckTime::Within(ATO_MIN));
         acks.set_quick(true);
-        assert_eq!(acks.on_arrival(facts(1000), RTO, at(1)), None);
+        assert_eq!(acks.on_data(facts(1000), at(1)), AckTime::Now);
     }
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use wire::Instant;
 
-use super::decision::{AckDelay, AckFacts, AckTime};
+use super::decision::{AckFacts, AckTime};
 use super::interactive::{Interactive, Request};
 use crate::config::{ACK_BYTES_MAX, AckConfig};
 use crate::ecn::echo::AckUrgency;
@@ -126,8 +126,8 @@ impl WhenDrained {
     }
 
     /// An ACK was sent, alone or with data.
-    pub(super) fn on_ack_sent(&mut self, delay: AckDelay, facts: AckFacts, now: Instant) {
-        self.interactive.on_ack_sent(delay == AckDelay::Over, now);
+    pub(super) fn on_ack_sent(&mut self, is_delayed: bool, facts: AckFacts, now: Instant) {
+        self.interactive.on_ack_sent(is_delayed, now);
         self.bulk_ack = (facts.unacked >= BULK_BYTES).then_some(now);
     }
 

@@ -56,7 +56,7 @@ pub(super) struct QueueShare<P> {
 
 /// Payload by stream offset: byte 0 is the first one after the SYN. Changed by the writer's calls, and as bytes leave and are
 /// acknowledged.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendQueue<P> {
     chunks: VecDeque<Chunk<P>>,
     /// Offset behind the last byte pushed.
@@ -77,20 +77,6 @@ pub(crate) struct SendQueue<P> {
 }
 
 impl<P: Payload> SendQueue<P> {
-    /// Returns an empty queue; it allocates nothing.
-    pub(super) fn new() -> SendQueue<P> {
-        SendQueue {
-            chunks: VecDeque::new(),
-            end: 0,
-            boundary: false,
-            has_boundaries: false,
-            pushes: None,
-            small_end: 0,
-            fin: false,
-            expects_more: false,
-        }
-    }
-
     /// Appends payload; `more`: the writer will add to it at once (MSG_MORE: no PSH, no small segment yet).
     ///
     /// Returns the stream offset behind the payload: once [`Sender::acked_offset`](super::Sender::acked_offset) reaches it, all of
@@ -333,7 +319,7 @@ mod tests {
     }
 
     fn queue(lens: &[usize]) -> SendQueue<Bytes> {
-        let mut queue = SendQueue::new();
+        let mut queue = SendQueue::default();
         for &len in lens {
             let start = SeqNum(queue.end() as u32);
             queue.push(Bytes::pattern(start, len), false);

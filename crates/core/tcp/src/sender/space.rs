@@ -8,7 +8,7 @@ use super::incoming::{AckKind, IncomingAck};
 use crate::seqnum::SeqNum;
 
 /// SND.UNA, SND.NXT and SND.WND. Changed by ACKs, and by sending.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SendSpace {
     /// Number of stream offset 0: ISS + 1.
     first: SeqNum,
@@ -38,11 +38,7 @@ impl SendSpace {
     pub(super) fn new(iss: SeqNum) -> SendSpace {
         SendSpace {
             first: iss + 1,
-            una: 0,
-            nxt: 0,
-            wnd: 0,
-            max_wnd: 0,
-            wl1: SeqNum::default(),
+            ..SendSpace::default()
         }
     }
 

@@ -22,16 +22,10 @@ const REOPEN_GAP: usize = 65_535 + 2;
 /// such a connection may begin. RSTs do not end it (RFC 1337).
 #[derive(Debug, Clone)]
 pub struct TimeWait {
-    snd_nxt: SeqNum,
-    rcv_nxt: SeqNum,
-    window: u16,
-    ts_recent: Option<TsRecent>,
-    clock: TimestampClock,
+    kept: TimeWaitFields,
     duration: Duration,
     deadline: Instant,
     replies: ReplyLimit,
-    ack_due: bool,
-    ecn: Ecn,
 }
 
 /// Fields of a connection that TIME-WAIT keeps.
@@ -49,27 +43,12 @@ pub(crate) struct TimeWaitFields {
 }
 
 impl TimeWait {
-    pub(crate) fn new(fields: TimeWaitFields, duration: Duration, now: Instant) -> TimeWait {
-        let TimeWaitFields {
-            ack_due,
-            snd_nxt,
-            rcv_nxt,
-            window,
-            ts_recent,
-            clock,
-            ecn,
-        } = fields;
+    pub(crate) fn new(kept: TimeWaitFields, duration: Duration, now: Instant) -> TimeWait {
         TimeWait {
-            snd_nxt,
-            rcv_nxt,
-            window,
-            ts_recent,
-            clock,
+            kept,
             duration,
             deadline: now + duration,
             replies: ReplyLimit::default(),
-            ack_due,
-            ecn,
         }
     }
 
@@ -77,6 +56,7 @@ impl TimeWait {
     pub fn on_segment<P: Payload>(&mut self, segment: &Segment<P>, now: Instant) -> Disposition {
         let tsval = segment.options.timestamps.map(|ts| ts.value);
         let is_stale = self
+            .kept
             .ts_recent
             .zip(tsval)
             .is_some_and(|(recent, tsval)| recent.rejects(tsval, now));
@@ -86,17 +66,17 @@ impl TimeWait {
                 if segment.ack.is_none() && !is_stale && self.may_follow(segment.seq, tsval) =>
             {
                 Disposition {
-                    reopen: Some(self.snd_nxt + REOPEN_GAP),
+                    reopen: Some(self.kept.snd_nxt + REOPEN_GAP),
                     ..Disposition::default()
                 }
             }
             _ if is_stale => self.answer(SegmentDrop::Paws, segment, now),
-            Control::Fin if segment.end() == self.rcv_nxt => {
+            Control::Fin if segment.end() == self.kept.rcv_nxt => {
                 self.deadline = now + self.duration;
                 self.answer(SegmentDrop::TimeWait, segment, now)
             }
             // An ACK of our ACK gets no answer: two ends in TIME-WAIT would answer each other for ever.
-            _ if segment.seq == self.rcv_nxt && segment.seq_len() == 0 => {
+            _ if segment.seq == self.kept.rcv_nxt && segment.seq_len() == 0 => {
                 Disposition::dropped(SegmentDrop::TimeWait)
             }
             _ => self.answer(SegmentDrop::TimeWait, segment, now),
@@ -107,10 +87,11 @@ impl TimeWait {
     /// by its sequence number (RFC 9293 3.10.7.4, RFC 1122 4.2.2.13).
     fn may_follow(&self, seq: SeqNum, tsval: Option<u32>) -> bool {
         let by_time = self
+            .kept
             .ts_recent
             .zip(tsval)
             .is_some_and(|(recent, tsval)| recent.is_newer(tsval));
-        by_time || seq.after(self.rcv_nxt)
+        by_time || seq.after(self.kept.rcv_nxt)
     }
 
     fn answer<P: Payload>(
@@ -122,18 +103,21 @@ impl TimeWait {
         if segment.seq_len() == 0 && !self.replies.allow_invalid(now) {
             return Disposition::dropped(reason);
         }
-        self.ack_due = true;
+        self.kept.ack_due = true;
         Disposition::answered(reason)
     }
 
     /// Returns the ACK that is due, if one is.
     pub fn poll_send<P: Payload>(&mut self, now: Instant) -> Option<Segment<P>> {
-        core::mem::take(&mut self.ack_due).then(|| Segment {
-            seq: self.snd_nxt,
-            ack: Some(self.rcv_nxt),
-            ecn: self.ecn,
-            window: self.window,
-            options: ack_options(self.ts_recent.map(TsRecent::value), self.clock.value(now)),
+        core::mem::take(&mut self.kept.ack_due).then(|| Segment {
+            seq: self.kept.snd_nxt,
+            ack: Some(self.kept.rcv_nxt),
+            ecn: self.kept.ecn,
+            window: self.kept.window,
+            options: ack_options(
+                self.kept.ts_recent.map(TsRecent::value),
+                self.kept.clock.value(now),
+            ),
             ..Segment::default()
         })
     }

@@ -14,7 +14,7 @@ use crate::ecn::accecn::Accurate;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::receiver::{Accepted, AnnouncedAt, Placement, Receiver};
+use crate::receiver::{Accepted, Placement, Receiver};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::segment_drop::SegmentDrop;
@@ -431,16 +431,12 @@ impl<P: Payload> Synchronized<P> {
     /// Returns what TIME-WAIT keeps.
     pub(crate) fn time_wait_fields(&mut self, queue: &RecvQueue<P>) -> TimeWaitFields {
         let ack_due = self.receiver.ack.is_pending();
-        let at = AnnouncedAt {
-            now: Instant::ZERO,
-            ts_value: 0,
-        };
-        let announcement = self.receiver.announce(queue, at, 0);
+        let last_ack = self.receiver.announce(queue, self.clock, 0, Instant::ZERO);
         TimeWaitFields {
             ack_due,
             snd_nxt: self.sender.snd_nxt(),
-            rcv_nxt: announcement.ack,
-            window: announcement.window,
+            rcv_nxt: self.receiver.rcv_nxt(),
+            window: last_ack.window,
             ts_recent: self.receiver.ts_recent(),
             clock: self.clock,
             ecn: self.codepoint(),

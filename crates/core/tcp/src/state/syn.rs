@@ -116,10 +116,8 @@ pub(crate) struct Handshake {
 #[derive(Debug)]
 pub(crate) enum SynVerdict {
     Drop(SegmentDrop),
-    /// The segment is dropped, and our SYN or SYN-ACK is sent again.
-    Repeat(SegmentDrop),
-    /// The segment is dropped, and an ACK answers it.
-    Acknowledge(SegmentDrop),
+    /// The segment is dropped, and the next `poll_send` answers it: our SYN-ACK again, or an ACK.
+    Answer(SegmentDrop),
     /// The segment is dropped, and [`Segment::reset_for`] answers it; the handshake goes on.
     Reset(SegmentDrop),
     /// The peer refuses the connection.
@@ -301,14 +299,18 @@ impl SynReceived {
     ///
     /// A repeated SYN of the peer is answered with our SYN-ACK, any other unacceptable segment with an ACK
     /// (linux `tcp_check_req`).
-    pub(crate) fn on_segment<P: Payload>(&self, segment: &Segment<P>, now: Instant) -> SynVerdict {
+    pub(crate) fn on_segment<P: Payload>(
+        &mut self,
+        segment: &Segment<P>,
+        now: Instant,
+    ) -> SynVerdict {
         let rcv_nxt = self.irs + 1;
         let is_exact = segment.seq == rcv_nxt;
         let is_inside = segment.seq.after_eq(rcv_nxt) && segment.seq.before_eq(self.right_edge());
         if segment.control == Control::Rst {
             return match (is_exact, is_inside) {
                 (true, _) => SynVerdict::Refused,
-                (false, true) => SynVerdict::Acknowledge(SegmentDrop::InexactRst),
+                (false, true) => self.acknowledge(SegmentDrop::InexactRst),
                 (false, false) => SynVerdict::Drop(SegmentDrop::BlindRst),
             };
         }
@@ -316,7 +318,7 @@ impl SynReceived {
         if let (Some(recent), Some(ts)) = (self.ts_recent, segment.options.timestamps)
             && recent.rejects(ts.value, now)
         {
-            return SynVerdict::Acknowledge(SegmentDrop::Paws);
+            return self.acknowledge(SegmentDrop::Paws);
         }
         // The peer's SYN-ACK of a simultaneous open begins before RCV.NXT and completes the handshake
         // (RFC 9293 3.5).
@@ -324,11 +326,14 @@ impl SynReceived {
         let acked = early_acked(segment.ack, self.iss, self.early);
         match segment.ack {
             _ if segment.control == Control::Syn && !is_their_syn => {
-                SynVerdict::Acknowledge(SegmentDrop::UnexpectedSyn)
+                self.acknowledge(SegmentDrop::UnexpectedSyn)
             }
-            None if is_their_syn => SynVerdict::Repeat(SegmentDrop::Duplicate),
+            None if is_their_syn => {
+                self.repeat(segment);
+                SynVerdict::Answer(SegmentDrop::Duplicate)
+            }
             None => SynVerdict::Drop(SegmentDrop::NoAck),
-            _ if !is_inside && !is_their_syn => SynVerdict::Acknowledge(SegmentDrop::OutOfWindow),
+            _ if !is_inside && !is_their_syn => self.acknowledge(SegmentDrop::OutOfWindow),
             Some(_) if acked.is_none() => SynVerdict::Reset(SegmentDrop::FutureAck),
             Some(_) => {
                 let scale = if is_their_syn {
@@ -433,8 +438,9 @@ impl SynReceived {
     }
 
     /// Makes an ACK due.
-    pub(crate) fn acknowledge(&mut self) {
+    fn acknowledge(&mut self, reason: SegmentDrop) -> SynVerdict {
         self.ack_due = true;
+        SynVerdict::Answer(reason)
     }
 
     /// Makes our SYN-ACK due again: the peer repeated its SYN, or sent an unacceptable segment.

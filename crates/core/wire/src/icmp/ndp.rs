@@ -193,13 +193,7 @@ fn emit_frame(
         ethertype: EtherType::IPV6,
         vlan: None,
     };
-    let ip = IpRepr::V6 {
-        src,
-        dst,
-        hop_limit: HOP_LIMIT,
-        traffic_class: 0,
-        flow_label: 0,
-    };
+    let ip = IpRepr::v6(src, dst).with_hop_limit(HOP_LIMIT);
     let len = FIXED_LEN + option.map_or(0, |_| OPTION_LEN);
     let at = emit_frame_headers(&ethernet, &ip, protocol::ICMPV6, len, out);
     let message = &mut out[at..at + len];

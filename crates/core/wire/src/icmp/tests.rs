@@ -87,11 +87,11 @@ fn an_echo_reply_has_the_data_of_the_request() {
     let len = echo.emit_v4(EchoKind::Request, &mut out);
     assert_eq!(len, echo.message_len());
     assert_eq!(out[..2], [8, 0]);
-    assert_eq!(Icmpv4::parse(&out[..len]), Ok(Icmpv4::EchoRequest(echo)));
+    assert_eq!(Icmp::parse_v4(&out[..len]), Ok(Icmp::EchoRequest(echo)));
     let mut reply = [0; 32];
     echo.emit_v4(EchoKind::Reply, &mut reply);
     assert_eq!(reply[..2], [0, 0]);
-    assert_eq!(Icmpv4::parse(&reply[..len]), Ok(Icmpv4::EchoReply(echo)));
+    assert_eq!(Icmp::parse_v4(&reply[..len]), Ok(Icmp::EchoReply(echo)));
 }
 
 #[test]
@@ -106,16 +106,16 @@ fn an_icmpv6_echo_is_bound_to_its_addresses() {
     assert_eq!(out[..2], [128, 0]);
     let ip = ip6(SRC6, DST6, 64);
     assert_eq!(
-        Icmpv6::parse(&ip, &out[..len]),
-        Ok(Icmpv6::EchoRequest(echo))
+        Icmp::parse_v6(&ip, &out[..len]),
+        Ok(Icmp::EchoRequest(echo))
     );
     let elsewhere = ip6(SRC6, SRC6, 64);
     assert_eq!(
-        Icmpv6::parse(&elsewhere, &out[..len]),
+        Icmp::parse_v6(&elsewhere, &out[..len]),
         Err(IcmpError::BadChecksum)
     );
     let len = echo.emit_v6(EchoKind::Reply, SRC6, DST6, &mut out);
-    assert_eq!(Icmpv6::parse(&ip, &out[..len]), Ok(Icmpv6::EchoReply(echo)));
+    assert_eq!(Icmp::parse_v6(&ip, &out[..len]), Ok(Icmp::EchoReply(echo)));
 }
 
 #[test]
@@ -127,12 +127,12 @@ fn short_and_damaged_messages_are_refused() {
         data: b"data",
     }
     .emit_v4(EchoKind::Request, &mut out);
-    assert_eq!(Icmpv4::parse(&out[..7]), Err(IcmpError::Truncated));
-    assert_eq!(Icmpv4::parse(&out[..11]), Err(IcmpError::BadChecksum));
+    assert_eq!(Icmp::parse_v4(&out[..7]), Err(IcmpError::Truncated));
+    assert_eq!(Icmp::parse_v4(&out[..11]), Err(IcmpError::BadChecksum));
     out[9] ^= 4;
-    assert_eq!(Icmpv4::parse(&out), Err(IcmpError::BadChecksum));
+    assert_eq!(Icmp::parse_v4(&out), Err(IcmpError::BadChecksum));
     assert_eq!(
-        Icmpv6::parse(&ip6(SRC6, DST6, 255), &out[..7]),
+        Icmp::parse_v6(&ip6(SRC6, DST6, 255), &out[..7]),
         Err(IcmpError::Truncated)
     );
 }
@@ -141,26 +141,24 @@ fn short_and_damaged_messages_are_refused() {
 fn fragmentation_needed_has_the_mtu_and_the_packet() {
     let packet = our_packet(IpRepr::v4(SRC4, DST4));
     let message = error_v4([3, 4], [0, 0, 0x05, 0x78], &packet[..28]);
-    let expected = Icmpv4::DestinationUnreachable {
-        code: 4,
-        mtu: Some(1400),
+    let expected = Icmp::Undelivered {
+        why: Undelivered::TooBig { mtu: Some(1400) },
         quoted: our_quoted(SRC4, DST4),
     };
-    assert_eq!(Icmpv4::parse(&message), Ok(expected));
+    assert_eq!(Icmp::parse_v4(&message), Ok(expected));
 }
 
 #[test]
 fn a_router_may_not_know_the_mtu_and_other_codes_have_none() {
     let packet = our_packet(IpRepr::v4(SRC4, DST4));
-    for (code, mtu) in [(4, [0, 0]), (3, [5, 0x78])] {
+    for (code, mtu, why) in [
+        (4, [0, 0], Undelivered::TooBig { mtu: None }),
+        (3, [5, 0x78], Undelivered::Unreachable { code: 3 }),
+    ] {
         let message = error_v4([3, code], [0, 0, mtu[0], mtu[1]], &packet);
         let quoted = our_quoted(SRC4, DST4);
-        let expected = Icmpv4::DestinationUnreachable {
-            code,
-            mtu: None,
-            quoted,
-        };
-        assert_eq!(Icmpv4::parse(&message), Ok(expected));
+        let expected = Icmp::Undelivered { why, quoted };
+        assert_eq!(Icmp::parse_v4(&message), Ok(expected));
     }
 }
 
@@ -169,11 +167,11 @@ fn too_little_of_a_packet_is_not_quoted() {
     let packet = our_packet(IpRepr::v4(SRC4, DST4));
     for len in 0..28 {
         let message = error_v4([11, 0], [0; 4], &packet[..len]);
-        let expected = Icmpv4::TimeExceeded {
-            code: 0,
+        let expected = Icmp::Undelivered {
+            why: Undelivered::TimeExceeded,
             quoted: None,
         };
-        assert_eq!(Icmpv4::parse(&message), Ok(expected), "{len} bytes");
+        assert_eq!(Icmp::parse_v4(&message), Ok(expected), "{len} bytes");
     }
 }
 
@@ -184,8 +182,11 @@ fn a_quoted_header_may_have_changed_on_the_way() {
     let message = error_v4([11, 0], [0; 4], &packet);
     let quoted = our_quoted(SRC4, DST4);
     assert_eq!(
-        Icmpv4::parse(&message),
-        Ok(Icmpv4::TimeExceeded { code: 0, quoted })
+        Icmp::parse_v4(&message),
+        Ok(Icmp::Undelivered {
+            why: Undelivered::TimeExceeded,
+            quoted
+        })
     );
 }
 
@@ -195,9 +196,9 @@ fn a_later_fragment_has_no_ports_to_quote() {
     packet[7] = 1;
     let message = error_v4([11, 1], [0; 4], &packet);
     assert_eq!(
-        Icmpv4::parse(&message),
-        Ok(Icmpv4::TimeExceeded {
-            code: 1,
+        Icmp::parse_v4(&message),
+        Ok(Icmp::Undelivered {
+            why: Undelivered::TimeExceeded,
             quoted: None
         })
     );
@@ -211,8 +212,11 @@ fn quoted_ip_options_are_skipped() {
     let message = error_v4([11, 0], [0; 4], &packet);
     let quoted = our_quoted(SRC4, DST4);
     assert_eq!(
-        Icmpv4::parse(&message),
-        Ok(Icmpv4::TimeExceeded { code: 0, quoted })
+        Icmp::parse_v4(&message),
+        Ok(Icmp::Undelivered {
+            why: Undelivered::TimeExceeded,
+            quoted
+        })
     );
 }
 
@@ -220,12 +224,12 @@ fn quoted_ip_options_are_skipped() {
 fn other_messages_have_kind_and_code() {
     let message = error_v4([13, 2], [0; 4], &[]);
     assert_eq!(
-        Icmpv4::parse(&message),
-        Ok(Icmpv4::Other { kind: 13, code: 2 })
+        Icmp::parse_v4(&message),
+        Ok(Icmp::Other { kind: 13, code: 2 })
     );
     let message = error_v6([134, 0], [0; 4], &[]);
-    let advert = Icmpv6::parse(&ip6(SRC6, DST6, 255), &message);
-    assert_eq!(advert, Ok(Icmpv6::Other { kind: 134, code: 0 }));
+    let advert = Icmp::parse_v6(&ip6(SRC6, DST6, 255), &message);
+    assert_eq!(advert, Ok(Icmp::Other { kind: 134, code: 0 }));
 }
 
 #[test]
@@ -233,29 +237,25 @@ fn icmpv6_errors_tell_the_packet() {
     let packet = our_packet(IpRepr::v6(SRC6, DST6));
     let quoted = our_quoted(SRC6, DST6);
     let cases = [
-        (
-            [1, 4],
-            [0; 4],
-            Icmpv6::DestinationUnreachable { code: 4, quoted },
-        ),
+        ([1, 4], [0; 4], Undelivered::Unreachable { code: 4 }),
         (
             [2, 0],
             [0, 0, 5, 0],
-            Icmpv6::PacketTooBig { mtu: 1280, quoted },
+            Undelivered::TooBig { mtu: Some(1280) },
         ),
         (
             [2, 9],
             [0xff; 4],
-            Icmpv6::PacketTooBig {
-                mtu: u32::MAX,
-                quoted,
+            Undelivered::TooBig {
+                mtu: Some(u32::MAX),
             },
         ),
-        ([3, 1], [0; 4], Icmpv6::TimeExceeded { code: 1, quoted }),
+        ([3, 1], [0; 4], Undelivered::TimeExceeded),
     ];
-    for (head, rest, expected) in cases {
+    for (head, rest, why) in cases {
+        let expected = Icmp::Undelivered { why, quoted };
         let message = error_v6(head, rest, &packet[..48]);
-        assert_eq!(Icmpv6::parse(&ip6(SRC6, DST6, 64), &message), Ok(expected));
+        assert_eq!(Icmp::parse_v6(&ip6(SRC6, DST6, 64), &message), Ok(expected));
     }
 }
 
@@ -267,8 +267,11 @@ fn quoted_extension_headers_are_skipped_and_fragments_are_not_quoted() {
         packet[6] = protocol::FRAGMENT;
         packet.splice(40..40, [protocol::TCP, 0, 0, fragment, 0, 0, 0, 1]);
         let message = error_v6([1, 0], [0; 4], &packet);
-        let expected = Icmpv6::DestinationUnreachable { code: 0, quoted };
-        assert_eq!(Icmpv6::parse(&ip6(SRC6, DST6, 64), &message), Ok(expected));
+        let expected = Icmp::Undelivered {
+            why: Undelivered::Unreachable { code: 0 },
+            quoted,
+        };
+        assert_eq!(Icmp::parse_v6(&ip6(SRC6, DST6, 64), &message), Ok(expected));
     }
 }
 
@@ -291,7 +294,7 @@ mod neighbors {
         solicited: true,
         overrides: true,
     };
-    const BAD: Result<Icmpv6<'static>, IcmpError> = Err(IcmpError::BadNeighborDiscovery);
+    const BAD: Result<Icmp<'static>, IcmpError> = Err(IcmpError::BadNeighborDiscovery);
 
     /// Returns the message of the frame that `emit` writes.
     fn message(emit: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
@@ -326,8 +329,8 @@ mod neighbors {
                 ..SOLICITATION
             };
             let message = solicitation(SRC6, DST6, sent);
-            let parsed = Icmpv6::parse(&ip6(SRC6, DST6, 255), &message);
-            assert_eq!(parsed, Ok(Icmpv6::NeighborSolicitation(sent)));
+            let parsed = Icmp::parse_v6(&ip6(SRC6, DST6, 255), &message);
+            assert_eq!(parsed, Ok(Icmp::NeighborSolicitation(sent)));
         }
     }
 
@@ -342,15 +345,15 @@ mod neighbors {
                 ..ADVERTISEMENT
             };
             let message = advertisement(DST6, sent);
-            let parsed = Icmpv6::parse(&ip6(SRC6, DST6, 255), &message);
-            assert_eq!(parsed, Ok(Icmpv6::NeighborAdvertisement(sent)));
+            let parsed = Icmp::parse_v6(&ip6(SRC6, DST6, 255), &message);
+            assert_eq!(parsed, Ok(Icmp::NeighborAdvertisement(sent)));
         }
     }
 
     #[test]
     fn a_message_that_came_through_a_router_is_refused() {
         let message = solicitation(SRC6, DST6, SOLICITATION);
-        assert_eq!(Icmpv6::parse(&ip6(SRC6, DST6, 254), &message), BAD);
+        assert_eq!(Icmp::parse_v6(&ip6(SRC6, DST6, 254), &message), BAD);
     }
 
     #[test]
@@ -358,17 +361,17 @@ mod neighbors {
         let message = solicitation(SRC6, DST6, SOLICITATION);
         let ip = ip6(SRC6, DST6, 255);
         assert_eq!(
-            Icmpv6::parse(&ip, &edited(message.clone(), |m| m[1] = 1)),
+            Icmp::parse_v6(&ip, &edited(message.clone(), |m| m[1] = 1)),
             BAD
         );
-        assert_eq!(Icmpv6::parse(&ip, &edited(message, |m| m[8] = 0xff)), BAD);
+        assert_eq!(Icmp::parse_v6(&ip, &edited(message, |m| m[8] = 0xff)), BAD);
     }
 
     #[test]
     fn a_message_without_a_whole_target_is_truncated() {
         let message = edited(solicitation(SRC6, DST6, SOLICITATION), |m| m.truncate(23));
         assert_eq!(
-            Icmpv6::parse(&ip6(SRC6, DST6, 255), &message),
+            Icmp::parse_v6(&ip6(SRC6, DST6, 255), &message),
             Err(IcmpError::Truncated)
         );
     }
@@ -378,14 +381,14 @@ mod neighbors {
         let message = solicitation(SRC6, DST6, SOLICITATION);
         let ip = ip6(SRC6, DST6, 255);
         assert_eq!(
-            Icmpv6::parse(&ip, &edited(message.clone(), |m| m[25] = 0)),
+            Icmp::parse_v6(&ip, &edited(message.clone(), |m| m[25] = 0)),
             BAD
         );
         assert_eq!(
-            Icmpv6::parse(&ip, &edited(message.clone(), |m| m[25] = 2)),
+            Icmp::parse_v6(&ip, &edited(message.clone(), |m| m[25] = 2)),
             BAD
         );
-        assert_eq!(Icmpv6::parse(&ip, &edited(message, |m| m.push(1))), BAD);
+        assert_eq!(Icmp::parse_v6(&ip, &edited(message, |m| m.push(1))), BAD);
     }
 
     #[test]
@@ -393,8 +396,8 @@ mod neighbors {
         let message = edited(solicitation(SRC6, DST6, SOLICITATION), |m| {
             m.splice(24..24, [14, 1, 0, 0, 0, 0, 0, 0]);
         });
-        let parsed = Icmpv6::parse(&ip6(SRC6, DST6, 255), &message);
-        assert_eq!(parsed, Ok(Icmpv6::NeighborSolicitation(SOLICITATION)));
+        let parsed = Icmp::parse_v6(&ip6(SRC6, DST6, 255), &message);
+        assert_eq!(parsed, Ok(Icmp::NeighborSolicitation(SOLICITATION)));
     }
 
     #[test]
@@ -405,8 +408,8 @@ mod neighbors {
         };
         let (any, group) = (Ipv6Addr::UNSPECIFIED, solicited_node(DST6));
         let parsed =
-            |what, dst| match Icmpv6::parse(&ip6(any, dst, 255), &solicitation(any, dst, what)) {
-                Ok(Icmpv6::NeighborSolicitation(parsed)) => Ok(parsed),
+            |what, dst| match Icmp::parse_v6(&ip6(any, dst, 255), &solicitation(any, dst, what)) {
+                Ok(Icmp::NeighborSolicitation(parsed)) => Ok(parsed),
                 Err(error) => Err(error),
                 other => panic!("{other:?}"),
             };
@@ -422,7 +425,7 @@ mod neighbors {
     fn a_solicited_advertisement_to_a_group_is_refused() {
         let all_nodes = "ff02::1".parse().unwrap();
         let message = advertisement(all_nodes, ADVERTISEMENT);
-        assert_eq!(Icmpv6::parse(&ip6(SRC6, all_nodes, 255), &message), BAD);
+        assert_eq!(Icmp::parse_v6(&ip6(SRC6, all_nodes, 255), &message), BAD);
     }
 
     #[test]
@@ -446,8 +449,8 @@ mod neighbors {
             };
             assert_eq!((ip.src, ip.dst, ip.hop_limit), (SRC6, DST6, 255));
             assert!(matches!(
-                Icmpv6::parse(&ip, &frame[headers.header_len..]),
-                Ok(Icmpv6::NeighborSolicitation(_) | Icmpv6::NeighborAdvertisement(_))
+                Icmp::parse_v6(&ip, &frame[headers.header_len..]),
+                Ok(Icmp::NeighborSolicitation(_) | Icmp::NeighborAdvertisement(_))
             ));
         }
     }
@@ -464,12 +467,12 @@ proptest! {
             message[..4].copy_from_slice(&[kind, 0, 0, 0]);
             let sum = checksum(&message);
             message[2..4].copy_from_slice(&sum.to_be_bytes());
-            prop_assert!(message.len() < 8 || Icmpv4::parse(&message).is_ok());
+            prop_assert!(message.len() < 8 || Icmp::parse_v4(&message).is_ok());
             message[2..4].fill(0);
             let len = message.len();
             store_checksum(&mut message, pseudo_header(SRC6, DST6, len));
         }
-        let parsed = Icmpv6::parse(&ip6(SRC6, DST6, hop_limit), &message);
+        let parsed = Icmp::parse_v6(&ip6(SRC6, DST6, hop_limit), &message);
         prop_assert_ne!(parsed, Err(IcmpError::BadChecksum));
     }
 }

@@ -3,8 +3,8 @@
 use std::net::Ipv6Addr;
 
 use super::{
-    Echo, EchoKind, HEADER_LEN, IcmpError, NeighborAdvertisement, NeighborSolicitation, Quoted,
-    ndp, pseudo_header, store_checksum,
+    Echo, EchoKind, HEADER_LEN, Icmp, IcmpError, NeighborAdvertisement, NeighborSolicitation,
+    Quoted, Undelivered, ndp, pseudo_header, store_checksum,
 };
 use crate::ipv6::Ipv6Header;
 
@@ -14,54 +14,13 @@ const TIME_EXCEEDED: u8 = 3;
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
 
-/// An ICMPv6 message that matters to a TCP host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Icmpv6<'a> {
-    /// Echo request.
-    EchoRequest(Echo<'a>),
-    /// Echo reply.
-    EchoReply(Echo<'a>),
-    /// A packet of ours could not be delivered.
-    DestinationUnreachable {
-        /// Reason: 0 no route, 1 prohibited, 3 address, 4 port, ...
-        code: u8,
-        /// The packet, if enough of it was quoted.
-        quoted: Option<Quoted>,
-    },
-    /// A packet of ours was longer than the MTU of the next link.
-    PacketTooBig {
-        /// MTU of that link.
-        mtu: u32,
-        /// The packet, if enough of it was quoted.
-        quoted: Option<Quoted>,
-    },
-    /// The hop limit or reassembly time of a packet of ours was exceeded.
-    TimeExceeded {
-        /// 0 in transit, 1 in reassembly.
-        code: u8,
-        /// The packet, if enough of it was quoted.
-        quoted: Option<Quoted>,
-    },
-    /// Neighbor solicitation.
-    NeighborSolicitation(NeighborSolicitation),
-    /// Neighbor advertisement.
-    NeighborAdvertisement(NeighborAdvertisement),
-    /// Anything else, router discovery included.
-    Other {
-        /// Type.
-        kind: u8,
-        /// Code.
-        code: u8,
-    },
-}
-
-impl<'a> Icmpv6<'a> {
+impl<'a> Icmp<'a> {
     /// Parses the message of a packet with header `ip` (all bytes after the extension headers) and
     /// verifies its checksum and, for neighbor discovery, the rules of RFC 4861 7.1.
     ///
     /// # Errors
     /// [`IcmpError::Truncated`], [`IcmpError::BadChecksum`], [`IcmpError::BadNeighborDiscovery`].
-    pub fn parse(ip: &Ipv6Header, message: &'a [u8]) -> Result<Self, IcmpError> {
+    pub fn parse_v6(ip: &Ipv6Header, message: &'a [u8]) -> Result<Self, IcmpError> {
         let &[kind, code, _, _, m0, m1, m2, m3] = message
             .first_chunk::<HEADER_LEN>()
             .ok_or(IcmpError::Truncated)?;
@@ -70,30 +29,26 @@ impl<'a> Icmpv6<'a> {
         if sum.finish() != 0 {
             return Err(IcmpError::BadChecksum);
         }
-        let quoted = || Quoted::parse_v6(&message[HEADER_LEN..]);
-        Ok(match kind {
-            ECHO_REQUEST if code == 0 => Self::EchoRequest(Echo::parse(message)?),
-            ECHO_REPLY if code == 0 => Self::EchoReply(Echo::parse(message)?),
-            DESTINATION_UNREACHABLE => Self::DestinationUnreachable {
-                code,
-                quoted: quoted(),
+        let why = match (kind, code) {
+            (ECHO_REQUEST, 0) => return Ok(Self::EchoRequest(Echo::parse(message)?)),
+            (ECHO_REPLY, 0) => return Ok(Self::EchoReply(Echo::parse(message)?)),
+            (DESTINATION_UNREACHABLE, code) => Undelivered::Unreachable { code },
+            (PACKET_TOO_BIG, _) => Undelivered::TooBig {
+                mtu: Some(u32::from_be_bytes([m0, m1, m2, m3])),
             },
-            PACKET_TOO_BIG => Self::PacketTooBig {
-                mtu: u32::from_be_bytes([m0, m1, m2, m3]),
-                quoted: quoted(),
-            },
-            TIME_EXCEEDED => Self::TimeExceeded {
-                code,
-                quoted: quoted(),
-            },
-            ndp::SOLICITATION => {
-                Self::NeighborSolicitation(NeighborSolicitation::parse(ip, message)?)
+            (TIME_EXCEEDED, _) => Undelivered::TimeExceeded,
+            (ndp::SOLICITATION, _) => {
+                let asked = NeighborSolicitation::parse(ip, message)?;
+                return Ok(Self::NeighborSolicitation(asked));
             }
-            ndp::ADVERTISEMENT => {
-                Self::NeighborAdvertisement(NeighborAdvertisement::parse(ip, message)?)
+            (ndp::ADVERTISEMENT, _) => {
+                let told = NeighborAdvertisement::parse(ip, message)?;
+                return Ok(Self::NeighborAdvertisement(told));
             }
-            _ => Self::Other { kind, code },
-        })
+            _ => return Ok(Self::Other { kind, code }),
+        };
+        let quoted = Quoted::parse_v6(&message[HEADER_LEN..]);
+        Ok(Self::Undelivered { why, quoted })
     }
 }
 

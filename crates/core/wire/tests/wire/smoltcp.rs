@@ -10,7 +10,7 @@ use smoltcp::wire::{
     Ipv4Repr, Ipv6Packet, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, TcpPacket, TcpRepr,
 };
 use wire::{
-    Checksum, Echo, EchoKind, EtherType, EthernetHeader, Icmpv6, IpRepr, Ipv6Header, MacAddr,
+    Checksum, Echo, EchoKind, EtherType, EthernetHeader, Icmp, IpRepr, Ipv6Header, MacAddr,
     NeighborAdvertisement, NeighborSolicitation, RxHeaders, SackBlocks, TcpFlags, TcpHeader,
     TcpOptions, Timestamps, emit_arp_frame, emit_tcp_frame_headers, fill_checksum, tcp_tx_checksum,
 };
@@ -241,8 +241,8 @@ fn we_accept_smoltcps_neighbor_advertisement() {
         overrides: false,
     };
     assert_eq!(
-        Icmpv6::parse(&ip, &message),
-        Ok(Icmpv6::NeighborAdvertisement(expected))
+        Icmp::parse_v6(&ip, &message),
+        Ok(Icmp::NeighborAdvertisement(expected))
     );
 }
 
@@ -271,10 +271,9 @@ fn we_accept_smoltcps_port_unreachable() {
         dst_port: 40_000,
         seq: 0xdead_beef,
     };
-    let expected = wire::Icmpv4::DestinationUnreachable {
-        code: 3,
-        mtu: None,
+    let expected = wire::Icmp::Undelivered {
+        why: wire::Undelivered::Unreachable { code: 3 },
         quoted: Some(quoted),
     };
-    assert_eq!(wire::Icmpv4::parse(&message), Ok(expected));
+    assert_eq!(wire::Icmp::parse_v4(&message), Ok(expected));
 }

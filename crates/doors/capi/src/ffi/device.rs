@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::ptr;
 
-use super::DmtMemory;
+use super::opaque::DmtMemory;
 use crate::devices::{self, Library};
 use crate::failure::{Failure, finish};
 use crate::stacks;

@@ -9,7 +9,7 @@ use std::ptr;
 use devmem_uapi::{DmabufId, Errno};
 use netmem::NiovSize;
 
-use super::{DmtMemory, DmtStack};
+use super::opaque::{DmtMemory, DmtStack};
 use crate::failure::{self, Failure, finish};
 use crate::stacks;
 

@@ -13,32 +13,13 @@
 mod device;
 mod memory;
 mod nic;
+mod opaque;
 mod shards;
 mod socket;
 
 pub use device::*;
 pub use memory::*;
 pub use nic::*;
+pub use opaque::*;
 pub use shards::*;
 pub use socket::*;
-
-/// Handle of a stack: its number, in a pointer type of C.
-#[derive(Debug)]
-#[repr(C)]
-pub struct DmtStack {
-    _opaque: [u8; 0],
-}
-
-/// Handle of a memory: its number, in a pointer type of C.
-#[derive(Debug)]
-#[repr(C)]
-pub struct DmtMemory {
-    _opaque: [u8; 0],
-}
-
-/// Handle of an interface of the kernel: its number, in a pointer type of C.
-#[derive(Debug)]
-#[repr(C)]
-pub struct DmtNic {
-    _opaque: [u8; 0],
-}

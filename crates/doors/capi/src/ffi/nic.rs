@@ -8,7 +8,7 @@ use std::ptr;
 use devmem_uapi::Errno;
 
 use super::memory::check_not_null;
-use super::{DmtMemory, DmtNic};
+use super::opaque::{DmtMemory, DmtNic};
 use crate::failure::{Failure, finish};
 use crate::{nics, stacks};
 

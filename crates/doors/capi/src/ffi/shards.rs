@@ -7,7 +7,7 @@ use std::ptr;
 
 use devmem_uapi::Errno;
 
-use super::DmtStack;
+use super::opaque::DmtStack;
 use crate::failure::{Failure, finish};
 use crate::stacks;
 

@@ -10,7 +10,7 @@ use libc::{epoll_event, iovec, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen
 
 use devmem_uapi::Errno;
 
-use super::DmtStack;
+use super::opaque::DmtStack;
 use crate::failure::{Failure, finish};
 use crate::stacks;
 

@@ -4,7 +4,8 @@ use devmem_uapi::Errno;
 use stack::Stopped;
 
 use super::{Posix, limit_of};
-use crate::table::{Received, RecvArgs, SendArgs};
+use crate::table::receive::{Received, RecvArgs};
+use crate::table::send::SendArgs;
 use crate::waiter::Waiter;
 
 /// Replaces ENOTSOCK of recv(2) and send(2) by the EINVAL of read(2) and write(2): an epoll can be neither read nor written

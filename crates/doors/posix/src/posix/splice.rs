@@ -5,7 +5,9 @@ use runtime::WaitLimit;
 
 use super::{Posix, limit_of};
 use crate::abi::MAX_RW_COUNT;
-use crate::table::{PipeEnd, RecvArgs, SendArgs, Table, WaitSettings};
+use crate::table::receive::RecvArgs;
+use crate::table::send::SendArgs;
+use crate::table::{PipeEnd, Table, WaitSettings};
 use crate::waiter::Waiter;
 
 /// Flags of splice.

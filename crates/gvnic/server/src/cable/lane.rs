@@ -121,15 +121,25 @@ impl CableLane {
     fn take(&mut self, frame: &mut [u8], offload: Offload, to: &mut OpenPort, now: Instant) {
         match offload.gso {
             Some(gso) if self.pass_whole(frame, gso, offload.checksum, to) => {}
-            Some(gso) => self.take_in_super(frame, gso, now),
+            Some(gso) => {
+                self.take_in_super(frame, gso, |lane, segment| {
+                    lane.take_single(segment, to, now)
+                });
+            }
             None => {
                 if matches!(offload.checksum, ChecksumState::Partial(_)) {
                     complete_checksum(frame);
                 }
-                self.conditioner.push(frame, now);
+                self.take_single(frame, to, now);
             }
         }
-        if self.is_perfect && self.waiting.is_none() {
+    }
+
+    /// Takes in a single frame, and lets out what is due: a frame that leaves at once is not in the queue when the next one comes, which
+    /// may have been read together with it.
+    fn take_single(&mut self, frame: &[u8], to: &mut OpenPort, now: Instant) {
+        self.conditioner.push(frame, now);
+        if !self.awaits_room() {
             self.let_out(to, now);
         }
     }
@@ -168,12 +178,11 @@ impl CableLane {
         self.longest = self.longest.max(bytes);
     }
 
-    /// Segments a super-packet, and applies the impairment to each segment.
-    fn take_in_super(&mut self, frame: &[u8], gso: Gso, now: Instant) {
-        let conditioner = &mut self.conditioner;
-        let cut = self
-            .cutter
-            .cut(frame, gso.size, |segment| conditioner.push(segment, now));
+    /// Segments a super-packet, and hands each segment to `take`.
+    fn take_in_super(&mut self, frame: &[u8], gso: Gso, mut take: impl FnMut(&mut Self, &[u8])) {
+        let mut cutter = std::mem::take(&mut self.cutter);
+        let cut = cutter.cut(frame, gso.size, |segment| take(self, segment));
+        self.cutter = cutter;
         self.unfit += u64::from(cut.is_err());
     }
 
@@ -200,7 +209,9 @@ impl CableLane {
                 (Written::Lost, Waiting::Single) => self.refused += 1,
                 (Written::Lost, Waiting::Whole(whole)) => {
                     let frame = std::mem::take(&mut self.outgoing);
-                    self.take_in_super(&frame, whole.gso, now);
+                    self.take_in_super(&frame, whole.gso, |lane, segment| {
+                        lane.conditioner.push(segment, now);
+                    });
                     self.outgoing = frame;
                 }
             }
@@ -312,10 +323,16 @@ pub mod tests {
         frame
     }
 
+    fn take_in(lane: &mut CableLane, frame: &[u8]) {
+        lane.take_in_super(frame, GSO, |lane, segment| {
+            lane.conditioner.push(segment, Instant::ZERO);
+        });
+    }
+
     #[test]
     fn each_segment_of_a_super_packet_is_a_separate_frame() {
         let mut lane = CableLane::new("none".parse().unwrap());
-        lane.take_in_super(&super_packet(), GSO, Instant::ZERO);
+        take_in(&mut lane, &super_packet());
         let mut frame = Vec::new();
         for (seq, len) in [(7, 1000), (1007, 1000), (2007, 500)] {
             assert!(lane.conditioner.pop(Instant::ZERO, &mut frame));
@@ -340,7 +357,7 @@ pub mod tests {
         let mut lane = CableLane::new("none".parse().unwrap());
         let frame = super_packet();
         for frame in [&frame[..0], &frame[..30], &frame[..54], &[0; 2000]] {
-            lane.take_in_super(frame, GSO, Instant::ZERO);
+            take_in(&mut lane, frame);
         }
         assert_eq!((lane.report().refused, lane.conditioner.len()), (4, 0));
     }

@@ -5,7 +5,7 @@ use crate::ethtool::{DataSplit, RuleAction, TcpFlow};
 use crate::netdev::KernelRxQueueId;
 use crate::nic_setup::control::{KernelNic, NicControl};
 use crate::nic_setup::plan::{PlanError, Step, rules_for};
-use crate::nic_setup::{Flow, QueueChoice, SetupRequest};
+use crate::nic_setup::request::{Flow, QueueChoice, SetupRequest};
 
 /// Driver of the interfaces that have queues leased from a NIC.
 const NETKIT: &str = "netkit";

@@ -1,7 +1,7 @@
 //! Leases of a model NIC: made, undone, restored after a crash at every point; and what a pod finds that an agent has set up.
 
 use super::*;
-use crate::nic_setup::reading::find_for;
+use crate::nic_setup::reading::configured::find_for;
 
 fn lease_request(folder: &Folder, queues: u32) -> SetupRequest {
     SetupRequest {

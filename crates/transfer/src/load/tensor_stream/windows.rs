@@ -1,7 +1,7 @@
 //! Which tensors are loaded together, and how their memory is divided.
 
 use super::settings::{Sharing, StreamSettings};
-use crate::load::safetensors::Selected;
+use crate::load::safetensors::selection::Selected;
 
 /// Divisor: a window has a quarter of the bound, so that one is loaded while the program has others.
 const WINDOWS: u64 = 4;

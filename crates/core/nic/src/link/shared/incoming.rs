@@ -49,18 +49,18 @@ impl Incoming {
         size: u64,
         port: &DmaPort,
     ) -> Option<()> {
-        let place = self.regions.get_mut(usize::try_from(region).ok()?)?;
-        if place.is_some() {
+        let entry = self.regions.get_mut(usize::try_from(region).ok()?)?;
+        if entry.is_some() {
             return None;
         }
-        *place = Some(port.map_peer(file.as_fd(), size).ok()?);
+        *entry = Some(port.map_peer(file.as_fd(), size).ok()?);
         Some(())
     }
 
     /// Forgets a file. Frags in it keep it mapped. `None`: there is no such region.
     pub(super) fn unmap(&mut self, region: u32) -> Option<()> {
-        let place = self.regions.get_mut(usize::try_from(region).ok()?)?;
-        place.take().map(drop)
+        let entry = self.regions.get_mut(usize::try_from(region).ok()?)?;
+        entry.take().map(drop)
     }
 
     /// Forgets all files. Frags in them keep them mapped.
@@ -71,7 +71,7 @@ impl Incoming {
 
     /// Appends the payload of a frame to `list`. `None`: it names memory that does not exist; what was appended is to be dropped.
     /// The other end is told that the frame is not in use when the last of its frags is dropped.
-    pub(super) fn lend(&mut self, record: &FrameRecord<'_>, list: &mut FragList) -> Option<()> {
+    pub(super) fn borrow(&mut self, record: &FrameRecord<'_>, list: &mut FragList) -> Option<()> {
         // An honest sender has one frame in each slot. Each one costs memory here, too.
         if usize::from(record.slot) >= SLOTS || self.borrowed.len() >= SLOTS {
             return None;
@@ -80,9 +80,9 @@ impl Incoming {
         let mut last: Option<u32> = None;
         // Checked first: each 2 MiB of the pieces cost a frag.
         let bytes: u64 = record.pieces().map(|piece| u64::from(piece.len)).sum();
-        let mut lent = (bytes <= LONGEST_FRAME as u64).then_some(());
+        let mut found = (bytes <= LONGEST_FRAME as u64).then_some(());
         for piece in record.pieces() {
-            if lent.is_none() {
+            if found.is_none() {
                 break;
             }
             let region = usize::try_from(piece.region).ok();
@@ -90,7 +90,7 @@ impl Incoming {
                 .and_then(|region| self.regions.get(region))
                 .and_then(Option::as_ref);
             let offset = usize::try_from(piece.offset).ok();
-            lent = memory.zip(offset).and_then(|(memory, offset)| {
+            found = memory.zip(offset).and_then(|(memory, offset)| {
                 let len = piece.len as usize;
                 match (last, handles.last()) {
                     (Some(same), Some(handle)) if same == piece.region => {
@@ -98,7 +98,7 @@ impl Incoming {
                         handle.append(offset, len, list).ok()
                     }
                     _ => {
-                        handles.push(memory.lend(offset, len, list).ok()?);
+                        handles.push(memory.borrow_frags(offset, len, list).ok()?);
                         last = Some(piece.region);
                         Some(())
                     }
@@ -111,7 +111,7 @@ impl Incoming {
             number: record.number,
             handles,
         });
-        lent
+        found
     }
 
     /// Tells the other end of frames that are not in use any more.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ::wire::{Instant, VnetHeader};
 use netmem::{DmaPort, Frag, FragList, MemoryObserver, MemoryProvider, Payload, ShareableMemory};
 
-use super::super::{LentUntil, TxFrame};
+use super::super::{BorrowedUntil, TxFrame};
 use super::departures::read_only;
 use super::limits::{KEEP_BYTES, REGIONS, SLOTS};
 use super::notes::{PeerNotes, next_number};
@@ -48,11 +48,11 @@ pub(super) struct Offer {
 
 /// A frame that the other end has, or will have.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct SharedFrame {
     slot: u16,
     number: u32,
     payload: FragList,
-    until: LentUntil,
+    until: BorrowedUntil,
 }
 
 /// The sending side of a wire.
@@ -64,7 +64,7 @@ pub(super) struct Outgoing {
     /// Region of the last piece: the next one is likely in the same.
     last_region: usize,
     private: VecDeque<MemoryObserver>,
-    held: Vec<Held>,
+    shared: Vec<SharedFrame>,
     free_slots: Vec<u16>,
     next_number: u32,
     kept_bytes: usize,
@@ -84,7 +84,7 @@ impl Outgoing {
             known: 0,
             last_region: 0,
             private: VecDeque::new(),
-            held: Vec::new(),
+            shared: Vec::new(),
             // The lowest on top. SLOTS is less than 65,536.
             free_slots: (0..SLOTS as u16).rev().collect(),
             next_number: 1,
@@ -103,29 +103,29 @@ impl Outgoing {
     }
 
     pub(super) fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        self.send_memory.as_ref().map(SendMemory::provider)
+        self.send_memory.as_ref().map(|it| &it.provider)
     }
 
     /// Takes back the memory of frames that the other end says to have let go of.
     pub(super) fn collect(&mut self, peer: Option<&PeerNotes>) {
         self.is_full = false;
-        let Some(peer) = peer.filter(|_| !self.held.is_empty()) else {
+        let Some(peer) = peer.filter(|_| !self.shared.is_empty()) else {
             return;
         };
         let Self {
-            held,
+            shared,
             free_slots,
             kept_bytes,
             ..
         } = self;
-        held.retain(|frame| {
+        shared.retain(|frame| {
             if peer.released(frame.slot) != frame.number {
                 return true;
             }
             // The other end's reads come before all writes of what uses the memory next.
             fence(Ordering::Acquire);
             free_slots.push(frame.slot);
-            if frame.until == LentUntil::Read {
+            if frame.until == BorrowedUntil::Read {
                 *kept_bytes -= frame.payload.len();
             }
             false
@@ -145,7 +145,7 @@ impl Outgoing {
 
     /// Returns when to look at the other end's memory without an event.
     pub(super) fn next_due(&self, last: Instant) -> Option<Instant> {
-        (!self.held.is_empty()).then(|| last + RECHECK_INTERVAL)
+        (!self.shared.is_empty()).then(|| last + RECHECK_INTERVAL)
     }
 
     /// Returns whether the other end cannot map some of a payload, or must not.
@@ -268,7 +268,7 @@ impl Outgoing {
         frame: &TxFrame<'_>,
         payload: FragList,
         out: &mut Vec<u8>,
-    ) -> Option<Held> {
+    ) -> Option<SharedFrame> {
         if self.pieces.len() > MAX_PIECES || frame.head.len() > MAX_HEAD {
             return None;
         }
@@ -276,8 +276,8 @@ impl Outgoing {
         // What comes from device memory is copied there at once, and its program waits for it.
         let until =
             match !frame.payload.is_unreadable() && self.kept_bytes + payload.len() <= KEEP_BYTES {
-                true => LentUntil::Read,
-                false => LentUntil::Copied,
+                true => BorrowedUntil::Read,
+                false => BorrowedUntil::Copied,
             };
         let number = self.next_number;
         self.next_number = next_number(number);
@@ -288,7 +288,7 @@ impl Outgoing {
             until,
         };
         emit_frame(out, fields, &self.pieces, frame.head);
-        Some(Held {
+        Some(SharedFrame {
             slot,
             number,
             payload,
@@ -297,23 +297,23 @@ impl Outgoing {
     }
 
     /// Keeps the memory of a frame that was sent until the other end lets go of it.
-    pub(super) fn sent(&mut self, held: Held) {
-        if held.until == LentUntil::Read {
-            self.kept_bytes += held.payload.len();
+    pub(super) fn sent(&mut self, frame: SharedFrame) {
+        if frame.until == BorrowedUntil::Read {
+            self.kept_bytes += frame.payload.len();
         }
-        self.held.push(held);
+        self.shared.push(frame);
     }
 
     /// Takes back all memory: the other end has left.
     pub(super) fn end(&mut self) {
-        self.held.clear();
+        self.shared.clear();
         self.regions.fill_with(|| None);
         self.known = 0;
     }
 
     /// Takes back the slot of a frame that was not sent.
-    pub(super) fn not_sent(&mut self, held: Held) {
-        self.free_slots.push(held.slot);
+    pub(super) fn not_sent(&mut self, frame: SharedFrame) {
+        self.free_slots.push(frame.slot);
     }
 
     /// Returns a record for a file whose memory was freed: no frame names it any more, because a frame holds its memory.

@@ -26,11 +26,9 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new() -> io::Result<Self> {
         let niov_size = NiovSize::new(STAGE_NIOV).map_err(io::Error::other)?;
-        let provider =
-            MemoryProvider::shareable(STAGE_BYTES, niov_size).map_err(io::Error::other)?;
-        let memory = provider.observer();
+        let (provider, memory) = shareable(STAGE_BYTES, niov_size)?;
         Ok(Self {
-            pool: PagePool::new(Arc::new(provider)),
+            pool: PagePool::new(provider),
             memory,
         })
     }
@@ -72,26 +70,23 @@ impl Stage {
 /// stack has not sent yet.
 #[derive(Debug)]
 pub(super) struct SendMemory {
-    provider: Arc<MemoryProvider>,
+    pub(super) provider: Arc<MemoryProvider>,
     memory: MemoryObserver,
 }
 
 impl SendMemory {
     pub(super) fn new(bytes: usize) -> io::Result<Self> {
-        let provider =
-            MemoryProvider::shareable(bytes, NiovSize::DEFAULT).map_err(io::Error::other)?;
-        let memory = provider.observer();
-        Ok(Self {
-            provider: Arc::new(provider),
-            memory,
-        })
-    }
-
-    pub(super) fn provider(&self) -> &Arc<MemoryProvider> {
-        &self.provider
+        let (provider, memory) = shareable(bytes, NiovSize::DEFAULT)?;
+        Ok(Self { provider, memory })
     }
 
     pub(super) fn is(&self, memory: &ShareableMemory<'_>) -> bool {
         memory.is_observed_by(&self.memory)
     }
+}
+
+fn shareable(bytes: usize, niov: NiovSize) -> io::Result<(Arc<MemoryProvider>, MemoryObserver)> {
+    let provider = MemoryProvider::shareable(bytes, niov).map_err(io::Error::other)?;
+    let memory = provider.observer();
+    Ok((Arc::new(provider), memory))
 }

@@ -12,7 +12,7 @@
 
 use ::wire::VnetHeader;
 
-use super::super::LentUntil;
+use super::super::BorrowedUntil;
 
 /// Flag of the virtio-net header: payload by reference.
 const BY_REFERENCE: u8 = 0x80;
@@ -53,7 +53,7 @@ pub(super) struct FrameRecord<'a> {
     /// Where to tell that the memory is not needed any more, and what to write there.
     pub(super) slot: u16,
     pub(super) number: u32,
-    pub(super) until: LentUntil,
+    pub(super) until: BorrowedUntil,
     pub(super) head: &'a [u8],
     pieces: &'a [u8],
 }
@@ -127,8 +127,8 @@ impl<'a> FrameRecord<'a> {
             slot: u16::from_ne_bytes([s0, s1]),
             number: u32::from_ne_bytes([n0, n1, n2, n3]),
             until: match until {
-                0 => LentUntil::Copied,
-                1 => LentUntil::Read,
+                0 => BorrowedUntil::Copied,
+                1 => BorrowedUntil::Read,
                 _ => return None,
             },
             head: head_bytes,
@@ -156,7 +156,7 @@ pub(super) struct FrameFields {
     pub(super) header: VnetHeader,
     pub(super) slot: u16,
     pub(super) number: u32,
-    pub(super) until: LentUntil,
+    pub(super) until: BorrowedUntil,
 }
 
 /// Writes the packet of a frame to `out`. `pieces` are at most [`MAX_PIECES`], `head` at most [`MAX_HEAD`] bytes.
@@ -176,8 +176,8 @@ pub(super) fn emit_frame(
     out.extend_from_slice(&(pieces.len() as u16).to_ne_bytes());
     out.extend_from_slice(&(head.len() as u16).to_ne_bytes());
     let until = match fields.until {
-        LentUntil::Copied => 0,
-        LentUntil::Read => 1,
+        BorrowedUntil::Copied => 0,
+        BorrowedUntil::Read => 1,
     };
     out.extend_from_slice(&[until, 0]);
     out.extend_from_slice(&fields.number.to_ne_bytes());
@@ -236,7 +236,10 @@ mod tests {
                 len,
                 offset,
             });
-        for (until, head) in [(LentUntil::Copied, &[7; 66][..]), (LentUntil::Read, &[])] {
+        for (until, head) in [
+            (BorrowedUntil::Copied, &[7; 66][..]),
+            (BorrowedUntil::Read, &[]),
+        ] {
             let fields = FrameFields {
                 header: VnetHeader::default(),
                 slot: 300,

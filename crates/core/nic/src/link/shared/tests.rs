@@ -24,8 +24,7 @@ use super::departures::send_packet;
 use super::record::{FrameFields, PieceRecord, emit_frame};
 use super::*;
 use crate::{
-    HeadBuf, LentUntil, LinkCaps, Nic, NicConfig, RxPacket, TransmitError, TxPacket, UnixLink,
-    WireHello,
+    BorrowedUntil, HeadBuf, LinkCaps, Nic, NicConfig, RxPacket, TxPacket, UnixLink, WireHello,
 };
 
 pub(super) const NOW: Instant = Instant::from_millis(1);
@@ -207,7 +206,7 @@ impl Raw {
             header: VnetHeader::default(),
             slot,
             number: 1,
-            until: LentUntil::Copied,
+            until: BorrowedUntil::Copied,
         };
         let mut out = Vec::new();
         emit_frame(&mut out, fields, pieces, head);

@@ -115,7 +115,7 @@ struct Rig {
     head: HeaderBuf,
     spill: Vec<u8>,
     frame: Vec<u8>,
-    lent: netmem::FragList,
+    borrowed: netmem::FragList,
 }
 
 impl Rig {
@@ -124,7 +124,7 @@ impl Rig {
             head: HeaderBuf::new(0),
             spill: vec![0; MAX_FRAME_LEN + 1],
             frame: Vec::new(),
-            lent: netmem::FragList::new(),
+            borrowed: netmem::FragList::new(),
         }
     }
 
@@ -135,7 +135,7 @@ impl Rig {
             spans: &[],
             spill: &mut self.spill,
             frame: &mut self.frame,
-            lent: &mut self.lent,
+            borrowed: &mut self.borrowed,
             port,
         }
     }

@@ -65,7 +65,7 @@ fn a_pulled_cable_loses_frames_and_carries_them_again_when_plugged() {
     cable.pull();
     assert!(!ours.is_up() && !peer.is_up());
     let tx = packet(&segment, 0);
-    assert_eq!(peer.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert_eq!(peer.transmit(tx, NOW), Err(DropReason::TxLinkDown));
     assert!(ours.poll_rx(NOW).is_none());
     cable.plug();
     let tx = packet(&segment, 0);
@@ -91,7 +91,7 @@ fn a_wire_is_gone_when_all_frames_of_the_end_that_was_dropped_are_received() {
     cable.plug();
     assert!(!ours.is_up());
     let tx = packet(&tcp(b"late"), 0);
-    assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert_eq!(ours.transmit(tx, NOW), Err(DropReason::TxLinkDown));
 }
 
 #[test]

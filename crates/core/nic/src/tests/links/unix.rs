@@ -85,7 +85,7 @@ fn a_unix_wire_without_a_peer_is_down_and_does_not_poll_readable() {
     assert_eq!(ours.link_state(), LinkState::Gone);
     assert!(!readable(), "the hang-up must not keep it readable");
     let tx = packet(&segment, 0);
-    assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert_eq!(ours.transmit(tx, NOW), Err(DropReason::TxLinkDown));
 }
 
 /// Has the peer send, and leave with frames unread. Returns what it has sent.
@@ -110,7 +110,7 @@ fn what_a_peer_has_sent_before_it_left_is_received_also_if_a_send_failed_before(
         let words = leave_with_frames_unread(&mut ours, peer);
         if sends {
             let tx = packet(&tcp(b"late"), 0);
-            assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+            assert_eq!(ours.transmit(tx, NOW), Err(DropReason::TxLinkDown));
             assert_eq!(ours.link_state(), LinkState::Down);
         }
         assert_eq!(receive_all(&mut ours, NOW), words);
@@ -132,6 +132,6 @@ fn a_listening_end_also_receives_what_a_peer_has_sent_before_it_left() {
     let (peer, _) = nics(joining.join().unwrap(), plain_wire().0);
     let words = leave_with_frames_unread(&mut ours, peer);
     let tx = packet(&tcp(b"late"), 0);
-    assert_eq!(ours.transmit(tx, NOW), Err(TransmitError::LinkDown));
+    assert_eq!(ours.transmit(tx, NOW), Err(DropReason::TxLinkDown));
     assert_eq!(receive_all(&mut ours, NOW), words);
 }

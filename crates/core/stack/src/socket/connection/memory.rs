@@ -8,7 +8,7 @@ use wire::Instant;
 use crate::window::{Promise, Windows};
 
 /// What a connection may receive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ReceiveMemory {
     pub(super) promise: Promise,
     /// A segment has arrived already. The first one only completes the handshake, and is no probe.
@@ -22,16 +22,6 @@ pub(super) struct ReceiveMemory {
 }
 
 impl ReceiveMemory {
-    pub(super) fn new() -> Self {
-        Self {
-            promise: Promise::new(RxQueueId::default()),
-            has_arrived: false,
-            delivered_at_shortage: 0,
-            holds_since: None,
-            is_in_order_only: false,
-        }
-    }
-
     /// Returns the queue on which the last segment arrived.
     pub(super) fn queue(&self) -> RxQueueId {
         self.promise.queue()

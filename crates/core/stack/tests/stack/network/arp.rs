@@ -158,8 +158,8 @@ fn a_neighbour_solicitation_is_answered_with_our_mac() {
     let Network::Ipv6(ip) = headers.network else {
         panic!("{headers:?}")
     };
-    match wire::Icmpv6::parse(&ip, &answer[headers.header_len..]).unwrap() {
-        wire::Icmpv6::NeighborAdvertisement(told) => {
+    match wire::Icmp::parse_v6(&ip, &answer[headers.header_len..]).unwrap() {
+        wire::Icmp::NeighborAdvertisement(told) => {
             assert_eq!(
                 (told.target, told.target_mac),
                 (v6(Side::B), Some(Side::B.mac()))

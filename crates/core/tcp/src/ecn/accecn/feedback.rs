@@ -17,7 +17,7 @@ const ALL_FIELDS: u8 = 3;
 const OPTIONS_LEN: usize = 40;
 
 /// Counters of what arrived, and which of them are reported.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Feedback {
     /// Marked packets.
     ce_packets: u32,
@@ -52,15 +52,8 @@ impl Feedback {
     /// Returns the counters after a SYN or SYN-ACK of the peer with codepoint `syn`.
     pub(crate) fn new(syn: Ecn) -> Feedback {
         Feedback {
-            ce_packets: 0,
-            unreported: 0,
-            bytes: CodepointBytes::default(),
             last: syn,
-            reflects: None,
-            fields_due: 0,
-            seen: false,
-            dsack_beside: None,
-            option_fails: false,
+            ..Feedback::default()
         }
     }
 

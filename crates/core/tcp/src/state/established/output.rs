@@ -9,12 +9,11 @@ use crate::disposition::{Disposition, Next};
 use crate::ecn::echo::EarlierAck;
 use crate::error::TcpError;
 use crate::options::{TsRecent, ack_options};
-use crate::receiver::AnnouncedAt;
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::sender::{DataSegment, TimerOutcome};
 use crate::state_kind::StateKind;
-use crate::timers::{KeepaliveVerdict, earliest};
+use crate::timers::KeepaliveVerdict;
 
 impl<P: Payload> Synchronized<P> {
     /// Returns the next segment to send now. An ACK with SACK blocks is sent without data, so that data segments need no room
@@ -61,22 +60,14 @@ impl<P: Payload> Synchronized<P> {
 
     /// Returns the SYN-ACK of a connection that its peer's SYN opened, when it is due. It acknowledges the payload, too.
     fn poll_syn_ack(&mut self, queue: &RecvQueue<P>, cx: &Context<'_>) -> Option<Segment<P>> {
-        let at = self.announced_at(cx.now);
         let opening = self.opening.as_mut()?;
         let mut syn_ack: Segment<P> = opening.half_open.poll_send(cx)?;
         syn_ack.options.fast_open = opening.option.take();
-        syn_ack.ack = Some(self.receiver.announce(queue, at, 0).ack);
+        syn_ack.ack = self.receiver.announce(queue, self.clock, 0, cx.now).ack;
         // Of a SYN the field is not scaled.
         let promised = self.receiver.window().promised(self.receiver.rcv_nxt());
         syn_ack.window = u16::try_from(promised).unwrap_or(u16::MAX);
         Some(syn_ack)
-    }
-
-    fn announced_at(&self, now: Instant) -> AnnouncedAt {
-        AnnouncedAt {
-            now,
-            ts_value: self.clock.value(now),
-        }
     }
 
     /// Returns the ACK of data whose marks differ from those of the newest: the ACK of that follows.
@@ -98,17 +89,10 @@ impl<P: Payload> Synchronized<P> {
     fn bare_ack(&mut self, queue: &RecvQueue<P>, now: Instant) -> Segment<P> {
         let blocks = self.receiver.max_sack_blocks();
         let dsack = self.receiver.pending_dsack();
-        let announcement = self
-            .receiver
-            .announce(queue, self.announced_at(now), blocks);
         let mut ack = Segment {
             seq: self.sender.snd_nxt(),
-            ack: Some(announcement.ack),
-            ece: announcement.ece,
             ecn: self.codepoint(),
-            window: announcement.window,
-            options: announcement.options,
-            ..Segment::default()
+            ..self.receiver.announce(queue, self.clock, blocks, now)
         };
         self.tell_marks(&mut ack, dsack);
         ack
@@ -133,39 +117,32 @@ impl<P: Payload> Synchronized<P> {
         if !payload.is_empty() {
             self.receiver.ack.on_data_sent(now);
         }
-        let announcement = self.receiver.announce(queue, self.announced_at(now), 0);
         let mut segment = Segment {
             seq,
-            ack: Some(announcement.ack),
             control: if fin { Control::Fin } else { Control::None },
             push,
-            ece: announcement.ece,
             cwr,
             ecn,
-            window: announcement.window,
-            options: announcement.options,
             gso_size: if payload.len() > usize::from(mss) {
                 mss
             } else {
                 0
             },
             payload,
-            ..Segment::default()
+            ..self.receiver.announce(queue, self.clock, 0, now)
         };
         self.tell_marks(&mut segment, None);
         segment
     }
 
     pub(crate) fn next_timer(&self) -> Option<Instant> {
-        let own = earliest(
-            self.receiver.ack.next_timer(),
-            earliest(self.keepalive.next_timer(), self.linger),
-        );
-        if let Some(opening) = &self.opening {
+        let send = match &self.opening {
             // Nothing but the SYN-ACK is repeated until it is acknowledged (linux `tcp_retransmit_timer`).
-            return earliest(own, opening.half_open.next_timer());
-        }
-        earliest(own, self.sender.next_timer())
+            Some(opening) => opening.half_open.next_timer(),
+            None => self.sender.next_timer(),
+        };
+        let (ack, probe) = (self.receiver.ack.next_timer(), self.keepalive.next_timer());
+        [send, ack, probe, self.linger].into_iter().flatten().min()
     }
 
     pub(crate) fn on_timer(&mut self, cx: &Context<'_>) -> SegmentVerdict {

@@ -241,3 +241,21 @@ fn an_impaired_cable_takes_frames_also_while_one_waits_for_room() {
     assert_eq!(there.super_packets, 0);
     assert!(there.lane.duplicated > 200, "each segment is a frame");
 }
+
+#[test]
+fn the_segments_of_a_super_packet_do_not_fill_the_queue_of_a_cable_that_passes_frames_at_once() {
+    // Not perfect: it would pass super-packets on whole.
+    let mut hosts = Hosts::joined_by("mtu=1500,limit=20");
+    let mut received = Vec::new();
+    for number in [1, 2, 4] {
+        let next = Framed::number(number);
+        assert_eq!(hosts.a.write(next.0, &next.1), Written::Done);
+        hosts.step();
+        received.extend(hosts.drain(0));
+    }
+    let segments = 3 * Framed::number(1).segments();
+    assert_eq!(received.len() as u64, segments);
+    let [there, _] = hosts.cable.report();
+    let lane = there.lane;
+    assert_eq!((lane.offered, lane.overflowed), (segments, 0));
+}

@@ -66,7 +66,7 @@ fn a_peer_has_at_most_as_many_frames_in_use_as_there_are_slots() {
             header: VnetHeader::new(offload, tx.head.as_slice()),
             slot: 0,
             number: 1,
-            until: LentUntil::Read,
+            until: BorrowedUntil::Read,
         };
         let mut out = Vec::new();
         emit_frame(&mut out, fields, &[piece(0, 0, 9)], tx.head.as_slice());
@@ -160,7 +160,7 @@ fn a_revoked_region_is_not_named_any_more_but_its_frags_stay_valid() {
         ),
         slot: 9,
         number: 77,
-        until: LentUntil::Read,
+        until: BorrowedUntil::Read,
     };
     let mut out = Vec::new();
     emit_frame(&mut out, fields, &[piece(0, 64, 5000)], tx.head.as_slice());
@@ -207,7 +207,7 @@ fn a_peer_that_leaves_gives_all_memory_back() {
     assert!(send.is_over());
     let (_bound, _send, payload) = device(&memory, 60_000, 2);
     let refused = ours.transmit(packet(Family::V4, payload), NOW);
-    assert_eq!(refused, Err(TransmitError::LinkDown));
+    assert_eq!(refused, Err(DropReason::TxLinkDown));
 }
 
 #[test]
@@ -243,12 +243,12 @@ fn only_ends_that_both_share_memory_do() {
         });
         let caps = UnixLink::new(a, ours, theirs).unwrap();
         let LinkCaps {
-            lends,
+            borrows,
             max_super_packet,
             ..
         } = crate::Link::caps(&caps);
         let both = ours.shares_memory && theirs.shares_memory;
-        assert_eq!(lends, both);
+        assert_eq!(borrows, both);
         assert_eq!(max_super_packet > MAX_FRAME_LEN, both);
     }
 }
@@ -263,7 +263,7 @@ fn pieces_longer_than_any_frame_make_no_frags() {
         header: VnetHeader::default(),
         slot: 0,
         number: 1,
-        until: LentUntil::Copied,
+        until: BorrowedUntil::Copied,
     };
     let pieces = vec![piece(0, 0, REGION_BYTES as u32); record::MAX_PIECES];
     let mut packet = Vec::new();
@@ -272,6 +272,6 @@ fn pieces_longer_than_any_frame_make_no_frags() {
         panic!("a frame by reference");
     };
     let mut list = FragList::new();
-    assert!(incoming.lend(&record, &mut list).is_none());
-    assert!(list.is_empty(), "{} bytes were lent", list.len());
+    assert!(incoming.borrow(&record, &mut list).is_none());
+    assert!(list.is_empty(), "{} bytes were borrowed", list.len());
 }

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use client::PartError;
 use devmem_tcp::Dmabuf;
 
-use super::error::PartError;
 use crate::parallel::ranges::{joined, sorted_apart};
 
 /// A range of the source, and the place for its bytes.

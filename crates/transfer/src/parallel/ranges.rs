@@ -2,11 +2,19 @@
 
 use std::ops::Range;
 
+use client::PartError;
+
 /// Two ranges with a common byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overlap {
     pub(crate) first: Range<u64>,
     pub(crate) second: Range<u64>,
+}
+
+impl From<Overlap> for PartError {
+    fn from(Overlap { first, second }: Overlap) -> Self {
+        Self::Overlap { first, second }
+    }
 }
 
 /// Returns the ranges that are not empty, sorted.

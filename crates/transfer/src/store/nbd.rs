@@ -210,7 +210,7 @@ pub(crate) fn fuzz(is_structured: bool, window: usize, cut: u8, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::Piece;
+    use client::Piece;
 
     fn write(start: u64) -> Write {
         let end = start + 512;

@@ -4,6 +4,7 @@ mod outbox;
 
 use std::collections::VecDeque;
 
+use client::nvme::{IoQueue, Limits, Membership};
 use nvme::Status;
 use nvme::command::{DEALLOCATED_BYTES, DataPlace, Sqe, deallocated};
 use nvme::pdu::{
@@ -14,7 +15,7 @@ use nvme::pdu::{
 use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
 use crate::load::LoadError;
-use crate::load::nvme::{IoQueue, Limits, Membership, blocks_of};
+use crate::load::nvme::blocks_of;
 use crate::parallel::InFlight;
 use outbox::{Outbox, OutgoingPdu};
 

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use client::Piece;
+
 use super::error::StoreError;
-use crate::parallel::Piece;
 use crate::parallel::ranges::{joined, sorted_apart};
 
 /// A range of an export, and the place of its bytes in the memory that is stored.

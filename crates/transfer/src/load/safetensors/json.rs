@@ -3,12 +3,11 @@
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
+use client::dial::GoOn;
 use serde::Deserialize;
 use serde::de::DeserializeSeed;
 
 use devmem_tcp::text::printable;
-
-use crate::load::dial::GoOn;
 
 /// Bytes between two questions whether to go on: less than a millisecond.
 const STEP_BYTES: usize = 64 << 10;

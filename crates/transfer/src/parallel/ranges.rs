@@ -25,7 +25,7 @@ pub(crate) fn sorted_apart(
     ranges: impl IntoIterator<Item = Range<u64>>,
 ) -> Result<Vec<Range<u64>>, Overlap> {
     let mut ranges: Vec<_> = ranges.into_iter().filter(|r| !r.is_empty()).collect();
-    ranges.sort_by_key(|range| range.start);
+    ranges.sort_unstable_by_key(|range| range.start);
     let overlapping = |pair: &&[Range<u64>]| pair[0].end > pair[1].start;
     match ranges.windows(2).find(overlapping) {
         Some(pair) => Err(Overlap {

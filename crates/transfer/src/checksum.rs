@@ -13,7 +13,8 @@ use devmem_tcp::{
 };
 use twox_hash::XxHash3_64;
 
-pub use kinds::{RunningSum, SumKind, SumValue};
+pub use client::{SumKind, SumValue};
+pub use kinds::RunningSum;
 pub(crate) use stored::StoredPart;
 pub use stored::{Compared, NoSum, StoredSum};
 

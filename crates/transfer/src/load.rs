@@ -11,7 +11,7 @@
 //! than make it faster.
 //!
 //! The bytes of https servers are decrypted by the CPU in host memory, and copied to their place record by record: only a NIC that decrypts TLS
-//! could place plain bytes in device memory. `Transport` is a connection with or without TLS, and a `Wire` receives from it.
+//! could place plain bytes in device memory. A [`Transport`](client::Transport) is a connection with or without TLS, and a `Wire` receives from it.
 //!
 //! # One piece
 //!
@@ -23,12 +23,6 @@
 //! 4. `Session::completed` returns the pieces that are whole. If the connection breaks, what has come of a piece stays, `Pieces::give_back` takes
 //!    the rest, and another connection requests it.
 //!
-//! # The way of a file
-//!
-//! A file belongs to the URL that the user gave, its origin. `Client::find` follows redirects from there to the place that has the bytes, `Way`;
-//! `HttpRequest::redirected` decides which fields each place may see. Where a place has the file no more, because it was signed for an hour, the origin is
-//! asked again: `HttpFile::find_again`. Connections wait in a `Pool` for the next file of the same host.
-//!
 //! [`RecvHalf::place_next`]: devmem_tcp::RecvHalf::place_next
 //! [`RxBatch::gather_into`]: devmem_tcp::RxBatch::gather_into
 
@@ -39,49 +33,43 @@
 
 mod active;
 mod arrival_counter;
-mod base64;
 mod connection;
-mod dial;
-mod error;
 #[cfg(feature = "test-util")]
 pub(crate) mod fuzz;
-mod hop;
 mod http;
 mod landing;
 mod loaded;
 mod loader;
+mod moved;
 pub(crate) mod nbd;
-mod notice;
 pub(crate) mod nvme;
 mod origin;
 mod part;
 mod partial;
-mod pool;
 mod safetensors;
-mod secrets;
 mod session;
-mod shown;
 mod source;
 mod tensor_stream;
-mod tls;
 mod to_host;
-mod transport;
-mod url;
 
-pub use self::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use crate::checksum::{
     Compared, Crc32c, NoSum, RunningSum, StoredSum, SumKind, SumValue, Xxh3,
 };
-pub use crate::parallel::{Cause, Progress, Remedy, Setting};
+pub use crate::parallel::Progress;
 pub use arrival_counter::ArrivalCounter;
-pub use dial::CancelCheck;
-pub use error::{LoadError, PartError};
-pub use http::{HttpFile, HttpRequest, S3Credentials, Volume};
+pub use client::dial::CancelCheck;
+pub use client::http::{HttpFile, HttpRequest, S3Credentials};
+pub use client::nbd::{NbdExport, NbdUrl};
+pub use client::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
+pub use client::tls::{TlsClient, TlsError, TlsOptions};
+pub use client::{
+    Cause, LoadError, PartError, Remedy, SecretError, Setting, Url, UrlError, password_of,
+    read_secret,
+};
+pub use http::Volume;
 pub use landing::Landed;
 pub use loaded::Loaded;
 pub use loader::Loader;
-pub use nbd::NbdUrl;
-pub use nbd::export::NbdExport;
 pub use origin::Origin;
 pub use part::Part;
 pub use partial::{FileVersion, PartialError, PartialFile};
@@ -91,10 +79,7 @@ pub use safetensors::sums::ComparedFile;
 pub use safetensors::{
     Checkpoint, CheckpointError, CheckpointLimit, HeaderError, Metadata, Tensor,
 };
-pub use secrets::{SecretError, password_of, read_secret};
 pub use source::Source;
 pub use tensor_stream::{
     Arrived, Next as NextTensor, Share, Sharing, StreamFailure, StreamSettings, TensorStream,
 };
-pub use tls::{TlsClient, TlsError, TlsOptions};
-pub use url::{Url, UrlError};

@@ -5,29 +5,23 @@
     reason = "a load and a store take a list of ranges"
 )]
 
-mod cause;
 mod done;
 mod idle;
 mod in_flight;
 mod pace;
 mod piece;
 pub(crate) mod ranges;
-mod remedy;
-pub(crate) mod retry;
 mod settings;
 mod slots;
 mod window;
 
-pub use cause::Cause;
-pub(crate) use cause::{displays_remedy, write_error};
 pub(crate) use done::Done;
 pub(crate) use idle::{Connected, Idle, turn_all};
 pub(crate) use in_flight::InFlight;
 pub(crate) use pace::{LEAST_BYTES, Pace};
-pub(crate) use piece::{Piece, Pieces};
-pub use remedy::{Remedy, Setting};
+pub(crate) use piece::Pieces;
 pub(crate) use settings::{Settings, settable};
-pub(crate) use slots::{AfterFailure, Slots, is_not_ready};
+pub(crate) use slots::{AfterFailure, Slots};
 pub(crate) use window::Window;
 
 /// How far a load or a store is.

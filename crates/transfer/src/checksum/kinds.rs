@@ -1,8 +1,9 @@
-//! The kinds of checksums that object stores keep, and their computation.
+//! The computation of the checksums that object stores keep.
 
 use std::fmt;
 use std::ops::Range;
 
+use client::{SumKind, SumValue};
 use crc_fast::{CrcAlgorithm, Digest};
 use devmem_tcp::{Dmabuf, memory::CopyError};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
@@ -11,100 +12,6 @@ use super::Crc32c;
 
 /// Bytes of memory that are read at a time.
 const BLOCK_BYTES: usize = 1 << 20;
-
-/// A kind of checksum that S3-compatible stores and Google's keep of an object. Of several, the first in this order is compared: the one that a GPU
-/// computes, then the faster ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SumKind {
-    /// CRC-32C (RFC 3720 12.1).
-    Crc32c,
-    /// CRC-64/NVME (NVM Express NVM Command Set Specification 1.0 5.2.1.3.4), which Amazon's S3 computes for objects that come without a checksum.
-    Crc64Nvme,
-    /// CRC-32 of Ethernet and gzip (RFC 1952 8), which Amazon's libraries send with an upload.
-    Crc32,
-    /// SHA-256 (FIPS 180-4).
-    Sha256,
-    /// SHA-1 (FIPS 180-4): against accidents, not against an attacker.
-    Sha1,
-}
-
-impl SumKind {
-    /// All kinds.
-    pub const ALL: [Self; 5] = [
-        Self::Crc32c,
-        Self::Crc64Nvme,
-        Self::Crc32,
-        Self::Sha256,
-        Self::Sha1,
-    ];
-
-    /// Returns the name, as specifications write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Crc32c => "CRC-32C",
-            Self::Crc64Nvme => "CRC-64/NVME",
-            Self::Crc32 => "CRC-32",
-            Self::Sha256 => "SHA-256",
-            Self::Sha1 => "SHA-1",
-        }
-    }
-
-    /// Returns the length of a checksum in bytes.
-    pub(crate) fn len(self) -> usize {
-        match self {
-            Self::Crc32c | Self::Crc32 => 4,
-            Self::Crc64Nvme => 8,
-            Self::Sha256 => 32,
-            Self::Sha1 => 20,
-        }
-    }
-
-    /// Begins a checksum of this kind.
-    pub fn begin(self) -> RunningSum {
-        RunningSum(match self {
-            Self::Crc32c => Running::Crc32c(Crc32c::default()),
-            Self::Crc64Nvme => Running::Crc(self, Digest::new(CrcAlgorithm::Crc64Nvme)),
-            Self::Crc32 => Running::Crc(self, Digest::new(CrcAlgorithm::Crc32IsoHdlc)),
-            Self::Sha256 => Running::Sha(Context::new(&SHA256)),
-            Self::Sha1 => Running::Sha(Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
-        })
-    }
-}
-
-impl fmt::Display for SumKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The value of a checksum, the high byte first. `Display` writes it in hexadecimal.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SumValue(pub(crate) Vec<u8>);
-
-impl SumValue {
-    /// Returns its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl From<Crc32c> for SumValue {
-    fn from(sum: Crc32c) -> Self {
-        Self(sum.value().to_be_bytes().into())
-    }
-}
-
-impl fmt::Display for SumValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for SumValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// A checksum of bytes that are added in order.
 pub struct RunningSum(Running);
@@ -115,7 +22,24 @@ enum Running {
     Sha(Context),
 }
 
+impl From<Crc32c> for SumValue {
+    fn from(sum: Crc32c) -> Self {
+        Self::new(sum.value().to_be_bytes())
+    }
+}
+
 impl RunningSum {
+    /// Begins a checksum of a kind.
+    pub fn begin(kind: SumKind) -> Self {
+        Self(match kind {
+            SumKind::Crc32c => Running::Crc32c(Crc32c::default()),
+            SumKind::Crc64Nvme => Running::Crc(kind, Digest::new(CrcAlgorithm::Crc64Nvme)),
+            SumKind::Crc32 => Running::Crc(kind, Digest::new(CrcAlgorithm::Crc32IsoHdlc)),
+            SumKind::Sha256 => Running::Sha(Context::new(&SHA256)),
+            SumKind::Sha1 => Running::Sha(Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
+        })
+    }
+
     /// Adds the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         match &mut self.0 {
@@ -149,9 +73,9 @@ impl RunningSum {
             // A shorter checksum is in the low bytes.
             Running::Crc(kind, sum) => {
                 let bytes = sum.finalize().to_be_bytes();
-                SumValue(bytes[bytes.len() - kind.len()..].into())
+                SumValue::new(&bytes[bytes.len() - kind.bytes()..])
             }
-            Running::Sha(sum) => SumValue(sum.finish().as_ref().into()),
+            Running::Sha(sum) => SumValue::new(sum.finish().as_ref()),
         }
     }
 }
@@ -205,12 +129,12 @@ mod tests {
         for (kind, text, expected) in VECTORS {
             for cut in 0..=text.len() {
                 let (first, second) = text.as_bytes().split_at(cut);
-                let mut sum = kind.begin();
+                let mut sum = RunningSum::begin(kind);
                 sum.add(first);
                 sum.add(second);
                 let value = sum.value();
                 assert_eq!(value.to_string(), expected, "{kind} of {text:?}");
-                assert_eq!(value.bytes().len(), kind.len(), "{kind}");
+                assert_eq!(value.bytes().len(), kind.bytes(), "{kind}");
             }
         }
     }

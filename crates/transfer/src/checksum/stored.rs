@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{SumKind, SumValue};
+use super::{RunningSum, SumKind, SumValue};
 
 /// A checksum that a server has of a file: of all its bytes, or of the checksums of its parts one after another ("composite"), as stores have for objects that
 /// were uploaded in parts.
@@ -110,7 +110,7 @@ impl StoredSum {
             compared.loaded = sum_of(0..size)?;
             return Ok(compared);
         }
-        let mut sums = self.kind.begin();
+        let mut sums = RunningSum::begin(self.kind);
         for (number, part) in (1..).zip(&self.parts) {
             let sum = sum_of(part.range.clone())?;
             sums.add(sum.bytes());
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn sum(kind: SumKind, bytes: &[u8]) -> SumValue {
-        let mut sum = kind.begin();
+        let mut sum = RunningSum::begin(kind);
         sum.add(bytes);
         sum.value()
     }
@@ -168,7 +168,10 @@ mod tests {
                 .iter()
                 .map(|range| sum(kind, &bytes[range.start as usize..range.end as usize]))
                 .collect();
-            let all: Vec<u8> = of_parts.iter().flat_map(|part| part.0.clone()).collect();
+            let all: Vec<u8> = of_parts
+                .iter()
+                .flat_map(|part| part.bytes().to_vec())
+                .collect();
             let parts = ranges
                 .into_iter()
                 .zip(of_parts)

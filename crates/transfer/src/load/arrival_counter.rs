@@ -21,7 +21,7 @@ impl ArrivalCounter {
     /// When a number is not below `count`.
     pub fn new(mut spans: Vec<(Range<u64>, usize)>, count: usize) -> Self {
         spans.retain(|(range, _)| !range.is_empty());
-        spans.sort_by_key(|(range, _)| range.start);
+        spans.sort_unstable_by_key(|(range, _)| range.start);
         let mut missing = vec![0; count];
         for (range, number) in &spans {
             missing[*number] += range.end - range.start;

@@ -7,16 +7,15 @@ pub(super) mod wire;
 
 use std::time::{Duration, Instant};
 
+use client::{Cause, Piece, Pool, Remedy, Setting, Transport};
 use devmem_tcp::{Interest, Netdev, Stream, stats::StreamStats};
 
 use self::decrypted::Decrypted;
 use self::direct::Direct;
 use self::wire::{Counts, Received, Wire, to_usize};
 use super::landing::Landing;
-use super::pool::Pool;
 use super::session::{Fault, Next, Session};
-use super::transport::Transport;
-use crate::parallel::{Cause, Connected, Pace, Piece, Remedy, Setting};
+use crate::parallel::{Connected, Pace};
 
 /// Most headers that one turn reads after each other: the end of one response, and the head of the next.
 const HEADERS_AT_ONCE: usize = 4;

@@ -2,17 +2,20 @@
 
 use std::ops::Range;
 
+use client::http::HttpFile;
+use client::nbd::NbdUrl;
+use client::nvme::{Limits, Membership, NvmeUrl};
+use client::url::Url;
+use client::{Hop, Piece};
+
 use ::nvme::pdu::Digests;
 
-use super::hop::Hop;
-use super::http::{HttpFile, HttpSession, Volume};
-use super::nbd::NbdUrl;
-use super::nbd::session::NbdSession;
-use super::nvme::{Limits, Membership, NvmeSession, NvmeUrl};
+use super::http::{HttpSession, Volume};
+use super::nbd::NbdSession;
+use super::nvme::NvmeSession;
 use super::safetensors;
 use super::session::{Fault, Next, Predicted, Session};
-use super::url::Url;
-use crate::parallel::{Piece, Pieces};
+use crate::parallel::Pieces;
 
 /// Size of the source, and of its pieces.
 const SOURCE_BYTES: usize = 1000;

@@ -6,10 +6,10 @@ mod staging;
 use std::io;
 use std::ops::Range;
 
+use client::LoadError;
 use devmem_tcp::{BoundTarget, Dmabuf, RxBatch};
 
 pub(crate) use self::places::{Places, Watch};
-use super::error::LoadError;
 use crate::checksum::Crc32c;
 
 /// Bytes of the source that have arrived, for the caller of [`Loader::deliver`](super::Loader::deliver).

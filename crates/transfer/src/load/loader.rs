@@ -5,17 +5,16 @@ mod run;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use client::dial::CancelCheck;
+use client::http::{Client, HttpFile};
+use client::{LoadError, Notice, Pool};
 use devmem_tcp::{Netdev, memory::check_room};
 
-use super::dial::CancelCheck;
-use super::error::LoadError;
-use super::http::{Client, HttpFile};
+use super::http::stored_sum;
 use super::landing::{Landed, Landing, Places, Take, Watch};
 use super::loaded::Loaded;
-use super::notice::Notice;
 use super::origin::Origin;
 use super::part::{Layout, Part};
-use super::pool::Pool;
 use super::source::{PieceLengths, Source};
 use crate::checksum::{NoSum, StoredSum};
 use crate::parallel::ranges::{piece_bytes, sorted_apart, unaligned};
@@ -85,7 +84,7 @@ impl Loader {
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<StoredSum, NoSum>, LoadError> {
         match source {
-            Source::Http(file) => file.stored_sum(self.client(file.pool()), cancel_check),
+            Source::Http(file) => stored_sum(file, self.client(file.pool()), cancel_check),
             Source::Files(_) => Ok(Err(NoSum::NotAll)),
             Source::Nbd(_) | Source::Nvme(_) => Ok(Err(NoSum::None)),
         }

@@ -1,26 +1,11 @@
 //! The Network Block Device protocol (the file proto.md of the NBD project): reading an export, several requests at a time.
 //! `crate::store` writes.
 
-pub(crate) mod export;
-mod handshake;
 pub(crate) mod reply;
-pub(crate) mod session;
-mod url;
+mod session;
 
-pub use url::NbdUrl;
+pub(crate) use session::NbdSession;
 
-/// The client's 32-bit flags and the server's 16-bit ones: newstyle negotiation with option replies.
-const FIXED_NEWSTYLE: u16 = 1 << 0;
-/// No 124 zero bytes after the answer to `NBD_OPT_EXPORT_NAME`.
-const NO_ZEROES: u16 = 1 << 1;
-/// Transmission flags (the section "Transmission flags").
-pub(crate) const READ_ONLY: u16 = 1 << 1;
-pub(crate) const SEND_FLUSH: u16 = 1 << 2;
-pub(crate) const SEND_FUA: u16 = 1 << 3;
-pub(crate) const SEND_TRIM: u16 = 1 << 5;
-pub(crate) const SEND_WRITE_ZEROES: u16 = 1 << 6;
-/// Several connections see the same data, and a flush on one covers what all have written.
-const CAN_MULTI_CONN: u16 = 1 << 8;
 const CMD_READ: u16 = 0;
 pub(crate) const CMD_WRITE: u16 = 1;
 const CMD_DISC: u16 = 2;

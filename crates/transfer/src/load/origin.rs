@@ -3,16 +3,15 @@
 
 use std::str::FromStr;
 
+use client::dial::CancelCheck;
+use client::http::{HttpFile, HttpRequest};
+use client::nbd::{NbdExport, NbdUrl};
+use client::nvme::{NvmeNamespace, NvmeUrl};
+use client::url::UrlError;
+use client::{LoadError, dial};
 use devmem_tcp::Netdev;
 
-use super::dial::{self, CancelCheck};
-use super::error::LoadError;
-use super::http::{HttpFile, HttpRequest};
-use super::nbd::NbdUrl;
-use super::nbd::export::NbdExport;
-use super::nvme::{NvmeNamespace, NvmeUrl};
 use super::source::Source;
-use super::url::UrlError;
 
 /// What a URL names, not opened yet.
 #[derive(Clone, Debug)]

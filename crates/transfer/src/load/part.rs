@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use client::PartError;
 use devmem_tcp::Dmabuf;
 
-use super::error::PartError;
 use crate::parallel::ranges::{joined, sorted_apart};
 
 /// A range of the source, and the place for its bytes.
@@ -44,7 +44,7 @@ impl Layout {
             .filter(|part| !part.source.is_empty())
             .cloned()
             .collect();
-        parts.sort_by_key(|part| part.source.start);
+        parts.sort_unstable_by_key(|part| part.source.start);
         for part in &parts {
             let room = part.memory.size().saturating_sub(part.offset);
             let bytes = part.source.end - part.source.start;

@@ -15,11 +15,12 @@ use std::net::SocketAddr;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use client::dial::CancelCheck;
+use client::http::{HttpFile, HttpRequest};
+use client::{LoadError, dial};
 use devmem_tcp::Dmabuf;
 
-use super::dial::{self, CancelCheck};
-use super::error::LoadError;
-use super::http::{HttpFile, HttpRequest, Volume};
+use super::http::Volume;
 use super::loaded::Loaded;
 use super::loader::Loader;
 use super::part::Part;

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::error::LoadError;
-use super::hop::Hop;
-use super::http::Moved;
+use client::{Cause, Hop, LoadError, Piece};
+
+use super::moved::Moved;
 use crate::checksum::Crc32c;
-use crate::parallel::{Cause, Piece};
 
 /// What the next bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,18 +4,18 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use client::dial::CancelCheck;
+use client::http::{Approach, HttpFile};
+use client::nbd::NbdExport;
+use client::nvme::NvmeNamespace;
+use client::{Hop, LoadError, Pool, Transport};
 use devmem_tcp::Netdev;
 
-use super::dial::CancelCheck;
-use super::error::LoadError;
-use super::hop::Hop;
-use super::http::{Approach, HttpFile, HttpSession, Volume};
-use super::nbd::export::NbdExport;
-use super::nvme::NvmeNamespace;
+use super::http::{HttpSession, Volume};
+use super::nbd::NbdSession;
+use super::nvme::NvmeSession;
 use super::partial::FileVersion;
-use super::pool::Pool;
 use super::session::Session;
-use super::transport::Transport;
 use crate::parallel::Window;
 
 /// Length of a piece of a file, by default: each has a head, and its first packet is copied to its place.
@@ -242,18 +242,21 @@ impl Source {
             Self::Http(file) => Volume::of(file),
             Self::Files(files) => files.clone(),
             Self::Nbd(export) => {
-                let (stream, session) = export.connect(nic, window, cancel_check)?;
+                let (stream, is_structured) = export.dial(nic, cancel_check)?;
+                let session = NbdSession::new(export.url().host(), is_structured, window);
                 return Ok(NewConnection::Open(
                     Transport::Tcp(Box::new(stream)),
-                    session,
+                    Box::new(session),
                 ));
             }
             Self::Nvme(namespace) => {
-                let (stream, session) = namespace.connect(nic, window, cancel_check)?;
-                return Ok(NewConnection::Open(
-                    Transport::Tcp(Box::new(stream)),
-                    session,
-                ));
+                let queue = namespace.dial(nic, window, cancel_check)?;
+                let window = window.min(queue.depth);
+                let (host, limits) = (namespace.url().host(), *namespace.limits());
+                let session =
+                    NvmeSession::new(host, limits, queue.digests, window, queue.membership);
+                let transport = Transport::Tcp(Box::new(queue.stream));
+                return Ok(NewConnection::Open(transport, Box::new(session)));
             }
         };
         let placed = files.file_at(at).ok_or(LoadError::Unasked { at })?;

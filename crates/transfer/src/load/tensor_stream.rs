@@ -14,18 +14,17 @@ use std::sync::{Arc, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use client::{LoadError, Remedy, Setting, write_error};
 use devmem_tcp::Dmabuf;
 
 use self::budget::Budget;
 pub use self::budget::Share;
 pub use self::settings::{Sharing, StreamSettings};
 use self::windows::{Window, windows};
-use super::error::LoadError;
 use super::loader::Loader;
 use super::safetensors::Checkpoint;
 use super::safetensors::selected::Destination;
 use super::safetensors::selection::Selected;
-use crate::parallel::{Remedy, Setting, write_error};
 
 /// A tensor that is there.
 #[derive(Debug)]

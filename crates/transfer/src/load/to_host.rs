@@ -5,9 +5,9 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::FileExt;
 
+use client::LoadError;
 use devmem_tcp::{Dmabuf, memory::CopyError};
 
-use super::error::LoadError;
 use super::landing::Landed;
 use super::loaded::Loaded;
 use super::loader::Loader;

@@ -3,23 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A range of the source that one request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-}
-
-impl Piece {
-    pub(crate) fn len(self) -> u64 {
-        self.end - self.start
-    }
-
-    /// Returns the value of the field Range (RFC 9110 14.1.2).
-    pub(crate) fn byte_range(self) -> String {
-        format!("bytes={}-{}", self.start, self.end.saturating_sub(1))
-    }
-}
+use client::Piece;
 
 /// What is left to request, and what is done.
 #[derive(Debug)]

@@ -2,11 +2,19 @@
 
 use std::ops::Range;
 
+use client::PartError;
+
 /// Two ranges with a common byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overlap {
     pub(crate) first: Range<u64>,
     pub(crate) second: Range<u64>,
+}
+
+impl From<Overlap> for PartError {
+    fn from(Overlap { first, second }: Overlap) -> Self {
+        Self::Overlap { first, second }
+    }
 }
 
 /// Returns the ranges that are not empty, sorted.
@@ -17,7 +25,7 @@ pub(crate) fn sorted_apart(
     ranges: impl IntoIterator<Item = Range<u64>>,
 ) -> Result<Vec<Range<u64>>, Overlap> {
     let mut ranges: Vec<_> = ranges.into_iter().filter(|r| !r.is_empty()).collect();
-    ranges.sort_by_key(|range| range.start);
+    ranges.sort_unstable_by_key(|range| range.start);
     let overlapping = |pair: &&[Range<u64>]| pair[0].end > pair[1].start;
     match ranges.windows(2).find(overlapping) {
         Some(pair) => Err(Overlap {

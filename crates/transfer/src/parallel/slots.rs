@@ -1,10 +1,9 @@
 //! Places for connections: which are open, and when the others are tried again.
 
-use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::retry;
+use client::retry;
 
 /// What follows from a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,14 +166,6 @@ impl<C> Slots<C> {
         });
         due.min()
     }
-}
-
-/// Returns whether an error of a stream says that a later turn may do better.
-pub(crate) fn is_not_ready(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-    )
 }
 
 #[cfg(test)]

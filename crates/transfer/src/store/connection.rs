@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use client::retry::is_not_ready;
+use client::{Cause, retry};
 use devmem_tcp::{
     BoundTx, Completions, Interest, RecvError, RxBatch, SendId, Stream, stats::SendCounts,
 };
@@ -16,7 +18,7 @@ use super::session::{Fault, Outgoing, Session, Write};
 use super::supply::Supplied;
 use crate::checksum::Crc32c;
 use crate::load::LoadError;
-use crate::parallel::{Cause, Connected, InFlight, Pace, is_not_ready, retry};
+use crate::parallel::{Connected, InFlight, Pace};
 
 /// Most bytes of one send: its completion makes a sleeping thread look for room again.
 const SEND_BYTES: usize = 256 << 10;

@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
+use client::{Cause, Remedy, displays_remedy};
 use devmem_tcp::Error;
 
 use crate::load::LoadError;
 use crate::parallel::ranges::Overlap;
-use crate::parallel::{Cause, Remedy, displays_remedy};
 
 /// What a request asks a server to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use client::Piece;
+
 use super::error::Operation;
 use super::session::{Outgoing, Session, Write};
-use crate::parallel::Piece;
 
 /// Length of each write.
 const WRITE_BYTES: u64 = 32 << 10;

@@ -11,7 +11,7 @@ use devmem_tcp::text::Printable;
 
 use super::supply::Filled;
 use crate::checksum::Crc32c;
-use crate::parallel::Remedy;
+use client::Remedy;
 
 /// Bytes of one read for the checksum.
 const BLOCK_BYTES: usize = 32 << 10;

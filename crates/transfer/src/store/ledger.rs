@@ -5,7 +5,7 @@
 //! run of the server that answered the request, or that run has ended and the connection breaks. So a flush is sent on the
 //! oldest connection, and when that breaks, pieces that were requested before the next oldest one was made are written again.
 
-use crate::parallel::Piece;
+use client::Piece;
 
 /// A point in the order of connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -83,7 +83,7 @@ impl NbdSession {
             Content::All => {}
             Content::Nothing if self.is_structured && is_last => {}
             Content::Nothing => {
-                return Err(self.invalid("a reply of the kind that was not agreed on"));
+                return Err(self.invalid("a reply of the kind that was not negotiated on"));
             }
             Content::Data { .. } | Content::Hole { .. } => {
                 return Err(self.invalid("the reply to a write has payload"));
@@ -210,7 +210,7 @@ pub(crate) fn fuzz(is_structured: bool, window: usize, cut: u8, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::Piece;
+    use client::Piece;
 
     fn write(start: u64) -> Write {
         let end = start + 512;

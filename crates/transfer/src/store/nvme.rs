@@ -4,6 +4,7 @@ mod outbox;
 
 use std::collections::VecDeque;
 
+use client::nvme::{IoQueue, Limits, Membership};
 use nvme::Status;
 use nvme::command::{DEALLOCATED_BYTES, DataPlace, Sqe, deallocated};
 use nvme::pdu::{
@@ -14,7 +15,7 @@ use nvme::pdu::{
 use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
 use crate::load::LoadError;
-use crate::load::nvme::{IoQueue, Limits, Membership, blocks_of};
+use crate::load::nvme::blocks_of;
 use crate::parallel::InFlight;
 use outbox::{Outbox, OutgoingPdu};
 
@@ -186,7 +187,7 @@ impl NvmeSession {
         }
         pending.requested = end;
         let write = pending.write;
-        // Until it is sent, the controller may not request more of it, because the host has agreed to one transfer of a command at a
+        // Until it is sent, the controller may not request more of it, because the host has negotiated to one transfer of a command at a
         // time (TCP Transport, "ICReq", MAXR2T).
         if self.outbox.has_payload_of(command_id) {
             return Err(self.wrong(

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use client::Piece;
+
 use super::error::StoreError;
-use crate::parallel::Piece;
 use crate::parallel::ranges::{joined, sorted_apart};
 
 /// A range of an export, and the place of its bytes in the memory that is stored.
@@ -29,7 +30,7 @@ impl Layout {
     pub(crate) fn new(parts: &[Part], size: usize) -> Result<Self, StoreError> {
         let mut parts: Vec<_> = parts.to_vec();
         parts.retain(|part| !part.target.is_empty());
-        parts.sort_by_key(|part| part.target.start);
+        parts.sort_unstable_by_key(|part| part.target.start);
         for Part { target, offset } in &parts {
             let (len, offset) = (target.end - target.start, *offset);
             let room = size.checked_sub(offset).map(|room| room as u64);

@@ -39,10 +39,10 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::Piece;
     use crate::store::Operation;
     use crate::store::nbd::NbdSession;
     use crate::store::session::{Acknowledge, Write};
+    use client::Piece;
 
     /// The length of a simple reply of NBD.
     const REPLY_BYTES: usize = 16;

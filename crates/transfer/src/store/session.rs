@@ -3,9 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use client::{Cause, Piece};
+
 use super::error::{Operation, StoreError};
 use crate::load::LoadError;
-use crate::parallel::{Cause, Piece};
 
 /// Why a connection cannot be used any more.
 #[derive(Debug)]

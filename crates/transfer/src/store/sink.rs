@@ -4,14 +4,16 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use client::dial::CancelCheck;
+use client::nbd::{SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
 use devmem_tcp::{Netdev, Stream};
 
 use super::error::{Operation, StoreError};
 use super::nbd::NbdSession;
 use super::nvme::{NvmeSession, QueueLimits};
 use super::session::{Acknowledge, Session};
-use crate::load::nbd::{SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
-use crate::load::{CancelCheck, LoadError, NbdExport, NvmeNamespace, Origin};
+
+use crate::load::{LoadError, NbdExport, NvmeNamespace, Origin};
 
 /// An export of an NBD server, or a namespace of an NVMe subsystem. Cloning it is cheap.
 #[derive(Clone, Debug)]

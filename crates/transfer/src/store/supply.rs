@@ -3,11 +3,11 @@
 use std::io;
 use std::ops::Range;
 
+use client::Piece;
 use devmem_tcp::Dmabuf;
 
 use super::error::{Operation, StoreError};
 use super::part::Layout;
-use crate::parallel::Piece;
 
 /// What [`Storer::store_from`](super::Storer::store_from)'s caller has put into a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,9 @@ use crate::plan::{LoadJob, LoadTarget};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::{Failure, note};
 use tool::size::Size;
-use transfer::load::{Crc32c, FileVersion, PartialError, PartialFile, SumKind, SumValue};
+use transfer::load::{
+    Crc32c, FileVersion, PartialError, PartialFile, RunningSum, SumKind, SumValue,
+};
 
 /// Bytes that are read back at a time. Each read of a GPU's memory is a copy that is waited for.
 const READ_BYTES: usize = 4 << 20;
@@ -134,7 +136,7 @@ impl Target {
                 Ok((sum.into(), device))
             }
             Self::Memory(..) | Self::File(..) => {
-                let mut sum = kind.begin();
+                let mut sum = RunningSum::begin(kind);
                 self.read_back(range, |bytes| sum.add(bytes))?;
                 Ok((sum.value(), None))
             }

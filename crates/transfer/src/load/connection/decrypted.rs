@@ -1,14 +1,13 @@
 //! A wire with TLS: the CPU decrypts in host memory, and payload is copied to its place from the record that it came in.
 
+use client::tls::{TlsRead, TlsStream};
+use client::{CUT, LoadError, Transport};
 use devmem_tcp::Stream;
 
 use super::host_bytes::give;
 use super::wire::{Counts, Received, Wire};
-use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Session};
-use crate::load::tls::{TlsRead, TlsStream};
-use crate::load::transport::{CUT, Transport};
 
 /// A TLS connection.
 #[derive(Debug)]

@@ -6,16 +6,15 @@ mod prediction;
 use std::collections::VecDeque;
 use std::io::Write;
 
+use client::retry::is_not_ready;
+use client::{Cause, LoadError, Transport, retry};
 use devmem_tcp::{RecvError, RxBatch, Stream};
 
 use self::plan::Plan;
 use super::host_bytes::{TEXT_BYTES, give};
 use super::wire::{Counts, Received, Wire, to_usize};
-use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};
-use crate::load::transport::Transport;
-use crate::parallel::{Cause, is_not_ready, retry};
 
 /// Most frags of one receive.
 const BATCH_FRAGS: usize = 1024;

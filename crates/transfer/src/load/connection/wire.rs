@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use client::Transport;
 use devmem_tcp::Stream;
 
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Session};
-use crate::load::transport::Transport;
 
 /// What carries the bytes of a connection, and brings payload to its place.
 pub(super) trait Wire: fmt::Debug {

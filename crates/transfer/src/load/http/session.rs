@@ -6,20 +6,14 @@ mod heads;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use client::http::{Ask, ContentRange, ErrorDetails, Head, Way, chunks, head};
+use client::{Cause, Hop, LoadError, Piece, Remedy, Setting};
+
 use self::body::{Body, Framing};
 use self::heads::Heads;
-use super::chunks;
-use super::error_details::ErrorDetails;
-use super::fields::ContentRange;
-use super::head::{self, Head};
-use super::moved::Moved;
-use super::request::Ask;
 use super::volume::{Placed, Volume};
-use super::way::Way;
-use crate::load::error::LoadError;
-use crate::load::hop::Hop;
+use crate::load::moved::Moved;
 use crate::load::session::{Fault, Next, Predicted, Session};
-use crate::parallel::{Cause, Piece, Remedy, Setting};
 
 /// Bytes to look at for a head.
 const HEAD_PEEK_BYTES: usize = 2048;
@@ -284,7 +278,7 @@ impl Session for HttpSession {
             return comes && self.pending.len() < self.window.max(2);
         }
         let placed = self.files.file_at(piece.start);
-        let is_here = placed.is_some_and(|placed| placed.file.way().hop() == self.hop);
+        let is_here = placed.is_some_and(|placed| placed.file.way().leads_to(&self.hop));
         let serves_ranges = placed.is_some_and(|placed| placed.file.serves_ranges());
         let window = match self.is_persistent && serves_ranges {
             true => self.window,

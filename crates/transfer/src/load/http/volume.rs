@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::file::HttpFile;
-use crate::load::pool::Pool;
-use crate::parallel::Piece;
+use client::http::HttpFile;
+use client::{Piece, Pool};
 
 /// Files, each at an offset. Between two of them is at least one byte of neither.
 #[derive(Clone, Debug)]

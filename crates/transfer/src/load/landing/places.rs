@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
+use client::LoadError;
 use devmem_tcp::{BoundTarget, Dmabuf, Netdev, RxBatch};
 
 use super::staging::{BLOCK_BYTES, Staging};
 use crate::checksum::Crc32c;
-use crate::load::error::LoadError;
 use crate::load::part::{Layout, Place};
 
 /// Most ranges that the NIC is told at once.

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use client::LoadError;
 use devmem_tcp::Dmabuf;
 use devmem_tcp::memory::{CopyError, DeviceGather};
 
-use crate::load::error::LoadError;
 use crate::load::part::Layout;
 
 /// Bytes that are copied together: they fit into the second-level cache.

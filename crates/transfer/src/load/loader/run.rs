@@ -3,21 +3,20 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use client::http::Client;
+use client::{Cause, LoadError, Notice, Piece};
 use devmem_tcp::Netdev;
 
 use crate::load::active::Active;
 use crate::load::connection::Connection;
 use crate::load::connection::wire::Counts;
-use crate::load::error::LoadError;
-use crate::load::http::{Client, Moved};
 use crate::load::landing::Landing;
 use crate::load::loaded::Loaded;
-use crate::load::notice::Notice;
+use crate::load::moved::Moved;
 use crate::load::session::Fault;
 use crate::load::source::{Connecting, NewConnection, Opened, Rules, Source};
 use crate::parallel::{
-    AfterFailure, Cause, Idle, LEAST_BYTES, Piece, Pieces, Progress, Settings, Slots, Window,
-    turn_all,
+    AfterFailure, Idle, LEAST_BYTES, Pieces, Progress, Settings, Slots, Window, turn_all,
 };
 
 /// Told of the progress of a run; may end it.

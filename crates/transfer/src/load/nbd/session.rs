@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use client::{LoadError, Piece};
+
 use super::reply::{self, Content, Header, Parsed};
 use super::{CMD_READ, Request, SHUTDOWN};
-use crate::load::error::LoadError;
 use crate::load::session::{Fault, Next, Session};
-use crate::parallel::{Done, InFlight, Piece};
+use crate::parallel::{Done, InFlight};
 
 /// Most separate ranges of one read that wait for those between them. Servers send chunks in order.
 const MAX_RANGES: usize = 1024;
@@ -117,7 +118,7 @@ impl NbdSession {
             return Err(self.invalid("a reply has bytes that were not requested, or some twice"));
         }
         if is_simple == self.is_structured {
-            return Err(self.invalid("a reply of the kind that was not agreed on"));
+            return Err(self.invalid("a reply of the kind that was not negotiated on"));
         }
         self.payload = Some(Payload {
             cookie,

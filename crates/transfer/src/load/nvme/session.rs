@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use client::nvme::{Limits, Membership};
+use client::{LoadError, Piece};
 use nvme::Status;
 use nvme::command::{Blocks, Sqe};
 use nvme::pdu::{
@@ -9,12 +11,9 @@ use nvme::pdu::{
     Side, parse_from_controller, terminate,
 };
 
-use super::association::Membership;
-use super::limits::Limits;
 use crate::checksum::Crc32c;
-use crate::load::error::LoadError;
 use crate::load::session::{Fault, Next, Predicted, Session};
-use crate::parallel::{InFlight, Piece};
+use crate::parallel::InFlight;
 
 /// Length of a response, and of a header of data, without digests.
 const HEADER_BYTES: usize = 24;

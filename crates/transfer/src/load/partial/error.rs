@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::parallel::{Remedy, displays_remedy};
+use client::{Remedy, displays_remedy};
 
 /// Why a file cannot be loaded into, or a load cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,10 @@
 //! Why a checkpoint cannot be loaded.
 
+use client::url::UrlError;
+use client::{Cause, LoadError, Remedy, displays_remedy};
+
 use super::header::HeaderError;
 use super::limits::CheckpointLimit;
-use crate::load::error::LoadError;
-use crate::load::url::UrlError;
-use crate::parallel::{Cause, Remedy, displays_remedy};
 
 /// Why a checkpoint cannot be loaded.
 #[derive(Debug, thiserror::Error)]

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+use client::dial::CancelCheck;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use super::json::{self, JsonError};
 use super::limits::MAX_DIMENSIONS;
-use crate::load::dial::CancelCheck;
 
 /// Bytes of the length.
 pub(crate) const LENGTH_BYTES: u32 = 8;
@@ -430,7 +430,7 @@ impl<'de> Deserialize<'de> for Metadata {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dial::never_cancelled;
+    use client::dial::never_cancelled;
 
     fn parse(text: &str, data_bytes: u64) -> Result<Vec<String>, String> {
         let header = Header::parse(text.as_bytes(), data_bytes, 4, &mut never_cancelled);

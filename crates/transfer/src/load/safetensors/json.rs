@@ -3,12 +3,11 @@
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
+use client::dial::CancelCheck;
 use serde::Deserialize;
 use serde::de::DeserializeSeed;
 
 use devmem_tcp::text::printable;
-
-use crate::load::dial::CancelCheck;
 
 /// Bytes between two calls of a [`CancelCheck`]: less than a millisecond.
 const STEP_BYTES: usize = 64 << 10;

@@ -5,12 +5,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use client::LoadError;
+use client::dial::{CancelCheck, SLICE, check_cancelled};
+use client::http::{Client, HttpFile};
+
 use super::error::CheckpointError;
 use super::limits::FIRST_BYTES;
 use super::shards::Shard;
-use crate::load::dial::{CancelCheck, SLICE, check_cancelled};
-use crate::load::error::LoadError;
-use crate::load::http::{Client, HttpFile};
 
 /// Files that are opened at the same time at first. Each that was opened lets one more begin: a server whose queue of connections is full
 /// drops the SYN, which is repeated after a second, and queues of 5 are common.

@@ -2,12 +2,12 @@
 
 use std::ops::{ControlFlow, Range};
 
+use client::LoadError;
 use devmem_tcp::Dmabuf;
 
 use super::selection::{Selected, Step};
 use super::{Checkpoint, CheckpointFile};
 use crate::load::arrival_counter::ArrivalCounter;
-use crate::load::error::LoadError;
 use crate::load::loaded::Loaded;
 use crate::load::loader::Loader;
 use crate::load::part::Part;

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use client::{Remedy, displays_remedy};
+
 use super::{Checkpoint, Tensor};
-use crate::parallel::{Remedy, displays_remedy};
 
 /// Most runs of bytes of one part: each becomes a place.
 const MAX_RUNS: u64 = 1 << 20;

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use client::dial::CancelCheck;
+use client::http::{Client, HttpFile, HttpRequest};
+use client::url::decoded_bytes;
+use client::{Cause, LoadError};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
@@ -11,13 +15,8 @@ use super::error::CheckpointError;
 use super::header;
 use super::json::{self, JsonError};
 use super::limits::{CheckpointLimit, FIRST_BYTES, MAX_FILES, MAX_TENSORS};
-use crate::load::dial::CancelCheck;
-use crate::load::error::LoadError;
-use crate::load::http::{Client, HttpFile, HttpRequest};
 use crate::load::loader::Loader;
 use crate::load::source::Source;
-use crate::load::url::decoded_bytes;
-use crate::parallel::Cause;
 
 /// Longest index: those of the largest checkpoints have a few megabytes.
 const MAX_INDEX_BYTES: u32 = 100_000_000;
@@ -144,7 +143,7 @@ fn is_beside(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::dial::never_cancelled;
+    use client::dial::never_cancelled;
 
     #[test]
     fn each_file_is_named_once() {

@@ -5,13 +5,13 @@
 
 use std::ops::Range;
 
+use client::LoadError;
+use client::dial::CancelCheck;
+use client::http::HttpFile;
 use devmem_tcp::Dmabuf;
 
 use super::{Checkpoint, CheckpointFile};
-use crate::checksum::{Compared, Crc32c, NoSum, SumKind, SumValue};
-use crate::load::dial::CancelCheck;
-use crate::load::error::LoadError;
-use crate::load::http::HttpFile;
+use crate::checksum::{Compared, Crc32c, NoSum, RunningSum, SumKind, SumValue};
 use crate::load::loader::Loader;
 use crate::load::source::Source;
 
@@ -104,7 +104,7 @@ impl CheckpointFile {
         range: Range<u64>,
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<SumValue, LoadError> {
-        let mut sum = kind.begin();
+        let mut sum = RunningSum::begin(kind);
         let of_header = inside(&range, &(0..header.len() as u64));
         sum.add(&header[of_header]);
         for (source, place) in &self.places {

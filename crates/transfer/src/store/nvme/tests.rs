@@ -1,7 +1,7 @@
+use client::Piece;
 use nvme::pdu::{self, FromHost, parse_from_host};
 
 use super::*;
-use crate::parallel::Piece;
 
 fn limits(capsule_bytes: u64) -> Limits {
     Limits {

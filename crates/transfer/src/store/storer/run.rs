@@ -3,12 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use client::{Cause, Piece};
 use devmem_tcp::{BoundTx, Dmabuf, Netdev, stats::SendCounts};
 
 use crate::load::LoadError;
-use crate::parallel::{
-    AfterFailure, Cause, Idle, Piece, Pieces, Progress, Settings, Slots, Window, turn_all,
-};
+use crate::parallel::{AfterFailure, Idle, Pieces, Progress, Settings, Slots, Window, turn_all};
 use crate::store::connection::{Acknowledged, Connection};
 use crate::store::error::{Operation, StoreError};
 use crate::store::ledger::Ledger;

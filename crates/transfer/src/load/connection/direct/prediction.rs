@@ -4,11 +4,11 @@
 //! (`plan.rs`). If other bytes come than were predicted, the places have bytes of others, perhaps several headers and payloads: they
 //! are moved to host memory, all that have arrived, before anything is written there.
 
+use client::LoadError;
 use devmem_tcp::RecvError;
 
 use super::plan::AHEAD;
 use super::{Direct, broken, to_usize};
-use crate::load::error::LoadError;
 use crate::load::landing::Landing;
 use crate::load::session::{Fault, Next, Predicted, Session};
 

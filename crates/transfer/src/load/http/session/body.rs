@@ -1,6 +1,6 @@
 //! The body of a response: which bytes of the source it has, and where it ends.
 
-use crate::load::http::chunks::Chunks;
+use client::http::chunks::Chunks;
 
 /// The body of a response.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) enum Framing {
 
 impl Framing {
     pub(super) fn chunked() -> Self {
-        Self::Chunked(Chunks::new())
+        Self::Chunked(Chunks::default())
     }
 
     pub(super) fn is_over(&self) -> bool {

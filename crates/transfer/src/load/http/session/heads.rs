@@ -1,7 +1,7 @@
 //! How long the heads of the next responses are likely to be. A server answers requests for ranges of one file with heads that differ in
 //! the digits of their numbers only.
 
-use crate::parallel::Piece;
+use client::Piece;
 
 /// Heads in a row of the predicted length after which others are predicted, at first.
 const FIRST_NEEDED: u32 = 2;

@@ -28,7 +28,7 @@ pub struct Posted<'a> {
     pub port: &'a DmaPort,
 }
 
-/// Result of [`Link::receive`].
+/// Result of [`Link::receive`](crate::Link::receive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkReceived {
     /// No frame has arrived.
@@ -46,7 +46,7 @@ pub enum LinkReceived {
         meta: VnetMeta,
     },
     /// The headers are in [`Posted::head`], the payload is in [`Posted::borrowed`]; the NIC copies it. Only by a link that
-    /// [`borrows`](LinkCaps::borrows).
+    /// [`borrows`](crate::LinkCaps::borrows).
     Borrowed {
         /// Bytes of the headers.
         head_len: usize,
@@ -70,7 +70,7 @@ pub enum BorrowedUntil {
     Read,
 }
 
-/// Result of [`Link::send`].
+/// Result of [`Link::send`](crate::Link::send).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum LinkSent {
@@ -79,7 +79,7 @@ pub enum LinkSent {
     /// The link is busy and has not sent the frame; try again later.
     Busy,
     /// The link has not sent the frame: it has no memory for one of this length. Never returned for frames of at most
-    /// [`MAX_FRAME_LEN`] bytes.
+    /// [`MAX_FRAME_LEN`](crate::MAX_FRAME_LEN) bytes.
     TooLong,
 }
 
@@ -90,9 +90,9 @@ pub struct TxFrame<'a> {
     pub head: &'a [u8],
     /// The bytes after `head`; possibly unreadable.
     pub payload: &'a FragList,
-    /// A checksum that the link has to complete; only with [`LinkCaps::tx_checksum`].
+    /// A checksum that the link has to complete; only with [`LinkCaps::tx_checksum`](crate::LinkCaps::tx_checksum).
     pub checksum: Option<TxChecksum>,
-    /// Payload bytes of each segment of a super-packet, 0 for other frames; only with [`LinkCaps::tso`].
+    /// Payload bytes of each segment of a super-packet, 0 for other frames; only with [`LinkCaps::tso`](crate::LinkCaps::tso).
     pub gso_size: u16,
     /// The capability to read the payload.
     pub port: &'a DmaPort,

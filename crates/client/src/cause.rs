@@ -113,3 +113,5 @@ macro_rules! displays_remedy {
         }
     };
 }
+
+pub(crate) use displays_remedy;

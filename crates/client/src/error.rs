@@ -7,7 +7,7 @@ use std::ops::Range;
 use devmem_tcp::{Error, RecvError, memory::NoRoom};
 
 use crate::cause::Cause;
-use crate::displays_remedy;
+use crate::cause::displays_remedy;
 use crate::remedy::Remedy;
 use crate::tls::TlsError;
 use crate::url::UrlError;

@@ -1,25 +1,10 @@
-//! The Network Block Device protocol (the file proto.md of the NBD project) up to the first request: an export is found, and its rules are negotiated on.
+//! The Network Block Device protocol (the file proto.md of the NBD project) up to the first request: an export is found, and its rules are negotiated.
 
 mod export;
+mod flags;
 mod handshake;
 mod url;
 
 pub use export::NbdExport;
+pub use flags::{SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES};
 pub use url::NbdUrl;
-
-/// The client's 32-bit flags and the server's 16-bit ones: newstyle negotiation with option replies.
-const FIXED_NEWSTYLE: u16 = 1 << 0;
-/// No 124 zero bytes after the answer to `NBD_OPT_EXPORT_NAME`.
-const NO_ZEROES: u16 = 1 << 1;
-/// Transmission flag (the section "Transmission flags"): the export cannot be written.
-const READ_ONLY: u16 = 1 << 1;
-/// Transmission flag: the server takes `NBD_CMD_FLUSH`.
-pub const SEND_FLUSH: u16 = 1 << 2;
-/// Transmission flag: it takes `NBD_CMD_FLAG_FUA`.
-pub const SEND_FUA: u16 = 1 << 3;
-/// Transmission flag: it takes `NBD_CMD_TRIM`.
-pub const SEND_TRIM: u16 = 1 << 5;
-/// Transmission flag: it takes `NBD_CMD_WRITE_ZEROES`.
-pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-/// Several connections see the same data, and a flush on one covers what all have written.
-const CAN_MULTI_CONN: u16 = 1 << 8;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use devmem_tcp::text::Printable;
 
-use crate::displays_remedy;
+use crate::cause::displays_remedy;
 use crate::http::HttpRequest;
 use crate::remedy::Remedy;
 use crate::url::UrlError;

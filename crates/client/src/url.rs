@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::displays_remedy;
+use crate::cause::displays_remedy;
 use crate::remedy::Remedy;
 use crate::shown::{shown, shown_target};
 

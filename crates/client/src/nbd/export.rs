@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use devmem_tcp::{Netdev, RecvError, Stream};
 
+use super::flags::{CAN_MULTI_CONN, READ_ONLY};
 use super::handshake::{MAX_NAME_BYTES, Negotiated, Negotiation};
 use super::url::NbdUrl;
-use super::{CAN_MULTI_CONN, READ_ONLY};
 use crate::dial::{self, CancelCheck};
 use crate::error::LoadError;
 

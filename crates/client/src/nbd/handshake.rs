@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use devmem_tcp::text::printable;
 use devmem_tcp::{RecvError, RxBatch, Stream};
 
-use super::{FIXED_NEWSTYLE, NO_ZEROES};
+use super::flags::{FIXED_NEWSTYLE, NO_ZEROES};
 use crate::cause::Cause;
 use crate::dial::{self, CancelCheck, SLICE};
 use crate::error::LoadError;

@@ -377,7 +377,7 @@ impl Admin {
 pub struct IoQueue {
     /// Its connection.
     pub stream: Stream,
-    /// The digests that were negotiated on.
+    /// The digests that were negotiated.
     pub digests: Digests,
     /// Most bytes of data in one PDU to the controller.
     pub most_data: u32,

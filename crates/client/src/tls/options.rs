@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CipherSuite, ClientConfig, RootCertStore};
 
 use super::unverified::Unverified;
-use crate::displays_remedy;
+use crate::cause::displays_remedy;
 use crate::remedy::{Remedy, Setting};
 
 /// Longest file of certificates: all authorities of a system have a quarter of it.

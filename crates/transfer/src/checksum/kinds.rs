@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use devmem_tcp::{Dmabuf, memory::CopyError};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-use super::Crc32c;
+use super::crc32c::Crc32c;
 
 /// Bytes of memory that are read at a time.
 const BLOCK_BYTES: usize = 1 << 20;

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{RunningSum, SumKind, SumValue};
+use client::{SumKind, SumValue};
+
+use super::kinds::RunningSum;
 
 /// A checksum that a server has of a file: of all its bytes, or of the checksums of its parts one after another ("composite"), as stores have for objects that
 /// were uploaded in parts.

@@ -6,7 +6,7 @@ use super::error::{Operation, StoreError};
 use super::session::{Acknowledge, Fault, Outgoing, Session, Write};
 use crate::load::LoadError;
 use crate::load::nbd::reply::{self, Content, Header, Parsed};
-use crate::load::nbd::{
+use crate::load::nbd::request::{
     CMD_FLUSH, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, FLAG_FUA, REQUEST_BYTES, Request, SHUTDOWN,
 };
 use crate::parallel::InFlight;
@@ -83,7 +83,7 @@ impl NbdSession {
             Content::All => {}
             Content::Nothing if self.is_structured && is_last => {}
             Content::Nothing => {
-                return Err(self.invalid("a reply of the kind that was not negotiated on"));
+                return Err(self.invalid("a reply of the kind that was not negotiated"));
             }
             Content::Data { .. } | Content::Hole { .. } => {
                 return Err(self.invalid("the reply to a write has payload"));

@@ -443,7 +443,7 @@ const REPLIES: &[(Reply, &str)] = &[
     (|_| vec![0x55; 64], "a reply does not begin as one"),
     (
         |cookie| simple(cookie, 0),
-        "of the kind that was not agreed on",
+        "of the kind that was not negotiated",
     ),
     (
         |cookie| simple(cookie, EIO),

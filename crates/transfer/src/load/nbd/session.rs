@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use client::{LoadError, Piece};
 
 use super::reply::{self, Content, Header, Parsed};
-use super::{CMD_READ, Request, SHUTDOWN};
+use super::request::{CMD_READ, Request, SHUTDOWN};
 use crate::load::session::{Fault, Next, Session};
 use crate::parallel::{Done, InFlight};
 
@@ -118,7 +118,7 @@ impl NbdSession {
             return Err(self.invalid("a reply has bytes that were not requested, or some twice"));
         }
         if is_simple == self.is_structured {
-            return Err(self.invalid("a reply of the kind that was not negotiated on"));
+            return Err(self.invalid("a reply of the kind that was not negotiated"));
         }
         self.payload = Some(Payload {
             cookie,

@@ -187,7 +187,7 @@ impl NvmeSession {
         }
         pending.requested = end;
         let write = pending.write;
-        // Until it is sent, the controller may not request more of it, because the host has negotiated to one transfer of a command at a
+        // Until it is sent, the controller may not request more of it, because the host has agreed to one transfer of a command at a
         // time (TCP Transport, "ICReq", MAXR2T).
         if self.outbox.has_payload_of(command_id) {
             return Err(self.wrong(

@@ -122,7 +122,9 @@ impl CableLane {
         match offload.gso {
             Some(gso) if self.pass_whole(frame, gso, offload.checksum, to) => {}
             Some(gso) => {
-                self.take_in_super(frame, gso, |lane, segment| lane.take_single(segment, to, now));
+                self.take_in_super(frame, gso, |lane, segment| {
+                    lane.take_single(segment, to, now)
+                });
             }
             None => {
                 if matches!(offload.checksum, ChecksumState::Partial(_)) {

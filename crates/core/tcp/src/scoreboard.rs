@@ -106,6 +106,8 @@ pub(crate) struct Scoreboard {
     head_is_split: bool,
     /// Packets reported by SACK since the last time when none were; used instead of RFC 6675's count of duplicates.
     sacked_packets: u32,
+    /// What was sent last, and when it counts as sent.
+    last: Sending,
 }
 
 impl Scoreboard {
@@ -170,7 +172,7 @@ impl Scoreboard {
     pub(crate) fn on_sent(&mut self, start: u64, len: u32, mss: u16, now: Instant) {
         let record = TxRecord {
             start,
-            sent_at: now,
+            sent_at: self.order(start, len, now),
             len,
             mss: mss.max(1),
             marks: RecordMarks::NONE,
@@ -179,6 +181,18 @@ impl Scoreboard {
             Some(last) if !self.keeps_apart && last.joins(&record) => last.len += len,
             _ => self.records.push_back(record),
         }
+    }
+
+    /// Returns when a sending counts as sent. What leaves in one instant is taken to leave in order of sequence ([`Sending::is_after`]), so that
+    /// a retransmission behind new data has to count as later: else it would be lost as soon as that data arrives.
+    fn order(&mut self, start: u64, len: u32, now: Instant) -> Instant {
+        let end = start + u64::from(len);
+        let mut sent_at = now.max(self.last.sent_at);
+        if sent_at == self.last.sent_at && end <= self.last.end {
+            sent_at = sent_at + Duration::from_nanos(1);
+        }
+        self.last = Sending { sent_at, end };
+        sent_at
     }
 
     /// Removes everything below `una`, the cumulative acknowledgement.
@@ -375,6 +389,7 @@ impl Scoreboard {
     /// Notes that `[start, start + len)` was sent again in packets of `mss`.
     pub(crate) fn on_retransmitted(&mut self, start: u64, len: u32, mss: u16, now: Instant) {
         let end = start + u64::from(len);
+        let sent_at = self.order(start, len, now);
         let mut index = self.index_at(start);
         while let Some(&record) = self.records.get(index).filter(|record| record.start < end) {
             index = self.isolate(index, start.max(record.start), end.min(record.end()));
@@ -385,7 +400,7 @@ impl Scoreboard {
                 }
                 record.marks.set(RecordMarks::RETRANS);
                 record.marks.set(RecordMarks::EVER_RETRANS);
-                record.sent_at = now;
+                record.sent_at = sent_at;
                 record.mss = mss.max(1);
                 index = self.join_before(index);
             }
@@ -393,7 +408,7 @@ impl Scoreboard {
         }
         let sent = Retransmission {
             start,
-            sent_at: now,
+            sent_at,
             len,
         };
         self.retransmissions.get_or_insert_default().push(sent);

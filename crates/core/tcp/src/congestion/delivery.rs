@@ -125,11 +125,11 @@ impl DeliveryMeter {
             self.limited_until = None;
         }
         let newest = newest?;
+        // The last one that is not newer: a retransmission counts as sent a little later than it was.
         while self
             .departures
-            .front()
-            .is_some_and(|first| first.sent_at < newest)
-            && self.departures.len() > 1
+            .get(1)
+            .is_some_and(|next| next.sent_at <= newest)
         {
             self.departures.pop_front();
         }

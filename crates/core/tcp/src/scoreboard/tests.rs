@@ -183,6 +183,25 @@ fn retransmissions_are_judged_by_their_own_time() {
 }
 
 #[test]
+fn what_leaves_in_one_instant_is_judged_in_the_order_in_which_it_left() {
+    for repeats_first in [true, false] {
+        let mut board = sent(&[100, 100, 100]);
+        let latest = sack(&mut board, 100, 300).latest_original.unwrap();
+        let _ = judge(&mut board, latest, Duration::ZERO, at(10));
+        if repeats_first {
+            board.on_retransmitted(0, 100, MSS, at(20));
+        }
+        board.on_sent(300, 100, MSS, at(20));
+        if !repeats_first {
+            board.on_retransmitted(0, 100, MSS, at(20));
+        }
+        let latest = sack(&mut board, 300, 400).latest_original.unwrap();
+        let losses = judge(&mut board, latest, Duration::from_millis(10), at(30));
+        assert_eq!(losses.retransmission, repeats_first);
+    }
+}
+
+#[test]
 fn a_retransmission_of_a_part_leaves_the_rest_waiting() {
     let mut board = sent(&[1000]);
     board.mark_lost_where(|_, _| true);

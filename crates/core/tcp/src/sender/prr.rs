@@ -59,7 +59,9 @@ impl Prr {
         let mut send = if pipe > ssthresh {
             let share = u128::from(self.delivered) * u128::from(ssthresh);
             let share = share.div_ceil(u128::from(self.recover_flight.max(1)));
-            u64::try_from(share)
+            // In whole segments, because a part of one does not leave (linux `tcp_cwnd_reduction`).
+            let segments = share.div_ceil(u128::from(mss.max(1)));
+            u64::try_from(segments.saturating_mul(mss.into()))
                 .unwrap_or(u64::MAX)
                 .saturating_sub(self.out)
         } else {

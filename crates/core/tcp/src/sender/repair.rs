@@ -156,6 +156,9 @@ impl<P: Payload> Sender<P> {
             self.reduce(self.mss().into(), CatchUp::No);
         } else if event.ece {
             self.answer_mark(event, acked);
+        } else {
+            // It is an ACK after the reduction, too.
+            self.rate.congestion.on_ack(acked);
         }
     }
 

@@ -160,3 +160,17 @@ fn the_records_stay_few_when_every_hundredth_packet_is_lost() {
     // 3,000 packets in flight.
     assert!(outcome.most_records < 150, "{}", outcome.most_records);
 }
+
+#[test]
+fn what_arrived_is_not_sent_again_over_a_path_that_keeps_the_order() {
+    for kind in [CongestionKind::NewReno, CongestionKind::Cubic] {
+        for seed in 0..8 {
+            let path = Path {
+                loss: 10,
+                ..Path::clean(Duration::from_millis(20))
+            };
+            let outcome = Simulation::new(seed, transfer(path, kind, 8_000_000)).run();
+            assert_eq!(outcome.info.dsack_dups, 0, "{kind:?}, seed {seed}");
+        }
+    }
+}

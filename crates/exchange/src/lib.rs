@@ -186,6 +186,7 @@ mod region;
 mod shared;
 mod station;
 mod ticket;
+mod wait;
 mod wires;
 
 use std::time::Duration;

@@ -85,6 +85,30 @@ impl Poller {
         self.on.wait(watches.iter().map(|watch| &watch.on), at_most)
     }
 
+    /// Waits as [`wait`](Self::wait) does, for what arrives on `stream`, too, and reads it into `out`: one pass through a stack in user
+    /// space, where a wait and a read are two. Returns the number of bytes, 0 at the end of the stream. `None`: one of `watches` is ready,
+    /// [`wake`](Self::wake) was called, the time is over, or [`Read`](io::Read) has to read the next bytes, because they are in device
+    /// memory. With an empty `out` it only waits for `watches`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), and those of a read.
+    pub fn wait_read(
+        &self,
+        stream: &Stream,
+        out: &mut [u8],
+        watches: &[Watch],
+        at_most: Duration,
+    ) -> io::Result<Option<usize>> {
+        let watches = watches.iter().map(|watch| &watch.on);
+        if out.is_empty() {
+            self.on.wait(watches, at_most)?;
+            return Ok(None);
+        }
+        let read = self.on.wait_read(stream.socket(), out, watches, at_most)?;
+        stream.recv.count_read(read.unwrap_or(0));
+        Ok(read)
+    }
+
     /// Ends the [`wait`](Self::wait) or [`wait_ready`](Self::wait_ready) of another thread, or the next one if no thread waits.
     pub fn wake(&self) {
         self.on.wake();

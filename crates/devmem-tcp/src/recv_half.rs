@@ -229,6 +229,11 @@ impl RecvHalf {
         }
     }
 
+    /// Notes bytes of host memory that a [`Poller`](crate::Poller) has read.
+    pub(crate) fn count_read(&self, bytes: usize) {
+        self.counters.count_read(bytes);
+    }
+
     /// Reads bytes that are in device memory, by a copy. They are received only when they are copied: if the copy fails, they stay
     /// queued.
     fn read_device(&self, out: &mut [u8]) -> Result<usize, RecvError> {

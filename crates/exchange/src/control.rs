@@ -2,8 +2,10 @@
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
-use devmem_tcp::Stream;
+use devmem_tcp::{Poller, Stream, Watch};
 
 use crate::error::{Cause, StreamName, Violation};
 use crate::record::{INLINE_BYTES, RECORD_BYTES, Record};
@@ -29,35 +31,79 @@ pub(crate) fn is_not_now(error: &io::Error) -> bool {
 
 /// A control stream.
 pub(crate) struct Control {
-    pub(crate) stream: Stream,
+    pub(crate) stream: Arc<Stream>,
     /// Bytes to send from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// Made at the first read; the bytes of `unread` are received and not decoded.
-    input: Vec<u8>,
-    /// Length of it.
+    /// `None` while a thread that waits has it.
+    reading: Option<Reading>,
+    /// Length of its input.
     input_bytes: usize,
+    /// The bytes of the input that are received and not decoded.
     unread: Range<usize>,
-    /// The bytes in `input` that follow the record that was returned last.
+    /// The bytes of the input that follow the record that was returned last.
     inline: Range<usize>,
     /// The last read got less than there was room for: TCP has nothing more, and the next attempt is left to the next turn.
     is_drained: bool,
+    /// Why bytes could not be sent, while another thread reads: the peer may have said why before, and that comes first.
+    unsent: Option<Cause>,
     ended: bool,
+}
+
+/// The receiving side of a control stream. A thread that waits for records takes it along, and reads them in the call that waits.
+pub(crate) struct Reading {
+    stream: Arc<Stream>,
+    /// Made at the first read.
+    input: Vec<u8>,
+    /// What a wait has read, to the beginning of the input.
+    waited: Option<io::Result<usize>>,
+}
+
+impl Reading {
+    fn new(stream: &Arc<Stream>) -> Self {
+        Self {
+            stream: Arc::clone(stream),
+            input: Vec::new(),
+            waited: None,
+        }
+    }
+
+    /// Waits for records, and for `watches`.
+    pub(crate) fn wait(&mut self, poller: &Poller, watches: &[Watch], at_most: Duration) {
+        let waited = poller.wait_read(&self.stream, &mut self.input, watches, at_most);
+        self.waited = waited.transpose();
+    }
+
+    /// Reads behind the bytes of `unread`, which move to the beginning of the input.
+    fn read_behind(&mut self, unread: Range<usize>, input_bytes: usize) -> io::Result<usize> {
+        let have = unread.len();
+        if self.input.len() < input_bytes {
+            // Not resized, which would touch all of it.
+            let mut input = vec![0; input_bytes];
+            input[..have].copy_from_slice(&self.input[unread]);
+            self.input = input;
+        } else {
+            self.input.copy_within(unread, 0);
+        }
+        (&*self.stream).read(&mut self.input[have..])
+    }
 }
 
 impl Control {
     /// Makes the control stream of a peer that has not introduced itself.
     pub(crate) fn new(stream: Stream) -> Self {
         stream.set_nonblocking(true);
+        let stream = Arc::new(stream);
         Self {
+            reading: Some(Reading::new(&stream)),
             stream,
             out: Vec::new(),
             sent: 0,
-            input: Vec::new(),
             input_bytes: HELLO_BYTES,
             unread: 0..0,
             inline: 0..0,
             is_drained: false,
+            unsent: None,
             ended: false,
         }
     }
@@ -95,10 +141,18 @@ impl Control {
     }
 
     /// Sends what there is room for. Returns whether it sent something.
+    ///
+    /// While another thread reads, a failure is kept for the first call after that.
     pub(crate) fn flush(&mut self) -> Result<bool, Cause> {
+        if self.unsent.is_some() {
+            return match self.is_read_by_waiter() {
+                true => Ok(false),
+                false => self.unsent.take().map_or(Ok(false), Err),
+            };
+        }
         let before = self.sent;
         while self.sent < self.out.len() {
-            match self.stream.write(&self.out[self.sent..]) {
+            match (&*self.stream).write(&self.out[self.sent..]) {
                 Ok(bytes) => self.sent += bytes,
                 Err(error) if is_not_now(&error) => {
                     let worked = self.sent > before;
@@ -107,6 +161,10 @@ impl Control {
                         self.sent = 0;
                     }
                     return Ok(worked);
+                }
+                Err(error) if self.is_read_by_waiter() => {
+                    self.unsent = Some(failed(error));
+                    return Ok(false);
                 }
                 Err(error) => return Err(failed(error)),
             }
@@ -127,9 +185,36 @@ impl Control {
         self.out.is_empty()
     }
 
-    /// Returns whether received bytes are not decoded.
+    /// Returns whether received bytes are not decoded, or the outcome of a read was not taken.
     pub(crate) fn has_unread(&self) -> bool {
-        !self.unread.is_empty()
+        let has_waited = |reading: &Reading| reading.waited.is_some();
+        !self.unread.is_empty() || self.reading.as_ref().is_some_and(has_waited)
+    }
+
+    /// Returns whether a thread that waits reads.
+    pub(crate) fn is_read_by_waiter(&self) -> bool {
+        self.reading.is_none()
+    }
+
+    /// Takes the receiving side out, for a thread that waits. `None` if another one has it, before the first read, and while something is not
+    /// decoded.
+    pub(crate) fn take_reading(&mut self) -> Option<Reading> {
+        let has_room = |reading: &mut Reading| reading.input.len() >= self.input_bytes;
+        if self.has_unread() || self.ended {
+            return None;
+        }
+        self.reading.take_if(has_room)
+    }
+
+    /// Puts the receiving side back.
+    pub(crate) fn put_back(&mut self, reading: Reading) {
+        self.reading.get_or_insert(reading);
+    }
+
+    /// Reads here, although a thread that waits may have the receiving side: what it gets is not wanted.
+    pub(crate) fn forget_waiter(&mut self) {
+        let stream = &self.stream;
+        self.reading.get_or_insert_with(|| Reading::new(stream));
     }
 
     /// Returns whether the peer has ended its direction, and every record before the end was returned.
@@ -140,7 +225,10 @@ impl Control {
     /// Returns the next record, if it has arrived with the bytes that follow it.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, Cause> {
         loop {
-            let unread = &self.input[self.unread.clone()];
+            let Some(reading) = &self.reading else {
+                return Ok(None);
+            };
+            let unread = &reading.input[self.unread.clone()];
             if let Some((bytes, behind)) = unread.split_first_chunk() {
                 let record = Record::decode(bytes)?;
                 let inline = record.inline_bytes();
@@ -159,7 +247,8 @@ impl Control {
 
     /// Returns the bytes that follow the record that [`next`](Self::next) returned last.
     pub(crate) fn inline(&self) -> &[u8] {
-        &self.input[self.inline.clone()]
+        let reading = self.reading.as_ref();
+        reading.map_or(&[], |reading| &reading.input[self.inline.clone()])
     }
 
     /// Reads more bytes. Returns whether there were any; after a short read once no, without an attempt. There is room for some: `next` has left less than the longest record
@@ -168,18 +257,18 @@ impl Control {
         if std::mem::take(&mut self.is_drained) {
             return Ok(false);
         }
+        let Some(reading) = &mut self.reading else {
+            return Ok(false);
+        };
         let have = self.unread.len();
-        if self.input.len() < self.input_bytes {
-            // Not resized, which would touch all of it.
-            let mut input = vec![0; self.input_bytes];
-            input[..have].copy_from_slice(&self.input[self.unread.clone()]);
-            self.input = input;
-        } else {
-            self.input.copy_within(self.unread.clone(), 0);
-        }
+        // A thread waits only while all is decoded.
+        let read = match reading.waited.take() {
+            Some(read) => read,
+            None => reading.read_behind(self.unread.clone(), self.input_bytes),
+        };
         self.unread = 0..have;
         self.inline = 0..0;
-        match self.stream.read(&mut self.input[have..]) {
+        match read {
             Ok(0) if have > 0 => Err(Violation::Order.into()),
             Ok(0) => {
                 self.ended = true;
@@ -187,7 +276,7 @@ impl Control {
             }
             Ok(bytes) => {
                 self.unread.end += bytes;
-                self.is_drained = self.unread.end < self.input.len();
+                self.is_drained = self.unread.end < reading.input.len();
                 Ok(true)
             }
             Err(error) if is_not_now(&error) => Ok(false),

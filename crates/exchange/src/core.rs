@@ -5,6 +5,7 @@ use std::sync::Arc;
 use devmem_tcp::{Interest, Watch};
 
 use crate::budget::{Budget, TURN_BYTES};
+use crate::control::Control;
 use crate::cut::{Cut, cut_message, cut_notification};
 use crate::data::{DataStream, Expected, Owner, Progress};
 use crate::error::{Cause, Violation};
@@ -13,11 +14,12 @@ use crate::limits::MAX_PARTS;
 use crate::linger::Lingering;
 use crate::matching::Room;
 use crate::notifications::Notifications;
-use crate::operations::{Active, Announced, Destination, Event, Incoming, Operations, Purpose};
+use crate::operations::{Active, Announced, Destination, Event, Operations, Parts, Purpose};
 use crate::options::{Engine, Placement};
 use crate::published_regions::PublishedRegions;
 use crate::record::{Carrier, Record};
 use crate::region::{RegionKey, Span};
+use crate::wait::Wait;
 use crate::wires::Wires;
 
 /// Turns in a row that do nothing, after each of which the connections are looked at for a peer that is gone.
@@ -56,6 +58,8 @@ pub(crate) struct Core {
     /// The control stream brings nothing more. Bytes that were announced may still arrive.
     ending: Option<Cause>,
     broken: Option<Arc<Cause>>,
+    /// Breaks the endpoint once the records that have arrived can be read.
+    unsettled: Option<Cause>,
     stats: EndpointStats,
     /// Reused in every turn.
     progress: Progress,
@@ -85,6 +89,7 @@ impl Core {
             published: PublishedRegions::default(),
             ending: None,
             broken: None,
+            unsettled: None,
             stats: EndpointStats::default(),
             progress: Progress::default(),
             turns: 0,
@@ -125,9 +130,9 @@ impl Core {
 
     /// Posts a receive. Its records leave with what is sent next, or in the next turn: often that is one packet. If turns
     /// are made by a thread, which may sleep, they leave at once.
-    pub(crate) fn receive(&mut self, user: u64, parts: Vec<Incoming>, tags: &[u32]) {
+    pub(crate) fn receive(&mut self, user: u64, parts: Parts, tags: &[u32]) {
         let mut lens = [0; MAX_PARTS];
-        for (len, part) in lens.iter_mut().zip(&parts) {
+        for (len, part) in lens.iter_mut().zip(&*parts) {
             *len = part.room();
         }
         let op = self.ops.receive(user, parts);
@@ -235,7 +240,10 @@ impl Core {
     pub(crate) fn turn(&mut self) -> bool {
         self.progress.worked = false;
         self.turns = self.turns.wrapping_add(1);
-        let turned = self.try_turn().and_then(|()| self.look_for_peer());
+        let turned = match self.unsettled.take() {
+            Some(cause) => Err(cause),
+            None => self.try_turn().and_then(|()| self.look_for_peer()),
+        };
         self.settle(turned);
         self.reads_again = false;
         // What a turn has left that did nothing waits for TCP.
@@ -306,11 +314,19 @@ impl Core {
                 .is_some_and(|wires| !wires.data.iter().any(DataStream::awaits_acknowledgement))
     }
 
-    /// Breaks the endpoint after an error.
-    fn settle(&mut self, result: Result<(), Cause>) {
+    /// Breaks the endpoint after an error: at once, or in the turn of the thread that reads in its wait.
+    pub(crate) fn settle(&mut self, result: Result<(), Cause>) {
         let Err(cause) = result else {
             return;
         };
+        if self
+            .wires
+            .as_ref()
+            .is_some_and(|wires| wires.control.is_read_by_waiter())
+        {
+            self.unsettled.get_or_insert(cause);
+            return;
+        }
         // The peer may have said why before its connections ended. An error here comes second, and does not count.
         let _ = self.read_records(Budget::last_records());
         let cause = self.ending.take().unwrap_or(cause);
@@ -347,30 +363,48 @@ impl Core {
             && self.notifications.has_room()
     }
 
-    /// Takes the list of what must happen before another turn can do something, to wait for it without the lock.
-    pub(crate) fn take_watches(&mut self) -> Vec<Watch> {
+    /// Takes out what a thread needs to wait without the lock until another turn can do something. It reads the records that end its wait;
+    /// the next turn handles them.
+    pub(crate) fn begin_wait(&mut self) -> Wait {
         let mut watches = std::mem::take(&mut self.watches);
         watches.clear();
-        self.watch(&mut watches);
-        watches
+        let reads = self.reads_records();
+        let control = self.wires.as_mut().map(|wires| &mut wires.control);
+        let reading = control.filter(|_| reads).and_then(Control::take_reading);
+        match reading {
+            Some(_) => self.watch_others(&mut watches),
+            // Another thread has it, or there is nothing to read.
+            None => self.watch(&mut watches),
+        }
+        Wait { watches, reading }
     }
 
-    /// Gives the list back, to reuse its memory.
-    pub(crate) fn reuse_watches(&mut self, watches: Vec<Watch>) {
-        self.watches = watches;
+    /// Puts back what a wait has taken.
+    pub(crate) fn end_wait(&mut self, wait: Wait) {
+        self.watches = wait.watches;
+        if let (Some(reading), Some(wires)) = (wait.reading, &mut self.wires) {
+            wires.control.put_back(reading);
+            self.reads_again |= wires.control.has_unread();
+        }
     }
 
     /// Adds what must happen before another turn can do something.
     pub(crate) fn watch(&self, watches: &mut Vec<Watch>) {
+        if let Some(wires) = &self.wires
+            && self.reads_records()
+        {
+            watches.push(wires.control.stream.watch(Interest::Receive));
+        }
+        self.watch_others(watches);
+    }
+
+    /// Adds that, apart from the arrival of records.
+    fn watch_others(&self, watches: &mut Vec<Watch>) {
         let Some(wires) = &self.wires else {
             return;
         };
-        let control = &wires.control.stream;
-        if self.reads_records() {
-            watches.push(control.watch(Interest::Receive));
-        }
         if self.ending.is_none() && !wires.control.is_flushed() {
-            watches.push(control.watch(Interest::Send));
+            watches.push(wires.control.stream.watch(Interest::Send));
         }
         wires.data.iter().for_each(|data| data.watch(watches));
     }

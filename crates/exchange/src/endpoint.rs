@@ -10,7 +10,7 @@ use crate::error::{Cause, PostError, PublishError};
 use crate::inner::FabricInner;
 use crate::limits::{MAX_NOTIFY_BYTES, MAX_PARTS};
 use crate::linger::Lingering;
-use crate::operations::{Event, Incoming};
+use crate::operations::{Event, Incoming, Parts};
 use crate::options::Engine;
 use crate::record::Record;
 use crate::region::{Access, Region, RegionKey};
@@ -39,6 +39,10 @@ pub enum Closing {
 
 /// Longest sleep in [`Endpoint::wait_event`]: another thread may have posted an operation that waits for something else.
 const SLICE: Duration = Duration::from_millis(10);
+
+/// A limit from which on one more [`SLICE`] does not matter: it counts from the end of the first wait that brings no event, so that a message
+/// which comes at once needs no look at the clock.
+const LONG_LIMIT: Duration = Duration::from_secs(1);
 
 /// One end of a connection between two processes. Its functions do not wait, apart from [`wait_event`](Self::wait_event); any
 /// thread may call them.
@@ -95,14 +99,17 @@ impl Endpoint {
             return Err(PostError::Parts { parts: parts.len() });
         }
         let mut tags = [0; MAX_PARTS];
-        let mut rooms = Vec::with_capacity(parts.len());
         for (tag, part) in tags.iter_mut().zip(parts) {
-            let range = part.range.clone();
-            rooms.push(Incoming::new(
-                part.region.span(self.fabric.state.id, range)?,
-            ));
             *tag = part.tag;
         }
+        let room = |part: &Part<'_>| {
+            let span = part.region.span(self.fabric.state.id, part.range.clone());
+            span.map(Incoming::new)
+        };
+        let rooms = match parts {
+            [part] => Parts::One([room(part)?]),
+            parts => Parts::Several(parts.iter().map(room).collect::<Result<_, _>>()?),
+        };
         let mut core = self.core();
         if !core.has_room() || !core.ops.has_room_to_receive() {
             return Err(PostError::Full);
@@ -263,16 +270,15 @@ impl Endpoint {
         if let (Some(event), _) = core.next_event() {
             return Some(event);
         }
-        let started = Instant::now();
+        let mut started = (at_most < LONG_LIMIT).then(Instant::now);
         let mut left = at_most;
         loop {
             if !core.needs_turn() && !left.is_zero() {
-                let watches = core.take_watches();
+                let mut wait = core.begin_wait();
                 drop(core);
-                // The turn finds out why it failed.
-                let _ = connections.poller.wait(&watches, left.min(SLICE));
+                wait.run(&connections.poller, left.min(SLICE));
                 core = self.core();
-                core.reuse_watches(watches);
+                core.end_wait(wait);
             }
             let worked = core.turn();
             if let (Some(event), _) = core.next_event() {
@@ -280,6 +286,7 @@ impl Endpoint {
             }
             drop(core);
             connections.step_lingering();
+            let started = started.get_or_insert_with(Instant::now);
             left = at_most.saturating_sub(started.elapsed());
             if !worked && left.is_zero() {
                 return None;
@@ -336,6 +343,7 @@ mod tests {
     use devmem_tcp::{Impairment, Netdev};
 
     use super::*;
+    use crate::record::Failure;
     use crate::region::{Buffer, Memory};
     use crate::{Fabric, Options};
 
@@ -402,6 +410,82 @@ mod tests {
         receive(theirs, &target);
         theirs.send(&target, 0..8, 0, 3).unwrap();
         assert!(!needs_turn(theirs), "it has left with the message");
+    }
+
+    #[test]
+    fn a_thread_that_waits_reads_and_turns_of_others_do_not() {
+        let ends = pair();
+        settle(&ends);
+        let [(ours, _), (theirs, _)] = &ends;
+        let poller = &theirs.fabric.state.connections.poller;
+        let mut wait = theirs.core().begin_wait();
+        ours.notify(b"first").unwrap();
+        ours.progress();
+        wait.run(poller, Duration::from_secs(1));
+        ours.notify(b"second").unwrap();
+        ours.progress();
+        while theirs.progress() {}
+        assert!(theirs.next_event().is_none(), "a turn has overtaken it");
+        let mut other = theirs.core().begin_wait();
+        other.run(poller, Duration::from_secs(1));
+        theirs.core().end_wait(other);
+        theirs.core().end_wait(wait);
+        assert!(
+            theirs.core().needs_turn(),
+            "what it has read is not handled"
+        );
+        let texts = std::iter::from_fn(|| theirs.wait_event(Duration::ZERO));
+        let texts: Vec<_> = texts.map(|event| format!("{event:?}")).collect();
+        let expected = [&b"first"[..], b"second"].map(<[u8]>::to_vec);
+        let expected = expected.map(|bytes| format!("{:?}", Event::Notified { bytes }));
+        assert_eq!(texts, expected);
+    }
+
+    /// Breaks the endpoint of a peer that has said why and reset its connections, by `fail`, while a thread reads. Returns the cause.
+    fn cause_after(fail: impl FnOnce(&Endpoint, &Fabric)) -> String {
+        let ends = pair();
+        settle(&ends);
+        let [(ours, _), (theirs, b)] = &ends;
+        let wait = theirs.core().begin_wait();
+        let mut wires = ours.core().take_wires().unwrap();
+        wires.control.queue(Record::Failed(Failure::Region));
+        wires.control.flush().unwrap();
+        let resets = wires.control.stream.set_linger(Some(Duration::ZERO));
+        resets.unwrap();
+        drop(wires);
+        fail(theirs, b);
+        settle(&ends);
+        assert!(theirs.cause().is_none(), "nobody has read why");
+        theirs.core().end_wait(wait);
+        settle(&ends);
+        theirs.cause().unwrap().to_string()
+    }
+
+    #[test]
+    fn what_the_peer_has_said_is_the_cause_although_another_thread_reads() {
+        let said = Cause::of_failure(Failure::Region).to_string();
+        let posts = |end: &Endpoint, fabric: &Fabric| receive(end, &region(fabric));
+        assert_eq!(cause_after(posts), said, "records cannot be sent");
+        let breaks = |end: &Endpoint, _: &Fabric| end.core().settle(Err(Cause::MemoryGone));
+        assert_eq!(cause_after(breaks), said);
+    }
+
+    #[test]
+    fn connections_that_break_while_a_thread_waits_linger_to_their_end() {
+        let ends = pair();
+        settle(&ends);
+        let [(ours, _), (theirs, _)] = ends;
+        let board = Arc::clone(&theirs.fabric.state.connections);
+        let wait = theirs.core().begin_wait();
+        theirs.core().break_with(Cause::PeerClosed);
+        theirs.core().end_wait(wait);
+        let mut left = board.step_lingering();
+        assert_eq!(left, 1);
+        for _ in 0..20 {
+            ours.progress();
+            left = board.step_lingering();
+        }
+        assert_eq!(left, 0, "it waits for the time limit");
     }
 
     #[test]

@@ -187,6 +187,7 @@ mod region;
 mod remedy;
 mod shared;
 mod ticket;
+mod wait;
 mod wires;
 
 use std::time::Duration;

@@ -34,6 +34,7 @@ impl Lingering {
     pub(crate) fn new(mut wires: Wires) -> Self {
         // The program may use its memory for something else.
         wires.data.iter_mut().for_each(DataStream::stop_placing);
+        wires.control.forget_waiter();
         let now = Instant::now();
         Self {
             control: wires.control,
@@ -85,7 +86,7 @@ impl Lingering {
         self.next_look = now + LOOK_INTERVAL;
         let data = self.data.iter().map(|data| &data.stream);
         let infos = data
-            .chain([&self.control.stream])
+            .chain([&*self.control.stream])
             .filter_map(Stream::tcp_info);
         let mut waiting = infos.filter(|info| info.unacked > 0).peekable();
         waiting.peek().is_some() && waiting.all(|info| info.retransmits >= MAX_TIMEOUTS)

@@ -1,6 +1,7 @@
 //! The operations of an endpoint: what was posted, and what of it is done. No I/O.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::data::Owner;
@@ -60,7 +61,7 @@ pub struct Sizes {
     parts: usize,
 }
 
-impl std::ops::Deref for Sizes {
+impl Deref for Sizes {
     type Target = [u64];
 
     fn deref(&self) -> &[u64] {
@@ -136,6 +137,33 @@ impl Incoming {
     }
 }
 
+/// The parts of a receive. Most have one, which needs no allocation.
+#[derive(Debug)]
+pub(crate) enum Parts {
+    One([Incoming; 1]),
+    Several(Vec<Incoming>),
+}
+
+impl Deref for Parts {
+    type Target = [Incoming];
+
+    fn deref(&self) -> &[Incoming] {
+        match self {
+            Self::One(part) => part,
+            Self::Several(parts) => parts,
+        }
+    }
+}
+
+impl DerefMut for Parts {
+    fn deref_mut(&mut self) -> &mut [Incoming] {
+        match self {
+            Self::One(part) => part,
+            Self::Several(parts) => parts,
+        }
+    }
+}
+
 /// What a receive is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
@@ -147,7 +175,7 @@ enum Wanted {
 struct Receive {
     user: u64,
     wanted: Wanted,
-    parts: Vec<Incoming>,
+    parts: Parts,
     /// Parts that are not done.
     left: usize,
 }
@@ -220,16 +248,16 @@ impl Operations {
     }
 
     /// Adds a receive, and returns the name under which to announce its parts.
-    pub(crate) fn receive(&mut self, user: u64, parts: Vec<Incoming>) -> u64 {
+    pub(crate) fn receive(&mut self, user: u64, parts: Parts) -> u64 {
         self.add_receive(user, Wanted::Receive, parts)
     }
 
     /// Adds a get, and returns the name under which to ask for it.
     pub(crate) fn get(&mut self, user: u64, span: Span) -> u64 {
-        self.add_receive(user, Wanted::Get, vec![Incoming::new(span)])
+        self.add_receive(user, Wanted::Get, Parts::One([Incoming::new(span)]))
     }
 
-    fn add_receive(&mut self, user: u64, wanted: Wanted, parts: Vec<Incoming>) -> u64 {
+    fn add_receive(&mut self, user: u64, wanted: Wanted, parts: Parts) -> u64 {
         let op = self.name();
         let receive = Receive {
             user,
@@ -403,7 +431,7 @@ impl Operations {
             sizes: [0; MAX_PARTS],
             parts: receive.parts.len(),
         };
-        for (size, part) in sizes.sizes.iter_mut().zip(&receive.parts) {
+        for (size, part) in sizes.sizes.iter_mut().zip(&*receive.parts) {
             *size = part.placed;
         }
         let user = receive.user;
@@ -466,7 +494,7 @@ mod tests {
     #[test]
     fn a_receive_is_done_when_every_byte_is_placed() {
         let mut ops = Operations::default();
-        let op = ops.receive(77, vec![Incoming::new(span(10_000))]);
+        let op = ops.receive(77, Parts::Several(vec![Incoming::new(span(10_000))]));
         for (offset, len) in [(0, 4096), (4096, 4)] {
             let place = ops.on_chunk(announced(op, offset, len, 4100), CHUNK);
             let span = place.unwrap().unwrap().to_span().unwrap();
@@ -485,7 +513,10 @@ mod tests {
     #[test]
     fn an_empty_message_has_one_chunk() {
         let mut ops = Operations::default();
-        let op = ops.receive(1, vec![Incoming::new(span(8)), Incoming::new(span(8))]);
+        let op = ops.receive(
+            1,
+            Parts::Several(vec![Incoming::new(span(8)), Incoming::new(span(8))]),
+        );
         assert!(
             ops.on_chunk(announced(op, 0, 0, 0), CHUNK)
                 .unwrap()
@@ -507,12 +538,12 @@ mod tests {
         ];
         for (chunk, expected) in bad {
             let mut ops = Operations::default();
-            ops.receive(1, vec![Incoming::new(span(8192))]);
+            ops.receive(1, Parts::Several(vec![Incoming::new(span(8192))]));
             let refused = ops.on_chunk(chunk, CHUNK);
             assert!(matches!(refused, Err(Cause::Protocol(violation)) if violation == expected));
         }
         let mut ops = Operations::default();
-        let op = ops.receive(1, vec![Incoming::new(span(8))]);
+        let op = ops.receive(1, Parts::Several(vec![Incoming::new(span(8))]));
         let other = Announced {
             part: 1,
             ..announced(op, 0, 8, 8)
@@ -575,7 +606,7 @@ mod tests {
     fn each_operation_fails_once_in_the_order_of_posting() {
         let mut ops = Operations::default();
         ops.send(5, span(9), 3).unwrap();
-        ops.receive(4, vec![Incoming::new(span(1))]);
+        ops.receive(4, Parts::Several(vec![Incoming::new(span(1))]));
         ops.get(6, span(1));
         ops.fail_all();
         ops.fail_all();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use devmem_tcp::memory::BatchGather;
@@ -209,15 +209,19 @@ impl Kind {
 }
 
 pub(crate) struct RegionInner {
+    /// Its other owners are the operations that use it.
+    bytes: Arc<RegionBytes>,
+    pub(crate) access: Access,
+    /// Identifies the fabric.
+    fabric: u64,
+}
+
+/// The bytes of a region.
+struct RegionBytes {
     kind: Kind,
     /// Where in the memory the region begins.
     base: usize,
     len: usize,
-    pub(crate) access: Access,
-    /// Identifies the fabric.
-    fabric: u64,
-    /// Operations that use it.
-    users: AtomicUsize,
 }
 
 /// Registered memory. Clones are handles of the same region; with the last one the peer can no longer name it.
@@ -230,7 +234,7 @@ impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region")
             .field("access", &self.inner.access)
-            .field("len", &self.inner.len)
+            .field("len", &self.inner.bytes.len)
             .field("users", &self.users())
             .finish_non_exhaustive()
     }
@@ -260,12 +264,13 @@ impl Region {
         }
         Ok(Self {
             inner: Arc::new(RegionInner {
-                kind,
-                base: range.start,
-                len: range.len(),
+                bytes: Arc::new(RegionBytes {
+                    kind,
+                    base: range.start,
+                    len: range.len(),
+                }),
                 access: new.access,
                 fabric: new.fabric,
-                users: AtomicUsize::new(0),
             }),
         })
     }
@@ -276,17 +281,20 @@ impl Region {
 
     /// Returns the number of bytes.
     pub fn size(&self) -> usize {
-        self.inner.len
+        self.inner.bytes.len
     }
 
     /// Returns the number of operations that use the region, of this side and of peers.
     pub fn users(&self) -> usize {
-        self.inner.users.load(Ordering::Acquire)
+        let owners = Arc::strong_count(&self.inner.bytes);
+        // What operations have done to the memory comes before what the caller does with it.
+        fence(Ordering::Acquire);
+        owners.saturating_sub(1)
     }
 
     /// Binds the memory for sending: see [`Fabric::bind_tx`](crate::Fabric::bind_tx).
     pub(crate) fn bind_tx(&self, nic: &Netdev) -> Result<(), devmem_tcp::Error> {
-        match &self.inner.kind {
+        match &self.inner.bytes.kind {
             Kind::Device(device) => device.bind_tx(nic),
             Kind::Host(_) | Kind::Landing(_) => Ok(()),
         }
@@ -317,14 +325,14 @@ impl Region {
         Span::new(&self.inner, range.clone()).ok_or(PostError::OutOfBounds {
             offset: range.start,
             end: range.end,
-            size: self.inner.len,
+            size: self.inner.bytes.len,
         })
     }
 }
 
 /// A range of a region that an operation uses. The region stays in use until it is dropped.
 pub(crate) struct Span {
-    region: Arc<RegionInner>,
+    region: Arc<RegionBytes>,
     at: usize,
     len: usize,
 }
@@ -335,20 +343,17 @@ impl fmt::Debug for Span {
     }
 }
 
-impl Drop for Span {
-    fn drop(&mut self) {
-        self.region.users.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl Span {
     /// Returns `None` for a range outside of the region.
-    pub(crate) fn new(region: &Arc<RegionInner>, range: Range<usize>) -> Option<Self> {
+    pub(crate) fn new(region: &RegionInner, range: Range<usize>) -> Option<Self> {
+        Self::of_bytes(&region.bytes, range)
+    }
+
+    fn of_bytes(region: &Arc<RegionBytes>, range: Range<usize>) -> Option<Self> {
         let len = range.end.checked_sub(range.start)?;
         if range.end > region.len {
             return None;
         }
-        region.users.fetch_add(1, Ordering::AcqRel);
         Some(Self {
             region: Arc::clone(region),
             at: range.start,
@@ -363,7 +368,7 @@ impl Span {
             return None;
         }
         let start = self.at.checked_add(offset)?;
-        Self::new(&self.region, start..start.checked_add(len)?)
+        Self::of_bytes(&self.region, start..start.checked_add(len)?)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::listening::Listening;
 use super::nic::Nic;
 use super::socket::Socket;
-use crate::error::Forked;
+use crate::driver::WaitLimit;
+use crate::error::{Forked, RecvError};
 use crate::interest::{Interest, elsewhere};
 use crate::{kernel, user};
 
@@ -89,6 +90,33 @@ impl Poller {
         match self.here()? {
             Self::User(poller) => poller.wait(watches.map(Watch::user), at_most),
             Self::Kernel(poller) => poller.wait(watches.filter_map(Watch::kernel), at_most),
+        }
+    }
+
+    /// As [`wait`](Self::wait), and reads what arrives on `socket`: bytes in host memory.
+    pub(crate) fn wait_read<'a>(
+        &self,
+        socket: &Socket,
+        out: &mut [u8],
+        watches: impl Iterator<Item = &'a Watch> + Clone,
+        at_most: Duration,
+    ) -> io::Result<Option<usize>> {
+        match (self.here()?, socket) {
+            (Self::User(poller), Socket::User(socket)) => {
+                poller.wait_read(socket, out, watches.map(Watch::user), at_most)
+            }
+            (Self::Kernel(poller), Socket::Kernel(socket)) => {
+                let arrival = socket.watch(Interest::Receive);
+                let others: Vec<_> = watches.filter_map(Watch::kernel).collect();
+                if !poller.wait(std::iter::once(&arrival).chain(others), at_most)? {
+                    return Ok(None);
+                }
+                match socket.read(out, WaitLimit::Never) {
+                    Err(RecvError::WouldBlock) => Ok(None),
+                    read => Ok(read?),
+                }
+            }
+            _ => Err(elsewhere().into()),
         }
     }
 

@@ -10,6 +10,7 @@ use stack::{Readiness, SocketId, Stack};
 
 use super::nic::Nic;
 use super::open::Listening;
+use super::recv::host_bytes;
 use super::shard::{Shard, ShardIdentity};
 use super::socket::Socket;
 use crate::driver::{Idling, Wait, WaitLimit};
@@ -175,8 +176,34 @@ impl Poller {
         }))
     }
 
+    /// As [`wait`](Self::wait), and reads what arrives on `socket`; `None` if its next bytes are in device memory, too.
+    pub(crate) fn wait_read<'a>(
+        &self,
+        socket: &Socket,
+        out: &mut [u8],
+        watches: impl Iterator<Item = Option<&'a Watch>> + Clone,
+        at_most: Duration,
+    ) -> io::Result<Option<usize>> {
+        if !socket.shard().is_same(&self.shard) {
+            return Err(elsewhere().into());
+        }
+        for watch in watches.clone() {
+            self.on_shard(watch)?;
+        }
+        let mut read = None;
+        self.wait_until(at_most, |stack| {
+            read = socket.try_read(stack, out);
+            let sockets = watches.clone().flat_map(|watch| self.on_shard(watch));
+            read.is_some() || sockets.into_iter().any(|socket| socket.is_ready(stack))
+        });
+        match read {
+            Some(read) => Ok(host_bytes(read)?),
+            None => Ok(None),
+        }
+    }
+
     /// Waits until `is_ready`, or until [`wake`](Self::wake) is called. Returns whether that happened in time.
-    fn wait_until(&self, at_most: Duration, mut is_ready: impl FnMut(&Stack) -> bool) -> bool {
+    fn wait_until(&self, at_most: Duration, mut is_ready: impl FnMut(&mut Stack) -> bool) -> bool {
         let wait = Wait {
             stack: self.shard.at(),
             socket: None,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use devmem_uapi::{CmsgSink, DevmemCmsg, DmabufToken, FragToken, MsgFlags, NoSpace};
 use netmem::Dmabuf;
-use stack::{PlaceInUse, RecvMsg};
+use stack::{PlaceInUse, RecvMsg, RecvOutcome, Stack};
 
 use super::socket::Socket;
 use crate::driver::WaitLimit;
@@ -52,6 +52,17 @@ impl CmsgSink for FragSink<'_> {
     }
 }
 
+/// What came of a read of queued bytes.
+pub(super) type ReadOutcome = Result<RecvOutcome, stack::RecvError>;
+
+/// Returns how many bytes were read; `None` if the next ones are in device memory.
+pub(super) fn host_bytes(read: ReadOutcome) -> Result<Option<usize>, RecvError> {
+    match read {
+        Err(stack::RecvError::Unreadable { .. }) => Ok(None),
+        read => Ok(Some(read?.bytes)),
+    }
+}
+
 impl Socket {
     /// Receives queued data into `frags`, which is empty; waits if there is none.
     pub(crate) fn recv(&self, frags: &mut Frags, request: RecvRequest) -> Result<usize, RecvError> {
@@ -93,18 +104,18 @@ impl Socket {
         out: &mut [u8],
         limit: WaitLimit,
     ) -> Result<Option<usize>, RecvError> {
-        let read = self.wait(limit, |stack, id| {
-            let mut items = Vec::new();
-            let mut sink = FragSink::new(&mut items, 0);
-            let mut message = RecvMsg::new(out);
-            match stack.recvmsg(id, &mut message, &mut sink, MsgFlags::empty()) {
-                Err(stack::RecvError::WouldBlock) => None,
-                result => Some(result),
-            }
-        });
-        match read? {
-            Err(stack::RecvError::Unreadable { .. }) => Ok(None),
-            read => Ok(Some(read?.bytes)),
+        let read = self.wait(limit, |stack, _| self.try_read(stack, out));
+        host_bytes(read?)
+    }
+
+    /// Reads bytes that are in host memory; `None` if nothing is queued.
+    pub(super) fn try_read(&self, stack: &mut Stack, out: &mut [u8]) -> Option<ReadOutcome> {
+        let mut items = Vec::new();
+        let mut sink = FragSink::new(&mut items, 0);
+        let mut message = RecvMsg::new(out);
+        match stack.recvmsg(self.id(), &mut message, &mut sink, MsgFlags::empty()) {
+            Err(stack::RecvError::WouldBlock) => None,
+            result => Some(result),
         }
     }
 

@@ -63,6 +63,39 @@ fn a_poller_reports_the_keys_of_streams_that_are_ready_and_of_no_others() {
 }
 
 #[test]
+fn a_wait_that_reads_ends_with_bytes_with_the_end_of_the_stream_or_for_another_watch() {
+    on_both(
+        "a_wait_that_reads_ends_with_bytes_with_the_end_of_the_stream_or_for_another_watch",
+        |world, seen| {
+            let poller = Poller::new(&world.receiver).unwrap();
+            let (mut sender, receiver) = world.connection();
+            let (mut other, mut watched) = world.connection();
+            let watches = [watched.watch(Interest::Receive)];
+            let wait = |at_most| {
+                let mut out = [0; 8];
+                let read = poller.wait_read(&receiver, &mut out, &watches, at_most);
+                let text = String::from_utf8_lossy(&out).into_owned();
+                format!("{:?} {text:?}", read.unwrap())
+            };
+            seen.note("nothing", wait(SOON));
+            sender.write_all(b"hello").unwrap();
+            assert_eq!(wait(PATIENCE), r#"Some(5) "hello\0\0\0""#);
+            other.write_all(b"x").unwrap();
+            assert_eq!(wait(PATIENCE), r#"None "\0\0\0\0\0\0\0\0""#);
+            let empty = poller.wait_read(&receiver, &mut [], &watches, PATIENCE);
+            seen.note("another, without room", format!("{:?}", empty.unwrap()));
+            watched.read_exact(&mut [0]).unwrap();
+            poller.wake();
+            seen.note("woken", wait(PATIENCE));
+            drop(sender);
+            assert!(wait(PATIENCE).starts_with("Some(0)"));
+            seen.note("bytes", receiver.stats().linear_bytes);
+            assert_eq!(receiver.stats().linear_bytes, 5);
+        },
+    );
+}
+
+#[test]
 fn a_poller_waits_for_connections_to_accept() {
     on_both("a_poller_waits_for_connections_to_accept", |world, seen| {
         let listener = world.listen();

@@ -11,7 +11,7 @@ use crate::error::LoadError;
 use crate::tls::{TlsClient, TlsStream};
 use crate::transport::Transport;
 
-/// A connection that is being made. Nothing waits but [`wait`](Self::wait).
+/// A connection that is being made. Nothing waits but `Approach::wait`.
 #[derive(Debug)]
 pub struct Approach<'a> {
     stage: Stage<'a>,

@@ -147,6 +147,14 @@ impl UnixLink {
         }
     }
 
+    /// Without a dynamic call: a thread that spins asks all the time.
+    fn receive_once(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
+        match &mut self.inner {
+            Inner::Frames(link) => link.receive(posted, now),
+            Inner::Shared(wire) => wire.receive(posted, now),
+        }
+    }
+
     fn go_down(&mut self) {
         self.sends = false;
         if std::mem::take(&mut self.receives) {
@@ -203,11 +211,11 @@ impl Link for UnixLink {
         if !self.receives {
             return Err(io::ErrorKind::NetworkDown.into());
         }
-        let mut received = self.inner_mut().receive(posted, now);
+        let mut received = self.receive_once(posted, now);
         if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
             // A peer that leaves with frames unread: reported once, before the frames that it has sent (linux
             // net/unix/af_unix.c `unix_release_sock`).
-            received = self.inner_mut().receive(posted, now);
+            received = self.receive_once(posted, now);
         }
         if received.is_err() {
             self.go_down();

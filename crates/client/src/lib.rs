@@ -5,7 +5,7 @@
 //!
 //! In the walk of a received segment it is the program, for the few bytes of heads, handshakes and answers, which it reads into host memory.
 //!
-//! It neither cuts a file into requests nor knows where payload belongs: nothing here is called for each byte, and release builds do not optimise it. Functions
+//! It neither cuts a file into requests nor knows where payload belongs: nothing here is called for each byte, and release builds optimise it little. Functions
 //! that are called for each request or for each record of TLS are `#[inline]`: compiled, and optimised, where they are called.
 
 #![forbid(unsafe_code)]

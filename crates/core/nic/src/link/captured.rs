@@ -8,7 +8,9 @@ use ::wire::Instant;
 use netmem::{FragList, MemoryProvider};
 use steer::RxQueueId;
 
-use super::{ImpairedStats, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame};
+use super::conditioner::ImpairedStats;
+use super::definition::{Link, LinkCaps, LinkState};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
 use crate::packet::RxPacket;
 
 /// Direction of a frame, from the view of this NIC.

@@ -9,11 +9,9 @@ use netmem::{DmaPort, FragList};
 
 use super::conditioner::{Conditioner, ImpairedStats};
 use super::cut::FrameCutter;
+use super::definition::{Link, LinkCaps, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN};
+use super::frames::{HeaderBuf, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
 use super::impairment::Impairment;
-use super::{
-    HeaderBuf, Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN,
-    Posted, TxFrame, VnetMeta,
-};
 use crate::drops::DropReason;
 
 /// Maximum number of frames received from the inner link in one call, so that a flood cannot keep a poll busy.

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use ::wire::Instant;
 
+use super::definition::{Link, LinkCaps, LinkState};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
+use super::packet_socket::InterfaceStatus;
 use super::socket_events::readable_of;
-use super::{
-    InterfaceStatus, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TapLink, TxFrame,
-};
+use super::tap::TapLink;
 
 /// How often messages of the kernel about the interface are read, at most. Reading costs a system call.
 const READ_GAP: Duration = Duration::from_millis(1);

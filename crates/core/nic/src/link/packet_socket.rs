@@ -8,11 +8,10 @@ use std::time::Duration;
 use ::wire::{EthernetHeader, Instant};
 use rustix::io::Errno;
 
+use super::definition::{Link, LinkCaps, LinkState};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
 use super::socket_events::SocketEvents;
-use super::{
-    BIG_PACKET_LEN, Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TapLink, TapOptions,
-    TxFrame,
-};
+use super::tap::{BIG_PACKET_LEN, TapLink, TapOptions};
 use crate::drops::DropReason;
 
 /// How often the link asks the kernel how many packets the socket has dropped, and for the state of an interface that is

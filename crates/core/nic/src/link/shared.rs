@@ -39,8 +39,9 @@ use netmem::{FragList, MemoryProvider, Payload};
 use peer_socket::{PeerFds, PeerSocket};
 use rustix::io::Errno;
 
+use super::definition::{Link, LinkCaps, MAX_FRAME_LEN};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
 use super::hello::WireHello;
-use super::{Link, LinkCaps, LinkReceived, LinkSent, MAX_FRAME_LEN, Posted, TxFrame};
 use crate::drops::DropReason;
 use arrivals::Arrivals;
 use departures::{Departures, Full};

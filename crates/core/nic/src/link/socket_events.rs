@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::LinkSent;
+use super::frames::LinkSent;
 
 /// Returns an epoll descriptor that is readable when one of `fds` is.
 pub(super) fn readable_of<'a>(

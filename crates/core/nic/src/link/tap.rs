@@ -12,11 +12,10 @@ use netmem::{DmaPort, FragList};
 use peer_socket::{PeerSocket, close_aside};
 use rustix::io::Errno;
 
+use super::definition::{Link, LinkCaps, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
 use super::socket_events::readable_of;
-use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
-    TxFrame, VnetFd,
-};
+use super::vnet_fd::VnetFd;
 use flow::queue_of;
 
 /// Options that the TAP was opened with.

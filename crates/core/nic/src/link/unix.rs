@@ -14,15 +14,14 @@ use netmem::MemoryProvider;
 use peer_socket::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::definition::{Link, LinkCaps, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
 use super::hello::{
     HELLO_LIMIT, HelloError, HelloOutcome, NeedsOffloads, WireHello, connect_to, set_wire_buffers,
 };
 use super::shared::{SharedWire, shared_caps};
 use super::socket_events::SocketEvents;
-use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
-    TapLink, TapOptions, TxFrame,
-};
+use super::tap::{TapLink, TapOptions};
 
 /// How long a refused connection is tried again: the file of a listener exists from bind(2) on, and connections are refused until
 /// listen(2).

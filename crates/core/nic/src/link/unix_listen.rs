@@ -11,14 +11,12 @@ use netmem::MemoryProvider;
 use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
-use super::hello::listen_at;
+use super::definition::{Link, LinkCaps, LinkState};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
+use super::hello::{WireHello, listen_at};
 use super::socket_events::readable_of;
-use super::unix::caps_of;
-use super::unix_port::BACKLOG;
-use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, LinkState, Posted, TxFrame, UnixLink, UnixPort,
-    WireHello,
-};
+use super::unix::{UnixLink, caps_of};
+use super::unix_port::{BACKLOG, UnixPort};
 use crate::drops::DropReason;
 
 /// Time after which connections are looked for while a peer is connected, to close them.

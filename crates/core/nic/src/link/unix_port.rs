@@ -16,10 +16,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::VnetFd;
 use super::hello::{
     HELLO_LIMIT, HelloOutcome, NeedsOffloads, WireHello, connect_to, listen_at, set_wire_buffers,
 };
+use super::vnet_fd::VnetFd;
 
 /// Time between two attempts to connect, and after a failed accept(2).
 const RETRY: Duration = Duration::from_millis(200);

@@ -8,10 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::wire::{EthernetHeader, Instant};
 
-use super::{
-    Link, LinkCaps, LinkReceived, LinkSent, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN, Posted,
-    TxFrame, VnetMeta,
-};
+use super::definition::{Link, LinkCaps, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN};
+use super::frames::{LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
 use crate::eventfd::Eventfd;
 
 /// Options of [`WireLink::pair`].

@@ -2,7 +2,7 @@
 
 use ::wire::EthernetHeader;
 
-use crate::link::BIG_PACKET_LEN;
+use crate::link::tap::BIG_PACKET_LEN;
 
 /// Bytes of the longest super-packet of such a wire. A send of 512 KiB fits, with headers and whatever the length of its segments.
 pub(in crate::link) const SHARED_PACKET_LEN: usize = BIG_PACKET_LEN + (16 << 10);

@@ -193,8 +193,8 @@ impl Poller {
         let mut read = None;
         self.wait_until(at_most, |stack| {
             read = socket.try_read(stack, out);
-            let sockets = watches.clone().flat_map(|watch| self.on_shard(watch));
-            read.is_some() || sockets.into_iter().any(|socket| socket.is_ready(stack))
+            let mut sockets = watches.clone().flat_map(|watch| self.on_shard(watch));
+            read.is_some() || sockets.any(|socket| socket.is_ready(stack))
         });
         match read {
             Some(read) => Ok(host_bytes(read)?),

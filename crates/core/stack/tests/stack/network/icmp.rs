@@ -31,16 +31,22 @@ fn a_ping_is_answered_byte_for_byte() {
     }
 }
 
-#[test]
-fn a_ping_over_ipv6_is_answered_too() {
-    let mut peer = peer();
+/// Returns an echo request to [`Side::B`].
+fn ping_v6(source: Ipv6Addr) -> Vec<u8> {
     let echo = Echo {
         ident: 1,
         seq: 2,
         data: b"hello",
     };
     let mut message = vec![0; echo.message_len()];
-    echo.emit_v6(EchoKind::Request, v6(Side::A), v6(Side::B), &mut message);
+    echo.emit_v6(EchoKind::Request, source, v6(Side::B), &mut message);
+    message
+}
+
+#[test]
+fn a_ping_over_ipv6_is_answered_too() {
+    let mut peer = peer();
+    let message = ping_v6(v6(Side::A));
     peer.send_ip(
         &IpRepr::v6(v6(Side::A), v6(Side::B)),
         protocol::ICMPV6,
@@ -65,14 +71,8 @@ fn a_ping_over_ipv6_is_answered_too() {
 #[test]
 fn a_ping_from_the_unspecified_address_is_dropped() {
     let mut peer = peer();
-    let echo = Echo {
-        ident: 1,
-        seq: 2,
-        data: b"hello",
-    };
-    let mut message = vec![0; echo.message_len()];
-    let nobody = std::net::Ipv6Addr::UNSPECIFIED;
-    echo.emit_v6(EchoKind::Request, nobody, v6(Side::B), &mut message);
+    let nobody = Ipv6Addr::UNSPECIFIED;
+    let message = ping_v6(nobody);
     let ping = ip_frame(&IpRepr::v6(nobody, v6(Side::B)), protocol::ICMPV6, &message);
     dropped(&mut peer, &ping, "ip_martian_source");
 }

@@ -13,7 +13,8 @@ pub fn load_failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failu
         LoadError::Cancelled if stop.is_set() => return Failure::interrupted(),
         LoadError::NoFamily { .. } => (error.reason(), "give it one: --addr ADDR/LEN".to_owned()),
         LoadError::Connect { address, source } => match source.kind() {
-            ErrorKind::NetworkUnreachable => (
+            // A route to a group of hosts does not help.
+            ErrorKind::NetworkUnreachable if !address.ip().is_multicast() => (
                 format!("there is no route to {}", address.ip()),
                 "--gateway ADDR names the router to other networks".to_owned(),
             ),

@@ -577,6 +577,11 @@ fn what_cannot_be_stored_is_refused_with_a_remedy() {
             "only NBD servers and NVMe subsystems take bytes",
         ),
         (
+            "file http://me:s3cret@host/x?token=s3cret",
+            2,
+            "devmem-tcp: http://...@host/x?token=...: only NBD",
+        ),
+        (
             "file nbd://localhost/x",
             2,
             "store file --peer-addr 10.77.0.1/24 nbd://10.77.0.1:10809/x",

@@ -38,6 +38,7 @@ pub use piece::Piece;
 pub use pool::Pool;
 pub use remedy::{Remedy, Setting};
 pub use secrets::{SecretError, password_of, read_secret};
+pub use shown::shown;
 pub use sum::{SumKind, SumValue};
 pub use transport::{CUT, Transport};
 pub use url::{Url, UrlError};

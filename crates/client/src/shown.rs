@@ -70,7 +70,7 @@ fn shown_parameter(parameter: &str) -> String {
 
 /// Returns the beginning of a text that is no URL, as far as a message may show it. Where its parts end is not known, so everything before its last `@`
 /// may be user and password, and everything after a `?` a query.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let text = text.split('#').next().unwrap_or_default();
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),

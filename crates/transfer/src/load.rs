@@ -64,7 +64,7 @@ pub use client::nvme::{NvmeListed, NvmeNamespace, NvmeSubsystem, NvmeUrl};
 pub use client::tls::{TlsClient, TlsError, TlsOptions};
 pub use client::{
     Cause, LoadError, PartError, Remedy, SecretError, Setting, Url, UrlError, password_of,
-    read_secret,
+    read_secret, shown,
 };
 pub use http::Volume;
 pub use landing::Landed;

@@ -11,7 +11,6 @@ use anyhow::Context;
 use devmem_linux::cpu;
 
 use crate::client::Client;
-use crate::load_failure::load_failure;
 use crate::plan::{LoadJob, LoadPlan, NicPlan, strict_https};
 use crate::receiver::BoundNic;
 use crate::report::{LoadReport, verdict};
@@ -58,7 +57,9 @@ impl LoadedTarget {
     ///
     /// The result is wrong.
     pub fn end(self, form: OutputArgs) -> Result<(), Failure> {
-        let Self { report, target, .. } = self;
+        let Self {
+            report, mut target, ..
+        } = self;
         let complaint = report.complaint();
         match complaint.is_none() && !report.interrupted {
             true => target.commit()?,
@@ -108,10 +109,7 @@ pub fn transfer(
     let loaded = match loaded {
         Err(LoadError::Cancelled) if stop.is_set() => None,
         Ok(loaded) => Some(loaded),
-        Err(error) => {
-            target.tell_rest();
-            return Err(load_failure(error, &job.origin, stop));
-        }
+        Err(error) => return Err(target.failed(error, job, stop)),
     };
 
     let mut report = LoadReport {

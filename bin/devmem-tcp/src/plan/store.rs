@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use transfer::load::Origin;
+use transfer::load::{Origin, shown};
 use transfer::store::Durability;
 
 use super::checks::check_connections;
@@ -91,6 +91,7 @@ fn sink(url: &str) -> Result<Origin, Failure> {
             Err(Failure::from(error).ending_with(Exit::Usage))
         }
         _ => {
+            let url = shown(url);
             let text = format!("{url}: only NBD servers and NVMe subsystems take bytes");
             let remedy = "write nbd://HOST/EXPORT or nvme://HOST/SUBNQN";
             Err(Failure::usage(text).with_remedy(remedy))

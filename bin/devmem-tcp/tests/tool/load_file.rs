@@ -127,6 +127,16 @@ fn the_kernels_sockets_need_no_link() {
         ] {
             finish(tool(), &format!("{line} {option}")).failed_with(2, text);
         }
+        let full = format!("load --backend sockets --to /dev/full {}", server.url());
+        finish(tool(), &full).failed_with(
+            1,
+            "write /dev/full: No space left on device (os error 28); make room there",
+        );
+        let pipe = format!("load --backend sockets --to /dev/stdout {}", server.url());
+        finish(tool(), &pipe).failed_with(
+            1,
+            "write /dev/stdout: Illegal seek (os error 29); the bytes come in any order",
+        );
         let no_load = finish(
             tool(),
             "store Cargo.toml nbd://127.0.0.1/x --backend sockets",

@@ -1,7 +1,5 @@
 //! The chunked coding of a body (RFC 9112 7.1). The sizes lie between the payload: each costs one look at the stream.
 
-use httparse::Status;
-
 /// Most bytes of the line with a chunk's size, and of each trailer field.
 const MAX_LINE_BYTES: usize = 4 << 10;
 /// Bytes to look at for the next size: 16 digits, the line ends, and a short extension.
@@ -67,10 +65,11 @@ impl Chunks {
         self.line.extend_from_slice(bytes);
         let used = match self.state {
             State::FirstSize => self.size(0)?,
-            State::NextSize => match self.line.get(..2) {
-                Some(b"\r\n") => self.size(2)?,
-                Some(_) => return Err("a chunk is longer than its size"),
-                None => None,
+            State::NextSize => match self.line.as_slice() {
+                [b'\r', b'\n', ..] => self.size(2)?,
+                [b'\n', ..] => self.size(1)?,
+                [] | [b'\r'] => None,
+                _ => return Err("a chunk is longer than its size"),
             },
             State::Trailer => self.trailer()?,
             State::Data(_) | State::End => Some(before),
@@ -85,19 +84,33 @@ impl Chunks {
         }
     }
 
-    /// Parses the size after `skipped` bytes of the line; returns the length of both, or `None` if it is not complete.
+    /// Parses the line with a size, after `skipped` bytes; returns the length of both, or `None` if it is not complete. As the other lines of
+    /// the coding, it may end with a line feed alone.
     fn size(&mut self, skipped: usize) -> Result<Option<usize>, &'static str> {
-        let parsed = httparse::parse_chunk_size(&self.line[skipped..]);
-        match parsed.map_err(|_| "the size of a chunk is not a number")? {
-            Status::Partial => Ok(None),
-            Status::Complete((len, size)) => {
-                self.state = match size {
-                    0 => State::Trailer,
-                    size => State::Data(size),
-                };
-                Ok(Some(skipped + len))
-            }
+        let text = self.line.get(skipped..).unwrap_or_default();
+        let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
+        let no_number = "the size of a chunk is not a number";
+        // A line without a number is not the end of the body.
+        if !text.first().is_none_or(is_digit) {
+            return Err(no_number);
         }
+        let Some(end) = text.iter().position(|byte| *byte == b'\n') else {
+            return Ok(None);
+        };
+        let line = text[..end].strip_suffix(b"\r").unwrap_or(&text[..end]);
+        let digits = line.iter().take_while(|byte| is_digit(byte)).count();
+        let (digits, rest) = line.split_at(digits);
+        if !matches!(rest.trim_ascii().first(), None | Some(b';')) {
+            return Err(no_number);
+        }
+        let size = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        self.state = match size.ok_or(no_number)? {
+            0 => State::Trailer,
+            size => State::Data(size),
+        };
+        Ok(Some(skipped + end + 1))
     }
 
     /// Reads one line of the trailer. Its fields are not used.
@@ -148,9 +161,38 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_read_as_sloppy_servers_write_them() {
+        for body in [
+            &b"5\nhello\n0\n\n"[..],
+            b"5   \r\nhello\r\n0 \r\nX: y\n\r\n",
+            b"00000000000000000005 ; a=b\r\nhello\n000\r\n\n",
+        ] {
+            for step in 1..=body.len() {
+                let decoded = decode(body, step);
+                assert_eq!(decoded, Ok((b"hello".to_vec(), 0)), "{body:?} {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_without_a_number_is_not_the_end_of_a_body() {
+        for body in [
+            &b"5\r\nhello\r\n\r\n\r\n"[..],
+            b"5\r\nhello\r\n \r\n\r\n",
+            b"5\r\nhello\r\n;x\r\n\r\n",
+            b"\r\n\r\n",
+        ] {
+            let refused = decode(body, 64).unwrap_err();
+            assert_eq!(refused, "the size of a chunk is not a number", "{body:?}");
+        }
+    }
+
+    #[test]
     fn bodies_that_are_not_chunked_are_refused() {
         for body in [
             &b"hello"[..],
+            b"5 5\r\nhello\r\n0\r\n\r\n",
+            b"5\r\nhello\rx0\r\n\r\n",
             b"5\r\nhello!\r\n0\r\n\r\n",
             b"-5\r\nhello",
             b"11111111111111111\r\n",

@@ -76,7 +76,7 @@ impl Client<'_> {
     ) -> Result<FirstBytes, LoadError> {
         let (mut origin, mut request) = (origin.clone(), origin.clone());
         let (mut from, mut with_range) = (None, true);
-        for _ in 0..MAX_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let way = self.way(request, from.clone(), cancel_check)?;
             let piece = Piece {
                 start: 0,

@@ -398,7 +398,7 @@ impl<P: Payload> Connection<P> {
                     seq,
                     ..Reset::default()
                 });
-                None
+                Some(TcpError::Reset)
             }
         };
         self.error = self.error.or(error);

@@ -70,6 +70,6 @@ pub(crate) enum Next {
     Closed(Option<TcpError>),
     /// Closed, and a RST is sent.
     Abort(Option<TcpError>),
-    /// Closed, and a RST with this sequence number and without ACK answers the segment.
+    /// Closed as by a RST of the peer, and a RST with this sequence number and without ACK answers the segment.
     Refuse(SeqNum),
 }

@@ -8,7 +8,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::dmabuf::DmabufCmsg;
 use crate::extended_err::{OffenderFamily, SockExtendedErr, TxStamp};
 use crate::ids::{DmabufId, FragToken};
-use crate::sockopt::{SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SCM_TIMESTAMPING, SOL_SOCKET};
+use crate::sockopt::{
+    SCM_DEVMEM_DMABUF, SCM_DEVMEM_LINEAR, SCM_TIMESTAMPING, SO_TIMESTAMPING, SOL_SOCKET,
+};
 
 const WORD: usize = size_of::<usize>();
 const HEADER_LEN: usize = WORD + 8;
@@ -174,7 +176,17 @@ impl Cmsg<'_> {
         ((self.level, self.ty) == (SOL_SOCKET, SCM_DEVMEM_DMABUF))
             .then(|| DmabufId::read_from_bytes(self.data).ok())
     }
+
+    /// Returns whether sendmsg(2) refuses the message (`EINVAL`): it is for the socket, and of a type that none of its sends has
+    /// (linux `__sock_cmsg_send`). Messages for other levels are skipped.
+    pub fn is_unknown_to_send(&self) -> bool {
+        self.level == SOL_SOCKET && !SENT_TYPES.contains(&self.ty)
+    }
 }
+
+/// Types of the messages of level `SOL_SOCKET` that sendmsg(2) knows: `SCM_RIGHTS`, `SCM_CREDENTIALS`, `SO_PRIORITY`, `SO_MARK`,
+/// `SO_TIMESTAMPING` in its old and new form, and `SCM_DEVMEM_DMABUF`.
+const SENT_TYPES: [i32; 7] = [1, 2, 12, 36, SO_TIMESTAMPING, 65, SCM_DEVMEM_DMABUF];
 
 /// Control message of a devmem receive: one piece of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -113,6 +113,14 @@ impl ErrorKind {
             Self::Unsupported => Errno::EOPNOTSUPP,
             Self::NotConnected => Errno::ENOTCONN,
             Self::UnexpectedEof => Errno::ENODATA,
+            Self::AddrInUse => Errno::EADDRINUSE,
+            Self::AddrNotAvailable => Errno::EADDRNOTAVAIL,
+            Self::ConnectionRefused => Errno::ECONNREFUSED,
+            Self::ConnectionReset => Errno::ECONNRESET,
+            Self::ConnectionAborted => Errno::ECONNABORTED,
+            Self::BrokenPipe => Errno::EPIPE,
+            Self::HostUnreachable => Errno::EHOSTUNREACH,
+            Self::NetworkUnreachable => Errno::ENETUNREACH,
             _ => Errno::EIO,
         }
     }
@@ -131,6 +139,14 @@ impl ErrorKind {
                 io::ErrorKind::OutOfMemory => Self::OutOfResources,
                 io::ErrorKind::Unsupported => Self::Unsupported,
                 io::ErrorKind::UnexpectedEof => Self::UnexpectedEof,
+                io::ErrorKind::AddrInUse => Self::AddrInUse,
+                io::ErrorKind::AddrNotAvailable => Self::AddrNotAvailable,
+                io::ErrorKind::ConnectionRefused => Self::ConnectionRefused,
+                io::ErrorKind::ConnectionReset => Self::ConnectionReset,
+                io::ErrorKind::ConnectionAborted => Self::ConnectionAborted,
+                io::ErrorKind::BrokenPipe => Self::BrokenPipe,
+                io::ErrorKind::HostUnreachable => Self::HostUnreachable,
+                io::ErrorKind::NetworkUnreachable => Self::NetworkUnreachable,
                 _ => Self::Other,
             },
         }
@@ -310,6 +326,38 @@ mod tests {
             (Io::Unsupported, ErrorKind::Unsupported, Errno::EOPNOTSUPP),
             (Io::NotConnected, ErrorKind::NotConnected, Errno::ENOTCONN),
             (Io::UnexpectedEof, ErrorKind::UnexpectedEof, Errno::ENODATA),
+            (Io::AddrInUse, ErrorKind::AddrInUse, Errno::EADDRINUSE),
+            (
+                Io::AddrNotAvailable,
+                ErrorKind::AddrNotAvailable,
+                Errno::EADDRNOTAVAIL,
+            ),
+            (
+                Io::ConnectionRefused,
+                ErrorKind::ConnectionRefused,
+                Errno::ECONNREFUSED,
+            ),
+            (
+                Io::ConnectionReset,
+                ErrorKind::ConnectionReset,
+                Errno::ECONNRESET,
+            ),
+            (
+                Io::ConnectionAborted,
+                ErrorKind::ConnectionAborted,
+                Errno::ECONNABORTED,
+            ),
+            (Io::BrokenPipe, ErrorKind::BrokenPipe, Errno::EPIPE),
+            (
+                Io::HostUnreachable,
+                ErrorKind::HostUnreachable,
+                Errno::EHOSTUNREACH,
+            ),
+            (
+                Io::NetworkUnreachable,
+                ErrorKind::NetworkUnreachable,
+                Errno::ENETUNREACH,
+            ),
             (Io::InvalidData, ErrorKind::Other, Errno::EIO),
         ] {
             let found = ErrorKind::of_io(&io::Error::from(std));

@@ -98,6 +98,8 @@ impl Failure {
     /// A failure with the text of `error` and its causes.
     pub(crate) fn of(errno: Errno, error: &dyn Error) -> Self {
         let mut text = error.to_string();
+        // The remedy is on the lines behind the reason, to which the causes belong.
+        let remedy = text.split_off(text.find('\n').unwrap_or(text.len()));
         let mut cause = error.source();
         while let Some(next) = cause {
             let cause_text = next.to_string();
@@ -108,7 +110,7 @@ impl Failure {
             }
             cause = next.source();
         }
-        Self::new(errno, text)
+        Self::new(errno, text + &remedy)
     }
 
     /// A handle that is not valid in this process.
@@ -358,6 +360,33 @@ mod tests {
         let text = last_text();
         assert!(text.contains("its mode is 0666"), "{text}");
         assert_eq!(text.matches("chmod go-w /run/x.json").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn causes_stand_behind_the_reason_and_before_the_remedy() {
+        #[derive(Debug)]
+        struct Refused(std::io::Error);
+
+        impl fmt::Display for Refused {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("lo is not an Ethernet interface\n  choose another")
+            }
+        }
+
+        impl Error for Refused {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+
+        let error = Refused(Errno::EINVAL.into());
+        finish("dmt_open", || {
+            Err::<(), _>(Failure::of(Errno::EINVAL, &error))
+        });
+        assert_eq!(
+            last_text(),
+            "dmt_open: EINVAL: lo is not an Ethernet interface: Invalid argument (os error 22)\n  choose another"
+        );
     }
 
     #[test]

@@ -6,6 +6,8 @@ use devmem_uapi::Errno;
 
 use crate::abi::{AF_INET, AF_INET6, AF_UNSPEC};
 
+/// Bytes of the family, with which every address begins.
+pub(crate) const FAMILY_LEN: usize = 2;
 /// Bytes of a `sockaddr_in`.
 const IN_LEN: usize = 16;
 /// Bytes of a `sockaddr_in6`.
@@ -40,6 +42,14 @@ impl Family {
         }
     }
 
+    /// Returns the fewest bytes of an address.
+    const fn shortest(self) -> usize {
+        match self {
+            Self::V4 => IN_LEN,
+            Self::V6 => IN6_LEN_SHORT,
+        }
+    }
+
     /// Returns the address of "any".
     pub const fn unspecified(self) -> IpAddr {
         match self {
@@ -70,7 +80,7 @@ pub fn parse(bytes: &[u8], family: Family) -> Result<ParsedAddress, Errno> {
     }
     if given != family.domain() {
         // Linux checks the length first.
-        return Err(match bytes.len() < IN_LEN {
+        return Err(match bytes.len() < family.shortest() {
             true => Errno::EINVAL,
             false => Errno::EAFNOSUPPORT,
         });
@@ -168,7 +178,9 @@ mod tests {
         assert_eq!(parse(&v6[..23], Family::V6), Err(Errno::EINVAL));
         assert!(parse(&v6[..24], Family::V6).is_ok());
         assert_eq!(parse(&[], Family::V4), Err(Errno::EINVAL));
-        assert_eq!(parse(&v4, Family::V6), Err(Errno::EAFNOSUPPORT));
+        assert_eq!(parse(&v4, Family::V6), Err(Errno::EINVAL));
+        let long = [&v4[..], &[0; 8]].concat();
+        assert_eq!(parse(&long, Family::V6), Err(Errno::EAFNOSUPPORT));
         assert_eq!(parse(&v6, Family::V4), Err(Errno::EAFNOSUPPORT));
         assert_eq!(parse(&[0, 0], Family::V4), Ok(ParsedAddress::Unspec));
     }

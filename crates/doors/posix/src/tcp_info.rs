@@ -12,7 +12,7 @@ pub const TCP_INFO_LEN: usize = 280;
 /// The slow start threshold before the first loss (linux `TCP_INFINITE_SSTHRESH`).
 const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 
-/// Returns the number of a state (linux include/net/tcp_states.h).
+/// Returns the number of a state as a program sees it (linux include/net/tcp_states.h): in TIME-WAIT, its socket is closed.
 pub const fn state_number(state: StateKind) -> u8 {
     match state {
         StateKind::Established => 1,
@@ -20,8 +20,7 @@ pub const fn state_number(state: StateKind) -> u8 {
         StateKind::SynReceived => 3,
         StateKind::FinWait1 => 4,
         StateKind::FinWait2 => 5,
-        StateKind::TimeWait => 6,
-        StateKind::Closed => 7,
+        StateKind::TimeWait | StateKind::Closed => 7,
         StateKind::CloseWait => 8,
         StateKind::LastAck => 9,
         StateKind::Closing => 11,

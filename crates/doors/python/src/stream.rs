@@ -23,6 +23,9 @@ use crate::target::Target;
 use crate::tensor::{Tensor, memory_of, view_of};
 use crate::wait::{Handle, Limit, Time, TimedWait, Timeout};
 
+/// Bytes that a peek makes room for at first.
+const FIRST_PEEK: usize = 64 << 10;
+
 /// A TCP connection. One thread may receive while another one sends.
 ///
 /// Iterating receives: each batch is released by the step to the next one.
@@ -265,12 +268,18 @@ impl Stream {
 
     /// Returns a copy of the first queued bytes, `nbytes` at most, and leaves them queued; waits if there are none.
     fn peek<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let mut bytes = vec![0; nbytes];
-        let peeked = self.timed_wait().wait(py, &self.recv, |half, limit| {
-            limit_recv(half, limit);
-            Ok(half.peek(&mut bytes)?)
-        })?;
-        Ok(PyBytes::new(py, &bytes[..peeked]))
+        // The stream decides how much memory this takes, not the caller, who may ask for more than there is.
+        let mut bytes = vec![0; nbytes.min(FIRST_PEEK)];
+        loop {
+            let peeked = self.timed_wait().wait(py, &self.recv, |half, limit| {
+                limit_recv(half, limit);
+                Ok(half.peek(&mut bytes)?)
+            })?;
+            if peeked < bytes.len() || bytes.len() >= nbytes {
+                return Ok(PyBytes::new(py, &bytes[..peeked]));
+            }
+            bytes.resize(bytes.len().saturating_mul(2).min(nbytes), 0);
+        }
     }
 
     /// Sends parts of bound memory without a copy: tensors over it, slices, or pairs (start, end); all of it if none is given.

@@ -1,7 +1,7 @@
 //! What NVMe subsystems a host has.
 
 use devmem_tcp::text::PrintableLines;
-use devmem_transfer::load::{Cause, NvmeListed, NvmeNamespace, NvmeSubsystem, Origin};
+use devmem_transfer::load::{Cause, NvmeListed, NvmeNamespace, NvmeSubsystem, Origin, shown};
 use pyo3::prelude::*;
 
 use crate::error::Error;
@@ -9,6 +9,9 @@ use crate::interrupt::interruptible;
 use crate::load::{Secrets, Tls, nic_for};
 use crate::netdev::Netdev;
 use crate::remedy;
+
+/// The beginning of the URLs of subsystems.
+const SCHEME: &str = "nvme";
 
 /// An NVMe subsystem of a host.
 #[pyclass(frozen, get_all, module = "devmem_tcp")]
@@ -72,13 +75,19 @@ pub(crate) fn list_subsystems(
     url: &str,
     nic: Option<&Bound<'_, Netdev>>,
 ) -> PyResult<Vec<Subsystem>> {
-    let origin = Secrets::default().origin(Tls::default(), url)?;
-    let Origin::Nvme(named) = &origin else {
-        return Err(Error::value(format!("'{url}' is not nvme://HOST")).into());
+    let origin = match url.get(..SCHEME.len()) {
+        Some(scheme) if scheme.eq_ignore_ascii_case(SCHEME) => {
+            Some(Secrets::default().origin(Tls::default(), url)?)
+        }
+        _ => None,
+    };
+    let Some(origin @ Origin::Nvme(named)) = &origin else {
+        let text = format!("{:?} is not nvme://HOST", shown(url));
+        return Err(Error::value(text).into());
     };
     let nic = nic.map(|nic| nic.get().get(py)).transpose()?;
     let listed = interruptible(py, |cancel_check| {
-        let nic = nic_for(nic, &origin, cancel_check)?;
+        let nic = nic_for(nic, origin, cancel_check)?;
         Ok(NvmeNamespace::list(&nic, named, cancel_check)?)
     })?;
     let subsystems = listed.into_iter();

@@ -108,6 +108,10 @@ def test_what_cannot_be_loaded_or_stored_is_an_error_with_its_cause(disk):
             store(bytes(4096), "http://127.0.0.1/x", nic)
         with pytest.raises(ValueError, match="is not nvme"):
             list_subsystems("nbd://127.0.0.1", nic)
+        for other in ["http://me:s3cret@host/x?token=s3cret", "me:s3cret@host", "nbd://me:s3cret@host"]:
+            with pytest.raises(ValueError, match="is not nvme") as refused:
+                list_subsystems(other, nic)
+            assert "s3cret" not in str(refused.value)
     with pytest.raises(ConnectionRefusedError):
         load(url, nic)
 

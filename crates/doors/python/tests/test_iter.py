@@ -314,6 +314,24 @@ def test_asyncio_iterates_and_a_cancelled_wait_loses_nothing(server, large):
         same(tensor, LARGE[name])
 
 
+def test_tasks_take_turns_and_a_tensor_that_has_come_outlives_a_cancelled_task():
+    async def main():
+        tensors = aio.TensorIterator(lambda: iter(enumerate("abcd")))
+        task = asyncio.create_task(tensors.__anext__())
+        while tensors._step is None or not tensors._step.done():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await anext(tensors) == (0, "a")
+        several = await asyncio.gather(*(tensors.__anext__() for _ in range(3)))
+        assert sorted(several) == [(1, "b"), (2, "c"), (3, "d")]
+        with pytest.raises(StopAsyncIteration):
+            await anext(tensors)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 RANK = """
 import hashlib, json, sys
 from devmem_tcp import iter_safetensors

@@ -1,6 +1,7 @@
 """Receiving: every byte is where the batch says, in every form in which it can be had."""
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -111,8 +112,19 @@ def test_a_peek_leaves_the_bytes_and_limits_are_kept(wire):
     sender, receiver = wire.connect()
     sender.sendall(b"header and body")
     assert receiver.peek(6) == b"header"
+    assert receiver.peek(1 << 40) == b"header and body", "room for what there is, not for what was asked"
+    long = bytes(range(256)) * 800
+    sender.sendall(long)
+    queued = b"header and body" + long
+    deadline = time.monotonic() + PATIENCE
+    while len(receiver.peek(1 << 60)) < len(queued) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for most in [65536, 65537, 150_000, 1 << 60]:
+        assert receiver.peek(most) == queued[:most]
     assert receiver.recv(6).tobytes() == b"header"
-    assert receiver.recv().tobytes() == b" and body"
+    rest = bytearray(len(b" and body") + len(long))
+    assert receiver.recv_into(rest) == len(rest)
+    assert bytes(rest) == b" and body" + long
 
 
 def test_without_a_binding_bytes_are_in_host_memory():

@@ -17,6 +17,8 @@ use self::part::{Part, open};
 pub use self::state::FileVersion;
 use crate::parallel::Done;
 
+/// Most symbolic links that are followed, one after another, as Linux does.
+const MAX_LINKS: usize = 40;
 /// Time between two records of what has come: what a killed program loads again.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -81,8 +83,20 @@ impl PartialFile {
         // First, so that no old record stands beside new bytes.
         remove(&part.state)?;
         // As long as it will be: holes of the source are never written.
-        let sized = file.set_len(0).and_then(|()| file.set_len(version.len()));
-        sized.map_err(failed("make room in", &part.bytes))?;
+        let emptied = file.set_len(0);
+        emptied.map_err(failed("empty", &part.bytes))?;
+        if let Err(source) = file.set_len(version.len()) {
+            // The standard library says of numbers that no file has that a conversion failed.
+            let is_known = source.raw_os_error().is_some();
+            return Err(PartialError::TooLong {
+                part: part.bytes,
+                bytes: version.len(),
+                source: match is_known {
+                    true => source,
+                    false => io::ErrorKind::FileTooLarge.into(),
+                },
+            });
+        }
         Ok(Self::new(path, file, version, Done::default(), Some(part)))
     }
 
@@ -130,6 +144,16 @@ impl PartialFile {
     /// Returns whether a later load can go on with it.
     pub fn can_resume(&self) -> bool {
         self.part.is_some() && self.done.bytes() > 0
+    }
+
+    /// Records what has come, for a load that goes on. Otherwise that is done from time to time, and when the file is dropped.
+    ///
+    /// # Errors
+    /// The record cannot be written: a later load begins at the start.
+    pub fn record(&mut self) -> Result<(), PartialError> {
+        let state = self.part.as_ref().map(|part| part.state.clone());
+        let written = self.save();
+        written.map_err(failed("write", &state.unwrap_or_default()))
     }
 
     /// Returns the range of the source that is loaded.
@@ -192,12 +216,24 @@ impl Drop for PartialFile {
     }
 }
 
-/// Returns the file that a symbolic link leads to, which the link keeps leading to.
+/// Returns the file that a symbolic link leads to, which the link keeps leading to: also one that is not there yet.
 fn target_of(path: &Path) -> PathBuf {
-    match path.is_symlink() {
-        true => fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
-        false => path.to_owned(),
+    if !path.is_symlink() {
+        return path.to_owned();
     }
+    if path.exists() {
+        // A link of /proc to a pipe, as /dev/stdout, names no file.
+        return fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    }
+    let mut target = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(next) = fs::read_link(&target) else {
+            return target;
+        };
+        // A relative one begins in the folder of the link.
+        target = target.parent().unwrap_or(Path::new("")).join(next);
+    }
+    path.to_owned()
 }
 
 /// Returns whether another file can take the name: not that of a device, a FIFO or a folder.
@@ -371,5 +407,54 @@ mod tests {
         file.commit().unwrap();
         assert!(link.is_symlink());
         assert_eq!(fs::read(&path).unwrap().len(), 50);
+    }
+
+    #[test]
+    fn links_keep_leading_to_the_file_also_to_one_that_is_not_there_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("disk")).unwrap();
+        std::os::unix::fs::symlink("disk/model", at("link")).unwrap();
+        std::os::unix::fs::symlink(at("link"), at("model")).unwrap();
+        for _ in 0..2 {
+            let mut file = PartialFile::create(&at("model"), version(None)).unwrap();
+            assert_eq!(file.bytes_path(), at("disk/model.part"));
+            file.wrote(10..60).unwrap();
+            file.commit().unwrap();
+            assert!(at("model").is_symlink() && at("link").is_symlink());
+            assert_eq!(fs::metadata(at("disk/model")).unwrap().len(), 50);
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_is_told_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let mut file = PartialFile::create(&path, version(None)).unwrap();
+        file.wrote(10..30).unwrap();
+        file.record().unwrap();
+        // No file takes the name of a folder that is not empty.
+        let state = folder.path().join("model.part.state");
+        fs::remove_file(&state).unwrap();
+        fs::create_dir_all(state.join("full")).unwrap();
+        let refused = file.record().unwrap_err().to_string();
+        assert!(refused.contains("model.part.state"), "{refused}");
+        assert!(!folder.path().join("model.part.state.new").exists());
+    }
+
+    #[test]
+    fn more_bytes_than_a_file_can_have_are_refused_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        for bytes in [u64::MAX, i64::MAX as u64] {
+            let mut version = version(None);
+            version.range = 0..bytes;
+            let refused = PartialFile::create(&folder.path().join("model"), version).unwrap_err();
+            let text = refused.to_string();
+            assert!(
+                text.contains(&format!("the {bytes} bytes of the source")),
+                "{text}"
+            );
+            assert!(!text.contains("conversion"), "{text}");
+        }
     }
 }

@@ -305,6 +305,31 @@ fn a_redirect_that_leads_nowhere_says_so() {
 }
 
 #[test]
+fn ten_redirects_in_a_row_are_followed_and_no_more() {
+    in_netns(
+        "origins::ten_redirects_in_a_row_are_followed_and_no_more",
+        || {
+            let world = World::new(V4);
+            for (last, is_found) in [(10, true), (11, false)] {
+                let server = Server::start(move |asked, out| {
+                    let at = asked.target().trim_start_matches('/').parse().unwrap_or(0);
+                    match at < last {
+                        true => empty("302 Found", &format!("Location: /{}\r\n", at + 1), out),
+                        false => good(asked, &pattern(1000), out),
+                    }
+                });
+                let opened = world.open(&server.url(V4.host));
+                let error = opened.err().map(|error| error.to_string());
+                assert_eq!(error.is_none(), is_found, "{error:?}");
+                let expected = "more than 10 redirects in a row";
+                assert!(error.is_none_or(|error| error.contains(expected)));
+            }
+            world.end();
+        },
+    );
+}
+
+#[test]
 fn a_bucket_of_another_region_is_asked_again_with_its_region() {
     in_netns(
         "origins::a_bucket_of_another_region_is_asked_again_with_its_region",

@@ -1,5 +1,6 @@
 //! Where `load` puts the bytes.
 
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -7,12 +8,14 @@ use std::path::Path;
 use anyhow::Context;
 use devmem_tcp::Dmabuf;
 
+use crate::load_failure::load_failure;
 use crate::plan::{LoadJob, LoadTarget};
 use tool::memory::{MemoryKind, PAGE_BYTES};
 use tool::output::{Failure, note};
+use tool::signals::StopFlag;
 use tool::size::Size;
 use transfer::load::{
-    Crc32c, FileVersion, PartialError, PartialFile, RunningSum, SumKind, SumValue,
+    Crc32c, FileVersion, LoadError, PartialError, PartialFile, RunningSum, SumKind, SumValue,
 };
 
 /// Bytes that are read back at a time. Each read of a GPU's memory is a copy that is waited for.
@@ -97,14 +100,47 @@ impl Target {
     }
 
     /// Says what a load that has ended early leaves behind.
-    pub fn tell_rest(&self) {
+    pub fn tell_rest(&mut self) {
         if let Self::File(file) = self
             && file.can_resume()
         {
+            let recorded = file.record();
             let (name, done) = (file.bytes_path().display(), Size(file.done_bytes()));
-            note(format_args!(
-                "{name} has {done} so far; --resume goes on with it"
-            ));
+            match recorded {
+                Ok(()) => note(format_args!(
+                    "{name} has {done} so far; --resume goes on with it"
+                )),
+                Err(error) => note(format_args!(
+                    "{name} has {done}, and no record says which ({error}): the next load begins at the start"
+                )),
+            }
+        }
+    }
+
+    /// Says what a load that has failed leaves behind, and returns its failure.
+    pub fn failed(&mut self, error: LoadError, job: &LoadJob, stop: &StopFlag) -> Failure {
+        self.tell_rest();
+        match error {
+            LoadError::Caller(source) => self.unwritten(&source),
+            error => load_failure(error, &job.origin, stop),
+        }
+    }
+
+    /// Returns the failure of a write of bytes that have come.
+    fn unwritten(&self, error: &io::Error) -> Failure {
+        let place = match self {
+            Self::Memory(_, name) => name.clone(),
+            Self::File(file) => file.bytes_path().display().to_string(),
+        };
+        let failure = Failure::failed(format!("write {place}: {error}"));
+        match error.kind() {
+            io::ErrorKind::StorageFull => {
+                failure.with_remedy("make room there, or name a file elsewhere")
+            }
+            io::ErrorKind::NotSeekable => failure.with_remedy(
+                "the bytes come in any order: name a file, which can be written at any place",
+            ),
+            _ => failure,
         }
     }
 

@@ -130,7 +130,7 @@ pub enum SendError {
         /// The socket.
         id: SocketId,
     },
-    /// The control buffer is malformed, or its dma-buf message is not 4 bytes long.
+    /// The control buffer is malformed, has a message that no send knows, or its dma-buf message is not 4 bytes long.
     #[error("malformed control messages")]
     BadControl,
     /// Device memory can only be sent with MSG_ZEROCOPY.
@@ -328,8 +328,8 @@ impl ConnectError {
     /// Returns the errno of the same refusal by the kernel.
     pub const fn errno(&self) -> Errno {
         match self {
-            Self::Route(RouteError::NoRoute(_)) => Errno::ENETUNREACH,
-            Self::Route(RouteError::NotUnicast(_)) => Errno::EACCES,
+            // Also for broadcast and multicast (linux `tcp_v4_connect`).
+            Self::Route(RouteError::NoRoute(_) | RouteError::NotUnicast(_)) => Errno::ENETUNREACH,
             Self::PortZero(_) => Errno::ECONNREFUSED,
             Self::AddrNotAvailable(_)
             | Self::PortNotOurs(_)
@@ -450,7 +450,10 @@ pub enum ShutdownError {
     #[error(transparent)]
     BadSocket(#[from] BadSocket),
     /// There is no connection to shut down.
-    #[error("{id} is not connected ({state:?}): there is nothing to shut down")]
+    #[error(
+        "{id} is not connected ({}): there is nothing to shut down",
+        .state.map_or_else(|| "LISTEN".to_owned(), |state| state.to_string())
+    )]
     NotConnected {
         /// The socket.
         id: SocketId,

@@ -12,7 +12,8 @@ use crate::socket::kind::SocketKind;
 
 impl Stack {
     /// Shuts down one or both directions of a connection. After [`Shutdown::Read`], a receive from an empty queue
-    /// returns the end of the stream; data that arrives later can still be read (linux `tcp_recvmsg` with RCV_SHUTDOWN).
+    /// returns the end of the stream; data that arrives later can still be read (linux `tcp_recvmsg` with RCV_SHUTDOWN). After
+    /// [`Shutdown::Both`] it resets the connection.
     ///
     /// # Errors
     /// [`ShutdownError`].
@@ -30,6 +31,7 @@ impl Stack {
         }
         if how != Shutdown::Write {
             connection.reader.shut_down();
+            connection.conn.shutdown_read();
         }
         if how != Shutdown::Read {
             connection.conn.shutdown_write();

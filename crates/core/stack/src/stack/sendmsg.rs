@@ -212,13 +212,14 @@ enum TxSource {
     Devmem(DmabufId),
 }
 
-/// Parses the control buffer of a sendmsg; ignores messages of other kinds. It is bad if it is malformed, or has a dma-buf
-/// message of the wrong size.
+/// Parses the control buffer of a sendmsg; ignores other messages that Linux knows. It is bad if it is malformed, or has a message that no send
+/// knows, or a dma-buf message of the wrong size.
 fn parse_tx(control: &[u8]) -> Result<TxSource, SendError> {
     let mut messages = CmsgIter::new(control);
     let mut source = TxSource::Host;
     for message in messages.by_ref() {
         match message.tx_dmabuf() {
+            None if message.is_unknown_to_send() => return Err(SendError::BadControl),
             None => {}
             Some(Some(id)) => source = TxSource::Devmem(id),
             Some(None) => return Err(SendError::BadControl),

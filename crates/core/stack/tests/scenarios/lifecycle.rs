@@ -70,8 +70,8 @@ fn connecting_where_no_route_leads_is_refused_with_the_reason() {
     let now = pair.now();
     for (to, errno) in [
         ("8.8.8.8:1", Errno::ENETUNREACH),
-        ("10.77.0.255:1", Errno::EACCES),
-        ("224.0.0.1:1", Errno::EACCES),
+        ("10.77.0.255:1", Errno::ENETUNREACH),
+        ("224.0.0.1:1", Errno::ENETUNREACH),
         ("10.77.0.2:0", Errno::ECONNREFUSED),
     ] {
         let refused = pair.a.connect(to.parse().unwrap(), now).unwrap_err();

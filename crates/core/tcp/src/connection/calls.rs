@@ -177,6 +177,14 @@ impl<P: Payload> Connection<P> {
         acked && self.error.is_none()
     }
 
+    /// Notes that the program has shut down reading. What arrives can still be read, until this side's half has ended, too: from then
+    /// on it is answered with a RST.
+    pub fn shutdown_read(&mut self) {
+        if let ConnectionState::Synchronized(synchronized) = &mut self.state {
+            synchronized.shutdown_read();
+        }
+    }
+
     /// Ends this side's half of the stream behind what is queued; reading goes on.
     pub fn shutdown_write(&mut self) {
         match &mut self.state {

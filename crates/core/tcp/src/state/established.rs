@@ -38,8 +38,7 @@ pub(crate) struct Synchronized<P> {
     replies: ReplyLimit,
     /// With AccECN only.
     pub(crate) accurate: Option<Box<Accurate>>,
-    /// The user has closed: payload is not read any more.
-    reader_gone: bool,
+    reading: Reading,
     /// When a closed connection stops waiting for the peer's FIN.
     linger: Option<Instant>,
     pub(crate) counters: SegmentCounters,
@@ -47,6 +46,16 @@ pub(crate) struct Synchronized<P> {
     last_data_recv: Instant,
     /// The rest of the handshake, if the peer's SYN opened the connection (RFC 7413).
     opening: Option<Box<Opening>>,
+}
+
+/// Whether the user reads payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    On,
+    /// It was shut down; what arrives can still be read.
+    ShutDown,
+    /// The user has closed: payload is not read any more.
+    Gone,
 }
 
 /// Counters of incoming segments for [`Info`].
@@ -115,7 +124,7 @@ impl<P: Payload> Synchronized<P> {
             keepalive: KeepaliveTimer::new(settings.keepalive, now),
             replies: ReplyLimit::new(config.shared.acks.invalid_interval),
             accurate,
-            reader_gone: false,
+            reading: Reading::On,
             linger: None,
             counters: SegmentCounters::default(),
             last_data_recv: now,
@@ -325,7 +334,7 @@ impl<P: Payload> Synchronized<P> {
         now: Instant,
     ) -> Result<Accepted, SegmentVerdict> {
         let (seq, len, ack) = (segment.seq, segment.payload.len(), segment.ack);
-        if self.reader_gone && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
+        if self.reads_no_more() && len > 0 && (seq + len).after(self.receiver.rcv_nxt()) {
             // RFC 9293 3.6.1, RFC 2525 2.17: a RST tells the peer that its bytes are lost.
             let disposition = Disposition {
                 closed: true,
@@ -413,9 +422,28 @@ impl<P: Payload> Synchronized<P> {
         }
     }
 
+    /// Notes that the user has shut down reading.
+    pub(crate) fn shutdown_read(&mut self) {
+        if self.reading == Reading::On {
+            self.reading = Reading::ShutDown;
+        }
+    }
+
+    /// Returns whether the user has closed.
+    pub(super) fn is_reader_gone(&self) -> bool {
+        self.reading == Reading::Gone
+    }
+
+    /// Returns whether payload that arrives now is lost: nobody is left to read it, or both directions were shut down (linux
+    /// `tcp_rcv_state_process`). With only reading shut down it is kept, and can be read.
+    fn reads_no_more(&self) -> bool {
+        let has_sent_fin = matches!(self.kind, StateKind::FinWait1 | StateKind::FinWait2);
+        self.is_reader_gone() || self.reading == Reading::ShutDown && has_sent_fin
+    }
+
     /// Ends reading. Sending gets a limited time without progress, because no program is left that could give up.
     pub(crate) fn drop_reader(&mut self) {
-        self.reader_gone = true;
+        self.reading = Reading::Gone;
         self.sender.orphan();
     }
 

@@ -150,6 +150,23 @@ fn payload_for_a_reader_that_is_gone_resets() {
 }
 
 #[test]
+fn payload_after_both_directions_were_shut_down_resets() {
+    let mut t = established();
+    t.conn.shutdown_read();
+    send!(t, len: 10);
+    assert_eq!(t.conn.readable_len(), 10, "only reading is shut down");
+    t.conn.shutdown_write();
+    expect!(t, seq: 1, ack: 11, control: Control::Fin);
+    send!(t, seq: 1, ack: Some(2), len: 10);
+    assert_eq!(t.state(), StateKind::FinWait2, "old payload is no reason");
+    send!(t, seq: 11, ack: Some(2), len: 10);
+    assert!(t.last.reply && t.last.closed);
+    expect_drops!(t, Duplicate, ReaderGone);
+    assert_eq!(t.state(), StateKind::Closed);
+    assert_eq!(t.conn.error(), Some(TcpError::Reset));
+}
+
+#[test]
 fn an_ack_ahead_of_lost_payload_does_not_reset_a_closed_connection() {
     let mut t = established();
     t.conn.close();

@@ -225,6 +225,21 @@ fn a_dmabuf_to_send_from_has_exactly_four_bytes() {
 }
 
 #[test]
+fn messages_for_the_socket_are_known_to_a_send_or_refused() {
+    let unknown = |level, ty| {
+        let data = &[][..];
+        Cmsg { level, ty, data }.is_unknown_to_send()
+    };
+    for known in [1, 2, 12, 36, 37, 65, SCM_DEVMEM_DMABUF] {
+        assert!(!unknown(SOL_SOCKET, known), "{known}");
+    }
+    for other in [0, SCM_DEVMEM_LINEAR, 61, 999] {
+        assert!(unknown(SOL_SOCKET, other), "{other}");
+        assert!(!unknown(SOL_IP, other), "{other}");
+    }
+}
+
+#[test]
 fn a_length_that_leads_nowhere_ends_the_walk() {
     for len in [0, 1, HEADER_LEN - 1, cmsg_len(9), usize::MAX] {
         let mut buf = vec![0; cmsg_space(8) + cmsg_space(8)];

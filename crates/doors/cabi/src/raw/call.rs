@@ -13,7 +13,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-use devmem_posix::abi::{MSG_FASTOPEN, ioctl as requests};
+use devmem_posix::abi::ioctl as requests;
 use devmem_posix::{Posix, Waiter};
 use devmem_uapi::{Errno, MsgFlags};
 use libc::{iovec, msghdr, sockaddr, sockaddr_storage, socklen_t};
@@ -48,26 +48,26 @@ pub unsafe fn connect<W: Waiter>(
     posix.connect(fd, address)
 }
 
-/// Returns the address of a send with MSG_FASTOPEN; `None` for any other send.
-unsafe fn early_address<'a>(
-    address: *const sockaddr,
-    len: socklen_t,
-    flags: c_int,
-) -> Result<&'a [u8], Errno> {
-    if flags.cast_unsigned() & MSG_FASTOPEN == 0 {
-        return Ok(&[]);
+/// Returns the length of the name of a message: EINVAL if it is negative, and no more than any address has (linux `__copy_msghdr`).
+fn name_len(msg: &msghdr) -> Result<socklen_t, Errno> {
+    if msg.msg_name.is_null() {
+        return Ok(0);
     }
-    // SAFETY: the contract at the top of the file.
-    unsafe { sockaddr_in(address, len) }
+    let len = c_int::try_from(msg.msg_namelen).map_err(|_| Errno::EINVAL)?;
+    Ok(len.cast_unsigned().min(LONGEST_ADDRESS))
 }
+
+/// Bytes of a `sockaddr_storage`.
+const LONGEST_ADDRESS: socklen_t = 128;
+const _: () = assert!(size_of::<sockaddr_storage>() == 128);
 
 /// Returns the bytes of an address; EINVAL if it is longer than any address (linux `move_addr_to_kernel`), as a negative length
 /// is after its conversion.
 unsafe fn sockaddr_in<'a>(address: *const sockaddr, len: socklen_t) -> Result<&'a [u8], Errno> {
-    let len = usize::try_from(len)
-        .ok()
-        .filter(|len| *len <= size_of::<sockaddr_storage>());
-    let len = len.ok_or(Errno::EINVAL)?;
+    if len > LONGEST_ADDRESS {
+        return Err(Errno::EINVAL);
+    }
+    let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
     // SAFETY: the contract at the top of the file.
     unsafe { slice(address.cast::<c_void>(), len) }
 }
@@ -165,6 +165,23 @@ pub unsafe fn recv<W: Waiter>(
     received.map(|received| received.bytes)
 }
 
+/// recvfrom(2): a stream returns no address, and says so by its length (linux `__sys_recvfrom`).
+pub unsafe fn recvfrom<W: Waiter>(
+    posix: &Posix<W>,
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> Result<usize, Errno> {
+    // SAFETY: the contract at the top of the file.
+    let received = unsafe { recv(posix, fd, buf, len, flags) }?;
+    // SAFETY: as above.
+    unsafe { put_address(&[], address, address_len) }?;
+    Ok(received)
+}
+
 /// recvmsg(2).
 pub unsafe fn recvmsg<W: Waiter>(
     posix: &Posix<W>,
@@ -174,6 +191,7 @@ pub unsafe fn recvmsg<W: Waiter>(
 ) -> Result<usize, Errno> {
     // SAFETY: the contract at the top of the file.
     let head = unsafe { read(msg) }?;
+    name_len(&head)?;
     // SAFETY: as above.
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
     // SAFETY: as above.
@@ -221,8 +239,11 @@ pub unsafe fn sendto<W: Waiter>(
         iov_len: len,
     };
     let call = IoCall::Socket(flags.cast_unsigned());
-    // SAFETY: the contract at the top of the file.
-    let address = unsafe { early_address(address, address_len, flags) }?;
+    let address = match address.is_null() {
+        true => &[],
+        // SAFETY: the contract at the top of the file.
+        false => unsafe { sockaddr_in(address, address_len) }?,
+    };
     let head = Head {
         control: &[],
         address,
@@ -240,6 +261,7 @@ pub unsafe fn sendmsg<W: Waiter>(
 ) -> Result<usize, Errno> {
     // SAFETY: the contract at the top of the file.
     let head = unsafe { read(msg) }?;
+    let name_len = name_len(&head)?;
     // SAFETY: as above.
     let entries = unsafe { message::entries(head.msg_iov, head.msg_iovlen) }?;
     // Linux `____sys_sendmsg`.
@@ -248,7 +270,7 @@ pub unsafe fn sendmsg<W: Waiter>(
     let control = unsafe { message::control_to_read(&head) }?;
     let call = IoCall::Socket(flags.cast_unsigned());
     // SAFETY: as above.
-    let address = unsafe { early_address(head.msg_name.cast(), head.msg_namelen, flags) }?;
+    let address = unsafe { sockaddr_in(head.msg_name.cast(), name_len) }?;
     // SAFETY: as above.
     unsafe { message::send(posix, fd, &entries, Head { control, address }, call) }
 }

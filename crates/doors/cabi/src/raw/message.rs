@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use devmem_posix::abi::MAX_RW_COUNT;
+use devmem_posix::abi::{MAX_RW_COUNT, MSG_FASTOPEN};
 use devmem_posix::{Posix, Received, RecvArgs, SendArgs, Waiter, names_dmabuf};
-use devmem_uapi::{Errno, UIO_MAXIOV};
+use devmem_uapi::{Errno, MsgFlags, UIO_MAXIOV};
 use libc::{iovec, msghdr};
 
 use super::memory::{read, slice, slice_mut};
@@ -65,7 +65,8 @@ pub(super) unsafe fn recv<W: Waiter>(
         let host = unsafe { slice_mut(entry.iov_base, has_memory) }?;
         return receive(posix, fd, RecvArgs { host, len, control }, call);
     }
-    let waiting = posix.call(|table| table.readable(fd))?.max(1);
+    // What is wrong with the file is for the receive to say.
+    let waiting = posix.call(|table| table.readable(fd)).unwrap_or(0).max(1);
     let with_memory = entries.iter().filter(|entry| !entry.iov_base.is_null());
     let room = total(&with_memory.copied().collect::<Vec<_>>())?;
     // Room for the available bytes, or for MAX_SCRATCH bytes if fewer are available, and never more than the entries have.
@@ -100,7 +101,7 @@ fn receive<W: Waiter>(
     }
 }
 
-/// Size of the temporary buffer for several buffers when fewer bytes are available.
+/// Size of the temporary buffer for several buffers: of a send, and of a receive when fewer bytes are available.
 const MAX_SCRATCH: usize = 1 << 20;
 
 /// The parts of a message to be sent other than its bytes.
@@ -122,8 +123,8 @@ pub(super) unsafe fn send<W: Waiter>(
     head: Head<'_>,
     call: IoCall,
 ) -> Result<usize, Errno> {
-    let Head { control, address } = head;
-    total(entries)?;
+    let Head { control, .. } = head;
+    let total = total(entries)?;
     if let IoCall::Socket(flags) = call
         && names_dmabuf(control)
     {
@@ -132,35 +133,91 @@ pub(super) unsafe fn send<W: Waiter>(
             host: &[],
             ranges: &ranges,
             control,
-            address,
+            address: head.address,
         };
         return posix.send(fd, args, flags);
     }
-    let mut gathered = Vec::new();
-    let host = match entries {
+    if let [entry] = entries {
         // SAFETY: the caller vouches for the entry.
-        [entry] => unsafe { slice(entry.iov_base, entry.iov_len) }?,
-        entries => {
-            for entry in entries {
-                // SAFETY: the caller vouches for each entry.
-                gathered.extend_from_slice(unsafe { slice(entry.iov_base, entry.iov_len) }?);
-            }
-            &gathered
+        let host = unsafe { slice(entry.iov_base, entry.iov_len) }?;
+        return send_bytes(posix, fd, host, &[], head, call);
+    }
+    let (most, pieces) = match call {
+        // One send has one completion, which names the pages of each entry.
+        IoCall::Socket(flags) if flags & MsgFlags::ZEROCOPY.bits() != 0 => {
+            (MAX_RW_COUNT, pieces(entries))
         }
+        // A vector of any length takes little memory, and a call that does not wait gathers little more than it sends.
+        _ => (MAX_SCRATCH, Vec::new()),
     };
+    let (mut call, mut sent) = (call, 0);
+    loop {
+        // SAFETY: the caller vouches for each entry.
+        let gathered = unsafe { gather(entries, sent, most) };
+        let more = gathered.and_then(|gathered| {
+            let more = send_bytes(posix, fd, &gathered, &pieces, head, call)?;
+            Ok((more, more == gathered.len()))
+        });
+        let (more, is_all) = match more {
+            Err(_) if sent > 0 => return Ok(sent),
+            more => more?,
+        };
+        sent += more;
+        if !is_all || sent >= total {
+            return Ok(sent);
+        }
+        // The first bytes have opened the connection.
+        if let IoCall::Socket(flags) = &mut call {
+            *flags &= !MSG_FASTOPEN;
+        }
+    }
+}
+
+fn send_bytes<W: Waiter>(
+    posix: &Posix<W>,
+    fd: i32,
+    host: &[u8],
+    pieces: &[Range<usize>],
+    head: Head<'_>,
+    call: IoCall,
+) -> Result<usize, Errno> {
     match call {
         IoCall::File => posix.write(fd, host),
         IoCall::Socket(flags) => {
-            let pieces = pieces(entries);
             let args = SendArgs {
                 host,
-                ranges: &pieces,
-                control,
-                address,
+                ranges: pieces,
+                control: head.control,
+                address: head.address,
             };
             posix.send(fd, args, flags)
         }
     }
+}
+
+/// Copies the bytes of a vector behind the first `skip`, at most `most` of them.
+///
+/// # Errors
+/// ENOMEM; EFAULT for an entry that is null.
+///
+/// # Safety
+/// Each entry names memory that can be read and is not changed meanwhile, or is null.
+pub(super) unsafe fn gather(entries: &[iovec], skip: usize, most: usize) -> Result<Vec<u8>, Errno> {
+    let most = total(entries)?.saturating_sub(skip).min(most);
+    let mut gathered = Vec::new();
+    gathered
+        .try_reserve_exact(most)
+        .map_err(|_| Errno::ENOMEM)?;
+    let mut skip = skip;
+    for entry in entries {
+        // SAFETY: the caller vouches for each entry.
+        let bytes = unsafe { slice(entry.iov_base, entry.iov_len) }?;
+        let rest = bytes.get(skip..).unwrap_or_default();
+        skip = skip.saturating_sub(bytes.len());
+        let room = most - gathered.len();
+        gathered.extend_from_slice(rest.get(..room).unwrap_or(rest));
+    }
+    Ok(gathered)
 }
 
 /// Returns the ranges of the entries of a vector within all of its bytes.
@@ -171,8 +228,6 @@ fn pieces(entries: &[iovec]) -> Vec<Range<usize>> {
         end = end.saturating_add(entry.iov_len);
         start..end
     };
-    // A vector of one entry needs no ranges.
-    let entries = if entries.len() > 1 { entries } else { &[] };
     entries.iter().map(piece).collect()
 }
 
@@ -188,8 +243,13 @@ fn range(entry: &iovec) -> Result<Range<usize>, Errno> {
 /// # Safety
 /// As [`slice_mut`].
 pub(super) unsafe fn control_to_write<'a>(msg: &msghdr) -> Result<&'a mut [u8], Errno> {
+    // A null pointer means no buffer, with any length (linux `put_cmsg`).
+    let len = match msg.msg_control.is_null() {
+        true => 0,
+        false => msg.msg_controllen,
+    };
     // SAFETY: the caller vouches for it.
-    unsafe { slice_mut(msg.msg_control, control_len(msg)) }
+    unsafe { slice_mut(msg.msg_control, len) }
 }
 
 /// Returns the control buffer of a message, to be read only: threads may share it, and it may lie in read-only memory.
@@ -198,14 +258,5 @@ pub(super) unsafe fn control_to_write<'a>(msg: &msghdr) -> Result<&'a mut [u8], 
 /// As [`slice()`].
 pub(super) unsafe fn control_to_read<'a>(msg: &msghdr) -> Result<&'a [u8], Errno> {
     // SAFETY: the caller vouches for it.
-    unsafe { slice(msg.msg_control, control_len(msg)) }
-}
-
-/// A null pointer means no buffer, with any length (linux `put_cmsg`).
-fn control_len(msg: &msghdr) -> usize {
-    if msg.msg_control.is_null() {
-        0
-    } else {
-        msg.msg_controllen
-    }
+    unsafe { slice(msg.msg_control, msg.msg_controllen) }
 }

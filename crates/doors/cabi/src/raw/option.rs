@@ -11,8 +11,10 @@
 
 use std::ffi::{c_int, c_void};
 
+use devmem_posix::abi::so;
 use devmem_posix::{Posix, Waiter};
 use devmem_uapi::Errno;
+use devmem_uapi::sockopt::SOL_SOCKET;
 use libc::socklen_t;
 
 use super::memory::{read, slice, slice_mut, write};
@@ -30,6 +32,12 @@ pub unsafe fn getsockopt<W: Waiter>(
     let room = unsafe { read(len) }?;
     let room = c_int::try_from(room).map_err(|_| Errno::EINVAL)?;
     let bytes = posix.call(|table| table.getsockopt(fd, (level, name)))?;
+    // Linux `sk_getsockopt`: half of a cookie is none.
+    if (level, name) == (SOL_SOCKET, so::COOKIE)
+        && usize::try_from(room).is_ok_and(|room| room < bytes.len())
+    {
+        return Err(Errno::EINVAL);
+    }
     let n = bytes.len().min(usize::try_from(room).unwrap_or(0));
     // SAFETY: as above; no more than the length that was given.
     let out = unsafe { slice_mut(value, n) }?;

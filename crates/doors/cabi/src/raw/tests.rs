@@ -238,6 +238,171 @@ fn null_buffers_are_efault() {
 }
 
 #[test]
+fn a_read_of_nothing_asks_the_socket_nothing() {
+    let it = world();
+    let posix = &it.posix;
+    let fresh = posix.call(|t| t.socket(2, 1, 0)).unwrap();
+    let epoll = posix.call(|t| t.epoll_create(0)).unwrap();
+    for (fd, read) in [
+        (fresh, Ok(0)),
+        (it.client, Ok(0)),
+        (epoll, Err(Errno::EINVAL)),
+        (99, Err(Errno::EBADF)),
+    ] {
+        assert_eq!(c!(call::read_file(posix, fd, null_mut(), 0)), read, "{fd}");
+        assert_eq!(c!(call::readv(posix, fd, null(), 0)), read, "{fd}");
+    }
+    let received = c!(call::recv(posix, fresh, null_mut(), 0, 0));
+    assert_eq!(received, Err(Errno::ENOTCONN));
+}
+
+#[test]
+fn a_stream_returns_no_address_and_says_so() {
+    let it = world();
+    let posix = &it.posix;
+    assert_eq!(
+        c!(call::send(posix, it.client, b"ab".as_ptr().cast(), 2, 0)),
+        Ok(2)
+    );
+    posix.run_now();
+    let (mut bytes, mut peer, mut room) = (exactly(1), exactly(16), 16);
+    let buf = bytes.as_mut_ptr().cast::<c_void>();
+    let to = peer.as_mut_ptr().cast::<sockaddr>();
+    let from = c!(call::recvfrom(
+        posix,
+        it.server,
+        buf,
+        1,
+        0,
+        to,
+        &raw mut room
+    ));
+    assert_eq!((from, room), (Ok(1), 0));
+    assert!(peer.iter().all(|byte| *byte == 0xee));
+    let from = c!(call::recvfrom(posix, it.server, buf, 1, 0, to, null_mut()));
+    assert_eq!(from, Err(Errno::EFAULT));
+}
+
+#[test]
+fn the_name_of_a_message_has_a_length_as_in_linux() {
+    let it = world();
+    let posix = &it.posix;
+    let mut long = exactly(200);
+    let at = long.as_mut_ptr();
+    let byte = b"x".as_ptr().cast::<c_void>();
+    for (len, sent) in [
+        (0, Ok(1)),
+        (3, Ok(1)),
+        (128, Ok(1)),
+        (129, Err(Errno::EINVAL)),
+        (u32::MAX, Err(Errno::EINVAL)),
+    ] {
+        let to = c!(call::sendto(posix, it.client, byte, 1, 0, at.cast(), len));
+        assert_eq!(to, sent, "{len}");
+    }
+    let mut bytes = exactly(1);
+    let mut entries = [entry(&mut bytes)];
+    let mut msg = message(&mut entries);
+    msg.msg_name = at.cast();
+    for (len, moved) in [(200, Ok(1)), (u32::MAX, Err(Errno::EINVAL))] {
+        msg.msg_namelen = len;
+        let sent = c!(call::sendmsg(posix, it.client, &raw const msg, 0));
+        assert_eq!(sent, moved, "{len}");
+        posix.run_now();
+        let received = c!(call::recvmsg(posix, it.server, &raw mut msg, 0));
+        assert_eq!(received, moved, "{len}");
+    }
+}
+
+#[test]
+fn control_messages_that_no_send_has_are_refused() {
+    let it = world();
+    let mut bytes = exactly(1);
+    let mut entries = [entry(&mut bytes)];
+    let mut control = exactly(24);
+    let mut msg = message(&mut entries);
+    msg.msg_controllen = control.len();
+    let send = |msg: &msghdr| c!(call::sendmsg(&it.posix, it.client, msg, 0));
+    assert_eq!(send(&msg), Err(Errno::EFAULT), "no memory for the messages");
+    for (level, kind, sent) in [
+        (SOL_SOCKET, 999, Err(Errno::EINVAL)),
+        (SOL_SOCKET, libc::SCM_RIGHTS, Ok(1)),
+        (77, 999, Ok(1)),
+    ] {
+        let words = [20, 0, level, kind, 0, 0].map(i32::to_ne_bytes);
+        control.copy_from_slice(&words.concat());
+        msg.msg_control = control.as_mut_ptr().cast();
+        assert_eq!(send(&msg), sent, "{level} {kind}");
+    }
+}
+
+#[test]
+fn half_of_a_cookie_is_none() {
+    let it = world();
+    for (room, told) in [(4, Err(Errno::EINVAL)), (8, Ok(()))] {
+        let (mut value, mut len) = (exactly(8), room);
+        let to = value.as_mut_ptr().cast::<c_void>();
+        let asked = call::getsockopt;
+        let cookie = c!(asked(
+            &it.posix,
+            it.client,
+            SOL_SOCKET,
+            so::COOKIE,
+            to,
+            &raw mut len
+        ));
+        assert_eq!((cookie, len), (told, room));
+    }
+}
+
+#[test]
+fn a_connection_is_told_before_an_address_is_looked_at() {
+    let it = world();
+    let (posix, fd) = (&it.posix, it.server);
+    let v6 = emit("[fd77::1]:80".parse().unwrap(), Family::V6);
+    for (len, errno) in [
+        (28, Errno::EISCONN),
+        (3, Errno::EISCONN),
+        (1, Errno::EINVAL),
+    ] {
+        let connected = c!(call::connect(posix, fd, v6.as_ptr().cast(), len));
+        assert_eq!(connected, Err(errno), "{len}");
+    }
+    let fresh = posix.call(|t| t.socket(2, 1, 0)).unwrap();
+    let connected = c!(call::connect(posix, fresh, v6.as_ptr().cast(), 28));
+    assert_eq!(connected, Err(Errno::EAFNOSUPPORT));
+}
+
+#[test]
+fn a_vector_of_any_length_is_sent_and_gathered_in_parts() {
+    let it = world();
+    let posix = &it.posix;
+    let mut parts: Vec<Vec<u8>> = (0..5).map(|part| vec![part; 500_000]).collect();
+    let entries: Vec<iovec> = parts.iter_mut().map(|part| entry(part)).collect();
+    for (skip, most, len) in [
+        (0, 1 << 20, 1 << 20),
+        (1, 7, 7),
+        (2_400_000, 1 << 20, 100_000),
+    ] {
+        // SAFETY: the entries are those of `parts`.
+        let gathered = unsafe { super::message::gather(&entries, skip, most) }.unwrap();
+        let expected = parts.concat();
+        assert!(gathered == expected[skip..skip + len], "{skip}");
+    }
+    let sent = c!(call::writev(posix, it.client, entries.as_ptr(), 5)).unwrap();
+    let mut received = Vec::new();
+    while received.len() < sent {
+        posix.run_now();
+        let mut bytes = exactly(1 << 20);
+        let buf = bytes.as_mut_ptr().cast::<c_void>();
+        let more = c!(call::recv(posix, it.server, buf, bytes.len(), 0));
+        received.extend_from_slice(&bytes[..more.unwrap()]);
+    }
+    assert!(received == parts.concat()[..sent]);
+    assert!(sent > 1 << 20, "{sent}");
+}
+
+#[test]
 fn an_address_longer_than_any_is_einval_and_nothing_behind_it_is_read() {
     let it = world();
     let (posix, fd) = (&it.posix, it.client);

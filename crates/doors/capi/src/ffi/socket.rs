@@ -83,10 +83,8 @@ calls! {
         receive!(stack, fd, call::recv(posix, fd, buf, len, flags));
     /// recvfrom(2); a stream returns no address.
     fn dmt_recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, room: Socklen)
-        -> ssize_t = |posix, stack| {
-            let _ = (address, room);
-            receive!(stack, fd, call::recv(posix, fd, buf, len, flags))
-        };
+        -> ssize_t = |posix, stack|
+        receive!(stack, fd, call::recvfrom(posix, fd, buf, len, flags, address, room));
     /// recvmsg(2).
     fn dmt_recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t = |posix, stack|
         receive!(stack, fd, call::recvmsg(posix, fd, msg, flags));

@@ -24,7 +24,12 @@ impl<W: Waiter> Posix<W> {
     /// As [`crate::Table::recv`]; EBADF: the write end of a pipe; EINVAL: an epoll.
     pub fn read(&self, fd: i32, args: RecvArgs<'_>) -> Result<Received, Errno> {
         let Some(end) = self.lock().pipe_end(fd)? else {
-            return self.recv(fd, args, 0).map_err(of_any_file);
+            // Linux `sock_read_iter`: a read of nothing asks the socket nothing.
+            return match args.len {
+                0 => self.lock().low_water(fd).map(|_| Received::NOTHING),
+                _ => self.recv(fd, args, 0),
+            }
+            .map_err(of_any_file);
         };
         let wait_settings = self.lock().wait_settings(fd)?;
         let limit = limit_of(wait_settings, None, 0);

@@ -109,11 +109,12 @@ impl Table {
             return Err(Errno::EOPNOTSUPP);
         }
         let sock = self.sock(fd)?;
-        match (sock.state, parse(address, sock.family)?) {
-            (_, ParsedAddress::Unspec) => Err(Errno::EOPNOTSUPP),
+        match (sock.state, parse(address, sock.family)) {
+            (_, Ok(ParsedAddress::Unspec)) => Err(Errno::EOPNOTSUPP),
             (SockState::Connecting(id), _) => self.connect_outcome(fd, id).map(|()| None),
             (SockState::Connected(_) | SockState::Listening(_), _) => Err(Errno::EISCONN),
-            (SockState::Fresh, ParsedAddress::Address(remote)) => Ok(Some(remote)),
+            (SockState::Fresh, Ok(ParsedAddress::Address(remote))) => Ok(Some(remote)),
+            (SockState::Fresh, Err(errno)) => Err(errno),
         }
     }
 }

@@ -61,6 +61,9 @@ impl Table {
     pub fn getpeername(&self, fd: i32) -> Result<Vec<u8>, Errno> {
         let sock = self.sock(fd)?;
         let id = self.opened(sock.state).ok_or(Errno::ENOTCONN)?;
+        if self.has_ended(id) {
+            return Err(Errno::ENOTCONN);
+        }
         let peer = self.stack.peer_addr(id).map_err(|error| error.errno())?;
         Ok(emit(peer.ok_or(Errno::ENOTCONN)?, sock.family))
     }

@@ -1,6 +1,6 @@
 //! socket, bind, listen, accept, connect.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use devmem_uapi::Errno;
 use stack::{AcceptError, Readiness, SocketId};
@@ -12,7 +12,7 @@ use crate::abi::{
     IPPROTO_MPTCP, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOCK_TYPE_MASK, SOMAXCONN,
 };
 use crate::options::Options;
-use crate::sockaddr::{Family, ParsedAddress, emit, parse};
+use crate::sockaddr::{FAMILY_LEN, Family, ParsedAddress, emit, parse};
 
 impl Table {
     /// socket(2).
@@ -28,8 +28,9 @@ impl Table {
         }
         match (kind & SOCK_TYPE_MASK, protocol) {
             (SOCK_STREAM, 0 | IPPROTO_TCP) => {}
-            (SOCK_STREAM, IPPROTO_MPTCP) => return Err(Errno::EPROTONOSUPPORT),
-            (SOCK_STREAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            (SOCK_STREAM, 0..=IPPROTO_MPTCP) => return Err(Errno::EPROTONOSUPPORT),
+            // There are no such protocols (linux `inet_create`).
+            (SOCK_STREAM, _) => return Err(Errno::EINVAL),
             _ => return Err(Errno::EOPNOTSUPP),
         }
         let sock = Sock {
@@ -132,16 +133,16 @@ impl Table {
     /// As connect(2).
     pub fn connect(&mut self, fd: i32, address: &[u8], now: Instant) -> Result<(), Errno> {
         let sock = self.sock(fd)?;
-        let given = parse(address, sock.family)?;
+        let given = parse(address, sock.family);
+        // Linux `__inet_stream_connect`: an address is looked at when there is no connection.
         match (sock.state, given) {
-            (state, ParsedAddress::Unspec) => self.disconnect(fd, state),
-            (SockState::Listening(_), _) => Err(Errno::EISCONN),
-            (SockState::Connected(_), _) => Err(Errno::EISCONN),
+            (_, Err(errno)) if address.len() < FAMILY_LEN => Err(errno),
+            (state, Ok(ParsedAddress::Unspec)) => self.disconnect(fd, state),
+            (SockState::Listening(_) | SockState::Connected(_), _) => Err(Errno::EISCONN),
             (SockState::Connecting(id), _) => self.connect_outcome(fd, id),
-            (SockState::Fresh, ParsedAddress::Address(_)) if sock.deferred.is_some() => {
-                Err(Errno::EISCONN)
-            }
-            (SockState::Fresh, ParsedAddress::Address(remote)) => {
+            (SockState::Fresh, _) if sock.deferred.is_some() => Err(Errno::EISCONN),
+            (SockState::Fresh, Err(errno)) => Err(errno),
+            (SockState::Fresh, Ok(ParsedAddress::Address(remote))) => {
                 match self.defer(fd, remote, now)? {
                     true => Ok(()),
                     false => self.connect_to(fd, remote, now),
@@ -160,6 +161,7 @@ impl Table {
         if sock.options.v6_only && remote.is_ipv4() {
             return Err(Errno::ENETUNREACH);
         }
+        let remote = self.own_if_unspecified(sock.bound, remote);
         let config = sock.options.config(self.stack.tcp_config());
         let early = sock.options.fast_open.wanted();
         let id = self
@@ -173,6 +175,20 @@ impl Table {
         self.note_full(self.index_of(fd)?);
         self.attach(fd, SockState::Connecting(id))?;
         Err(Errno::EINPROGRESS)
+    }
+
+    /// Returns the address of this host in place of the unspecified one (linux `ip_route_output_key`): that which the socket is bound to, or the
+    /// first one.
+    fn own_if_unspecified(&self, bound: Option<SocketAddr>, remote: SocketAddr) -> SocketAddr {
+        let is_ours = |ip: &IpAddr| ip.is_ipv4() == remote.is_ipv4() && !ip.is_unspecified();
+        let mut ours = bound.map(|bound| bound.ip()).into_iter();
+        let own = ours
+            .find(is_ours)
+            .or_else(|| self.stack.addresses().find(is_ours));
+        match own {
+            Some(own) if remote.ip().is_unspecified() => SocketAddr::new(own, remote.port()),
+            _ => remote,
+        }
     }
 
     /// Returns the state of an attempt to connect; its outcome is reported once.

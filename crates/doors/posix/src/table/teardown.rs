@@ -35,9 +35,19 @@ impl Table {
                     let _ = self.stack.abort(id);
                     return self.attach(fd, SockState::Fresh);
                 }
-                self.stack.shutdown(id, how).map_err(|error| error.errno())
+                match self.has_ended(id) {
+                    true => Err(Errno::ENOTCONN),
+                    false => self.stack.shutdown(id, how).map_err(|error| error.errno()),
+                }
             }
         }
+    }
+
+    /// Returns whether a connection is over for the program. TIME-WAIT belongs to no socket any more: that is closed (linux
+    /// `tcp_time_wait`).
+    pub(super) fn has_ended(&self, id: stack::SocketId) -> bool {
+        let state = self.stack.info(id).ok().flatten().map(|info| info.state);
+        matches!(state, None | Some(StateKind::Closed | StateKind::TimeWait))
     }
 
     /// Returns how long close waits until the peer has acknowledged everything (SO_LINGER); `None`: it does not wait.

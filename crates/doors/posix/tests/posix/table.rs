@@ -10,6 +10,8 @@ mod epolls;
 mod holding;
 #[path = "table/options.rs"]
 mod options;
+#[path = "table/states.rs"]
+mod states;
 
 use std::time::Duration;
 
@@ -184,6 +186,8 @@ fn unsupported_socket_types_are_refused_as_in_linux() {
         (2, 2, 0, Errno::EOPNOTSUPP),
         (2, 1, 17, Errno::EPROTONOSUPPORT),
         (2, 1, 262, Errno::EPROTONOSUPPORT),
+        (2, 1, 263, Errno::EINVAL),
+        (2, 1, -1, Errno::EINVAL),
         (2, 1 | 1 << 20, 0, Errno::EINVAL),
     ] {
         assert_eq!(posix.call(|t| t.socket(domain, kind, protocol)), Err(errno));

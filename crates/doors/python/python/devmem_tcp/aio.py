@@ -281,6 +281,8 @@ class TensorIterator:
         self._make = make
         self._iterator: _loading.TensorIterator | None = None
         self._step: asyncio.Future[tuple[str, Tensor] | None] | None = None
+        # Tasks take turns: each gets a tensor of its own.
+        self._turn = asyncio.Lock()
 
     @property
     def iterator(self) -> _loading.TensorIterator | None:
@@ -296,15 +298,21 @@ class TensorIterator:
         return next(self._iterator, None)
 
     async def __anext__(self) -> tuple[str, Tensor]:
-        if self._step is None:
-            self._step = asyncio.get_running_loop().run_in_executor(None, self._next)
-        # If this task is cancelled, what comes is for the next call.
-        step = self._step
-        try:
-            taken = await asyncio.shield(step)
-        finally:
-            if step.done():
+        async with self._turn:
+            if self._step is None:
+                self._step = asyncio.get_running_loop().run_in_executor(None, self._next)
+            step = self._step
+            try:
+                taken = await asyncio.shield(step)
+            except asyncio.CancelledError:
+                # If this task is cancelled, what comes is for the next call, also if it has come.
+                if step.cancelled():
+                    self._step = None
+                raise
+            except BaseException:
                 self._step = None
+                raise
+            self._step = None
         if taken is None:
             raise StopAsyncIteration
         return taken

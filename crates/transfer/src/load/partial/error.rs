@@ -18,6 +18,15 @@ pub enum PartialError {
         /// The error.
         source: io::Error,
     },
+    /// The file cannot have as many bytes as the source.
+    TooLong {
+        /// The file with the bytes.
+        part: PathBuf,
+        /// How many it would have.
+        bytes: u64,
+        /// The error.
+        source: io::Error,
+    },
     /// Another load has the file open.
     Busy {
         /// The file with the bytes.
@@ -41,6 +50,14 @@ impl PartialError {
                 path,
                 source,
             } => format!("{operation} {}: {source}", path.display()),
+            Self::TooLong {
+                part,
+                bytes,
+                source,
+            } => {
+                let part = part.display();
+                format!("{part} cannot have the {bytes} bytes of the source: {source}")
+            }
             Self::Busy { part } => format!("{} is being written by another load", part.display()),
             Self::Other { part, difference } => {
                 let part = part.display();
@@ -55,6 +72,9 @@ impl PartialError {
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Self::Io { .. } => None,
+            Self::TooLong { .. } => {
+                Some("check the size that the server tells, or load a part of the source".into())
+            }
             Self::Busy { .. } => Some("wait for its end, or name another file".into()),
             Self::Other { .. } => Some("without resuming, it is loaded from the start".into()),
         }

@@ -1,7 +1,7 @@
 //! The record of a load that is not over: of which file, and which ranges have come. Lines of text.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 
@@ -64,8 +64,12 @@ pub(super) fn write(path: &Path, version: &FileVersion, done: &Done) -> io::Resu
     }
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
-    fs::File::create(&new)?.write_all(text.as_bytes())?;
-    fs::rename(&new, path)
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        // A part of a record is none, and takes room that may be short.
+        let _ = fs::remove_file(&new);
+    }
+    written
 }
 
 /// Reads a record; `None` if there is none, if it makes no sense, or if the machine was started again since: a record may have reached the disk

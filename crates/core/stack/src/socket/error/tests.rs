@@ -147,7 +147,7 @@ fn each_refusal_of_an_open_has_the_kernels_errno() {
     }
     for (error, errno) in [
         (RouteError::NoRoute(ADDRESS).into(), Errno::ENETUNREACH),
-        (RouteError::NotUnicast(ADDRESS).into(), Errno::EACCES),
+        (RouteError::NotUnicast(ADDRESS).into(), Errno::ENETUNREACH),
         (ConnectError::PortZero(place()), Errno::ECONNREFUSED),
         (
             ConnectError::AddrNotAvailable(ADDRESS),

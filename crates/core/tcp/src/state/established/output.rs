@@ -24,7 +24,7 @@ impl<P: Payload> Synchronized<P> {
         cx: &Context<'_>,
     ) -> Option<Segment<P>> {
         let now = cx.now;
-        if self.reader_gone && self.kind == StateKind::FinWait2 && self.linger.is_none() {
+        if self.is_reader_gone() && self.kind == StateKind::FinWait2 && self.linger.is_none() {
             // The program has closed: the peer has limited time to send its FIN (linux
             // `tcp_fin_timeout`).
             self.linger = Some(now + cx.settings.fin_wait_2_timeout);

@@ -18,7 +18,7 @@ use common::{Finished, LIMIT, assert_everything_home, repeating, run, start_comm
 use devmem_linux::test_util::{built_library, in_netns, skip};
 use rustix::process::{Signal, kill_process};
 
-const FILE_BYTES: usize = 5_000_001;
+const FILE_BYTES: usize = 2_000_001;
 
 /// A server, killed at the end.
 struct Killed(Child);
@@ -162,7 +162,7 @@ fn a_file_of_pythons_server_arrives_unchanged() {
             "http://10.77.0.1:8000/file --range 0-{}",
             FILE_BYTES + 1
         ))
-        .failed_with(1, "the source has 5000001");
+        .failed_with(1, "the source has 2000001");
     });
 }
 

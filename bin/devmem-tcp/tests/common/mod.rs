@@ -194,9 +194,16 @@ impl Running {
     }
 }
 
-/// Starts `devmem-tcp recv` on a TAP and waits until it listens.
+/// Starts `devmem-tcp recv` on a TAP, with a part of the memory that it has by default (a kernel takes longer to zero that than most tests
+/// take otherwise), and waits until it listens.
 pub fn start_recv(options: &str) -> Running {
-    let mut recv = start(&format!("recv --peer-addr 10.77.0.1/24 -l {options}"));
+    let memory = match options.contains("--mem-size") {
+        true => "",
+        false => "--mem-size 32M",
+    };
+    let mut recv = start(&format!(
+        "recv --peer-addr 10.77.0.1/24 -l {memory} {options}"
+    ));
     recv.until("listening on");
     recv
 }

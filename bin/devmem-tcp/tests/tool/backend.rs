@@ -55,13 +55,14 @@ fn auto_chooses_the_user_backend_without_kernel_support_and_prints_the_reason() 
     const TEST: &str =
         "backend::auto_chooses_the_user_backend_without_kernel_support_and_prints_the_reason";
     in_netns(TEST, || {
-        let mut recv = start("recv --if lo --addr 10.77.0.2/24 --peer-addr 10.77.0.1/24");
+        let mut recv =
+            start("recv --mem-size 32M --if lo --addr 10.77.0.2/24 --peer-addr 10.77.0.1/24");
         recv.until("only it supports --peer-addr");
         recv.until("listening on 10.77.0.2:5201 over tap:dm0");
         rustix::process::kill_process(recv.pid(), rustix::process::Signal::TERM).unwrap();
         recv.finish().failed_with(1, "interrupted");
 
-        let mut recv = start("recv --if lo --addr 10.77.0.2/24");
+        let mut recv = start("recv --mem-size 32M --if lo --addr 10.77.0.2/24");
         recv.until("the user backend: lo cannot receive into device memory: ");
         recv.until("over tap:dm0");
         rustix::process::kill_process(recv.pid(), rustix::process::Signal::INT).unwrap();

@@ -236,7 +236,7 @@ fn a_failing_stderr_does_not_change_the_exit_code() {
     assert_eq!(code("recv --port 0"), Some(2));
     assert_eq!(code("ncdevmem -l"), Some(1));
     assert_eq!(code("restore --list nosuch0"), Some(0));
-    assert_eq!(code("demo --link wire --bytes 1M"), Some(0));
+    assert_eq!(code("demo --link wire --mem-size 8M --bytes 1M"), Some(0));
 }
 
 #[test]

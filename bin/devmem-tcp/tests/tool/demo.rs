@@ -32,11 +32,11 @@ fn a_kernel_senders_bytes_are_all_verified_in_device_memory() {
     if !has_tap("a_kernel_senders_bytes_are_all_verified_in_device_memory") {
         return;
     }
-    let json = tap_demo(256, "");
+    let json = tap_demo(64, "");
     assert_eq!(json["connections"], 1);
     assert_eq!(
         json["device_bytes"],
-        256 * MIB,
+        64 * MIB,
         "a split NIC leaves no payload in host memory"
     );
     assert_nothing_dropped(&json);
@@ -62,7 +62,12 @@ fn both_ip_versions_and_mtus_and_net_iov_sizes_work() {
         "--mem-size 8M",
         "--queues 2 --connections 4",
     ] {
-        tap_demo(32, options);
+        let memory = match options {
+            "--niov 2M" => "--mem-size 32M",
+            "--mem-size 8M" => "",
+            _ => "--mem-size 8M",
+        };
+        tap_demo(32, &format!("{options} {memory}"));
     }
 }
 
@@ -124,7 +129,7 @@ fn a_packet_socket_carries_both_directions() {
     }
     for options in ["", "--ipv6 --mtu 9000", "--connections 64"] {
         let finished = run(&format!(
-            "demo --link packet --direction both --json --bytes 32M {options}"
+            "demo --link packet --mem-size 32M --direction both --json --bytes 32M {options}"
         ));
         let json = finished.json();
         assert_all_right(&json["rx"], 32 * MIB);
@@ -152,9 +157,9 @@ fn sends_of_any_size_are_received() {
     }
     for size in ["1", "2", "3", "7", "8"] {
         let finished = run(&format!(
-            "demo --link tap --json --bytes 100K --write-size {size}"
+            "demo --link tap --mem-size 8M --niov 4K --json --bytes 20K --write-size {size}"
         ));
-        assert_all_right(&finished.json(), 100 << 10);
+        assert_all_right(&finished.json(), 20 << 10);
     }
     for size in ["16", "64", "512", "1447", "1448", "4096", "8192", "65536"] {
         tap_demo(2, &format!("--write-size {size}"));
@@ -180,7 +185,10 @@ fn every_byte_is_correct_over_an_impaired_link() {
         ),
     ] {
         for version in ["", "--ipv6"] {
-            let json = tap_demo(mib, &format!("--impair {impair},seed=7 {version}"));
+            let json = tap_demo(
+                mib,
+                &format!("--mem-size 8M --impair {impair},seed=7 {version}"),
+            );
             assert!(
                 json["impair"]
                     .as_str()
@@ -194,7 +202,10 @@ fn every_byte_is_correct_over_an_impaired_link() {
 #[test]
 fn an_in_memory_wire_needs_no_privilege_and_is_named_in_the_json() {
     for options in ["", "--ipv6 --connections 3", "--impair loss=1%,seed=3"] {
-        let json = run(&format!("demo --link wire --json --bytes 8M {options}")).json();
+        let json = run(&format!(
+            "demo --link wire --mem-size 8M --json --bytes 8M {options}"
+        ))
+        .json();
         assert_eq!(json["link"], "wire");
         assert_all_right(&json, 8 * MIB);
     }
@@ -202,7 +213,7 @@ fn an_in_memory_wire_needs_no_privilege_and_is_named_in_the_json() {
 
 #[test]
 fn people_get_a_table_on_stderr_and_nothing_on_stdout() {
-    let finished = run("demo --link wire --bytes 1M");
+    let finished = run("demo --link wire --mem-size 8M --bytes 1M");
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     assert!(finished.stdout.is_empty());
     assert!(
@@ -217,7 +228,7 @@ fn a_sender_that_cannot_start_ends_the_demo_with_its_error() {
     if !has_tap("a_sender_that_cannot_start_ends_the_demo_with_its_error") {
         return;
     }
-    let finished = run("demo --link tap --bytes 1M --congestion nosuch");
+    let finished = run("demo --link tap --mem-size 8M --bytes 1M --congestion nosuch");
     finished.failed_with(
         1,
         "the sender failed: congestion control nosuch: No such file",
@@ -263,7 +274,9 @@ fn a_kernel_receiver_verifies_bytes_sent_from_device_memory() {
 #[test]
 fn loopback_goes_from_device_memory_to_device_memory() {
     for options in ["", "--ipv6 --connections 4 --write-size 4095"] {
-        let line = format!("demo --direction loopback --link wire --json --bytes 32M {options}");
+        let line = format!(
+            "demo --direction loopback --link wire --mem-size 32M --json --bytes 32M {options}"
+        );
         let json = run(&line).json();
         assert_eq!(json["direction"], "loopback");
         assert_all_right(&json, 32 * MIB);
@@ -331,7 +344,9 @@ fn both_directions_of_the_demo_can_be_captured() {
     let folder = tempfile::tempdir().unwrap();
     for direction in ["rx", "tx"] {
         let file = folder.path().join(direction);
-        let options = format!("--link wire --bytes 1M --direction {direction} --json --capture");
+        let options = format!(
+            "--link wire --mem-size 8M --bytes 1M --direction {direction} --json --capture"
+        );
         crate::common::run(&format!("demo {options} {}", file.display())).json();
         let comments = crate::common::comments(&std::fs::read(&file).unwrap(), 5201);
         // Without a TAP, both directions end in our memory.

@@ -479,7 +479,7 @@ fn our_own_stack_is_at_the_other_end_of_the_wire() {
     let nic = serve(&files, "");
     let wire = files.at("wire");
     let mut recv = start(&format!(
-        "recv --link unix:{} --addr 10.77.0.1/24 -l --json",
+        "recv --mem-size 32M --link unix:{} --addr 10.77.0.1/24 -l --json",
         wire.display()
     ));
     recv.until("listening on");

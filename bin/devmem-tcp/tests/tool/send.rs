@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::common::{Finished, LIMIT, comments, repeating, run, start, start_with};
 use devmem_linux::test_util::{in_netns, skip, wait_or_kill};
+use pattern::PositionPattern;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
@@ -196,14 +197,8 @@ fn until_listening(port: u16) {
 fn stock_receiver(test: &str, program: &str, arguments: &[&str], options: &str) {
     let folder = tempfile::tempdir().unwrap();
     let [sent, received] = ["sent", "received"].map(|name| folder.path().join(name));
-    let mut word = 0_u64;
-    let bytes: Vec<u8> = std::iter::repeat_with(|| {
-        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        word.to_be_bytes()
-    })
-    .flatten()
-    .take(file_bytes())
-    .collect();
+    let mut bytes = vec![0; file_bytes()];
+    PositionPattern::new(1).fill(0, &mut bytes);
     std::fs::write(&sent, &bytes).unwrap();
     let receiver = Command::new(program)
         .args(arguments)

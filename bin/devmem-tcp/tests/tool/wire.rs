@@ -181,7 +181,9 @@ fn super_packets_to_and_from_a_unix_socket_pass_whole_up_to_64_kib() {
         ))
         .json();
         assert!(receiver.join().unwrap() == repeating(251, 0, BYTES));
-        let mut recv = start(&format!("recv --json {link} -l -p 5201 -v 251"));
+        let mut recv = start(&format!(
+            "recv --mem-size 32M --json {link} -l -p 5201 -v 251"
+        ));
         recv.until("listening on");
         let mut stream = connect(SocketAddr::from(([10, 0, 0, 2], 5201)));
         stream.write_all(&repeating(251, 0, BYTES)).unwrap();

@@ -4,7 +4,7 @@ mod big_packets;
 mod collapse;
 mod crossing;
 mod ddp;
-mod harness;
+pub(crate) mod harness;
 mod links;
 mod loopback;
 mod packet_link;

@@ -23,7 +23,8 @@ mod host;
 mod kernels;
 mod machine;
 mod plan;
-mod ptx;
+#[doc(hidden)]
+pub mod ptx;
 mod streams;
 
 pub use entry::{cuDriverGetVersion, cuGetProcAddress_v2};

@@ -133,13 +133,14 @@ impl Machine {
 
     /// Runs a function. As with a GPU, the device is lost when it accesses what is not its memory.
     fn execute(&mut self, launch: &Launch) -> Result<(), i32> {
-        // The range that was found last: most accesses are beside the one before.
-        let found = Cell::new(KernelRange::default());
+        // The ranges that were read and written last: most accesses are beside the one before of their kind.
+        let (read, wrote) = Default::default();
         let access = |address: u64, width: Width, written: Option<u32>| {
             let len = match width {
                 Width::Byte => 1,
                 Width::Word => 4,
             };
+            let found: &Cell<KernelRange> = if written.is_some() { &wrote } else { &read };
             if !found.get().has(address, len) {
                 found.set(self.range_for_kernels(address).ok_or(Fault)?);
             }

@@ -69,7 +69,7 @@ impl Socket {
         let strict = request.placement == Placement::Strict;
         let flags = request.flags | MsgFlags::SOCK_DEVMEM;
         if frags.host.len() < HOST_BYTES {
-            frags.host.resize(HOST_BYTES, 0);
+            frags.host = vec![0; HOST_BYTES];
         }
         let outcome = self.wait(request.limit, |stack, id| {
             let mut sink = FragSink::new(&mut frags.items, frags.max_frags);

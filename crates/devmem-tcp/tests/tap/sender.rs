@@ -1,6 +1,7 @@
 //! Our side: a NIC, device memory used as a ring, and what every byte should be.
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 
 use devmem_tcp::{Dmabuf, Frag, Netdev, RxBatch, Stream};
 
@@ -13,17 +14,28 @@ const RING: usize = 4 << 20;
 /// What is written over memory whose send is complete.
 const SCRIBBLE: u8 = 0xa5;
 
-/// `len` bytes of a stream from `position` on: neighbours, and the same place of the next page or chunk, differ.
+/// After so many bytes the stream repeats. It is prime: no two places in 256 MiB that are whole pages apart have the same bytes.
+const PERIOD: usize = 65_537;
+
+/// `len` bytes of a stream from `position` on: neighbours, and the same place of the next page or chunk, differ. One period is computed, the
+/// rest copied.
 pub fn expected(position: usize, len: usize) -> Vec<u8> {
-    let (first, end) = (position / 8, (position + len).div_ceil(8));
-    let mut bytes = Vec::with_capacity(8 * (end - first));
-    for word in first as u64..end as u64 {
-        let mixed = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let same = 0x0101_0101_0101_0101 * (word & 0xff);
-        bytes.extend_from_slice(&(mixed ^ (mixed >> 29) ^ same).to_le_bytes());
+    static STREAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let word = |at: u64| {
+            let mixed = at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let same = 0x0101_0101_0101_0101 * (at & 0xff);
+            (mixed ^ (mixed >> 29) ^ same).to_le_bytes()
+        };
+        let words = 0..PERIOD.div_ceil(8) as u64;
+        let mut bytes: Vec<u8> = words.flat_map(word).collect();
+        bytes.truncate(PERIOD);
+        bytes
+    });
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let rest = &STREAM[(position + bytes.len()) % PERIOD..];
+        bytes.extend_from_slice(&rest[..rest.len().min(len - bytes.len())]);
     }
-    bytes.drain(..position % 8);
-    bytes.truncate(len);
     bytes
 }
 

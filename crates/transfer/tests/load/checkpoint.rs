@@ -147,7 +147,7 @@ fn peak_kib() -> u64 {
 fn a_thousand_files_with_long_headers_are_refused_and_take_little_memory() {
     const TEST: &str =
         "checkpoint::a_thousand_files_with_long_headers_are_refused_and_take_little_memory";
-    const HEADER_BYTES: usize = 20_000_000;
+    const HEADER_BYTES: usize = 8_000_000;
     in_netns(TEST, || {
         // Each text is another one, so that all would be kept.
         let mut header = r#"{"__metadata__":{"":"""#.to_owned();
@@ -174,7 +174,7 @@ fn a_thousand_files_with_long_headers_are_refused_and_take_little_memory() {
         // The first file is read, and lacks a tensor of the index.
         assert!(refused.to_string().contains("has no tensor"), "{refused}");
         let grown = peak_kib() - before;
-        assert!(grown < 64 << 10, "{grown} KiB");
+        assert!(grown < 48 << 10, "{grown} KiB");
         world.end();
     });
 }

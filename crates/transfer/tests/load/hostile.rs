@@ -17,7 +17,7 @@ use crate::world::{V4, World, memory_for, pattern, whole};
 
 const FILE_BYTES: usize = 10_000;
 /// Limit of a connection without progress.
-const LIMIT: Duration = Duration::from_millis(300);
+const LIMIT: Duration = Duration::from_millis(150);
 /// Pause of a server between two bytes.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Time after which a test that would not end is ended.
@@ -37,7 +37,7 @@ fn guard() -> impl FnMut() -> ControlFlow<()> {
 #[track_caller]
 fn assert_ended_by_limit(error: &str, attempts: usize, name: &str) {
     let given_up = format!("gave up after {attempts} attempts: ");
-    let is_limit = error.contains(&given_up) && error.contains("300ms");
+    let is_limit = error.contains(&given_up) && error.contains("150ms");
     assert!(is_limit, "{name}: {error}");
 }
 

@@ -139,7 +139,7 @@ fn a_run_ends_when_the_other_end_of_its_wire_was_killed() {
     let recv = |kind: &str, host: u8| {
         let wire = folder.path().join("wire");
         let line = format!(
-            "recv --link {kind}:{} --addr 10.77.0.{host}/24 -l --json",
+            "recv --mem-size 32M --link {kind}:{} --addr 10.77.0.{host}/24 -l --json",
             wire.display()
         );
         let mut running = start(&line);
@@ -166,7 +166,7 @@ fn a_signal_ends_a_run_that_waits_for_an_address() {
             // It hears the client, and does not answer.
             let server = std::net::UdpSocket::bind("0.0.0.0:67").unwrap();
             for line in [
-                "recv -l",
+                "recv --mem-size 32M -l",
                 "send 10.77.0.1 5201 --bytes 1",
                 "load http://10.77.0.1/x",
             ] {

@@ -81,7 +81,7 @@ fn a_kernels_end_without_an_address_is_warned_of_with_the_command_that_adds_one(
     const TEST: &str =
         "recv::lines::a_kernels_end_without_an_address_is_warned_of_with_the_command_that_adds_one";
     in_netns(TEST, || {
-        let mut recv = start("recv -l --json");
+        let mut recv = start("recv --mem-size 32M -l --json");
         recv.until("`ip address add 10.77.0.1/24 dev dm0`");
         recv.until("listening on");
         signal(&recv, Signal::TERM);
@@ -101,7 +101,7 @@ fn the_line_of_a_connection_fits_a_narrow_terminal() {
         "recv::lines::the_line_of_a_connection_fits_a_narrow_terminal",
         || {
             let mut command = crate::common::tool();
-            command.args("recv --peer-addr 10.77.0.1/24 -k -v 7".split(' '));
+            command.args("recv --mem-size 32M --peer-addr 10.77.0.1/24 -k -v 7".split(' '));
             command
                 .env("COLUMNS", "40")
                 .stdin(std::process::Stdio::null());

@@ -54,7 +54,7 @@ fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
             far.set_up().unwrap();
             near.add_address([10, 77, 0, 1].into(), 24).unwrap();
             let options = "--link packet:far,mac=02:00:00:00:00:77 --addr 10.77.0.2/24 --json";
-            let mut recv = start(&format!("recv {options} -l -v 7"));
+            let mut recv = start(&format!("recv --mem-size 32M {options} -l -v 7"));
             recv.until("listening on");
             send(recv_addr(), &repeating(7, 0, 7_000_000));
             let json = recv.finish().json();
@@ -62,7 +62,7 @@ fn a_packet_link_receives_and_ends_when_its_interface_is_removed() {
             assert_eq!(json["link"], "packet:far");
             assert_eq!(json["mtu"], 1400, "that of the interface");
 
-            let mut recv = start(&format!("recv {options} -l"));
+            let mut recv = start(&format!("recv --mem-size 32M {options} -l"));
             recv.until("listening on");
             near.delete().unwrap();
             recv.finish()
@@ -83,7 +83,9 @@ fn shards_of_a_packet_link_divide_the_connections_and_the_report_tells_how() {
             far.set_up().unwrap();
             near.add_address([10, 77, 0, 1].into(), 24).unwrap();
             let options = "--link packet:far --addr 10.77.0.2/24 --json -v 7 --shards 2";
-            let mut recv = start(&format!("recv {options} --connections {CONNECTIONS}"));
+            let mut recv = start(&format!(
+                "recv --mem-size 32M {options} --connections {CONNECTIONS}"
+            ));
             recv.until("listening on");
             for _ in 0..CONNECTIONS {
                 send(recv_addr(), &repeating(7, 0, BYTES));
@@ -120,7 +122,7 @@ fn a_macvtap_link_receives_and_leaves_nothing_behind_when_the_receiver_is_killed
         near.add_address([10, 77, 0, 1].into(), 24).unwrap();
         // In mode passthru there can be no other macvtap interface, so a second run shows that the first one's has gone.
         let options = "--link macvtap:far,mode=passthru --addr 10.77.0.2/24 --json";
-        let mut recv = start(&format!("recv {options} -l -v 7"));
+        let mut recv = start(&format!("recv --mem-size 32M {options} -l -v 7"));
         recv.until("listening on");
         let busy = run(&format!("recv {options} -l"));
         assert!(busy.stderr.contains("`ip -d link`"), "{}", busy.stderr);
@@ -136,7 +138,7 @@ fn a_macvtap_link_receives_and_leaves_nothing_behind_when_the_receiver_is_killed
             assert!(begin.elapsed() < LIMIT, "the interface stays");
             thread::sleep(Duration::from_millis(10));
         }
-        let mut recv = start(&format!("recv {options} -l -v 7"));
+        let mut recv = start(&format!("recv --mem-size 32M {options} -l -v 7"));
         recv.until("listening on");
         send(recv_addr(), &repeating(7, 0, 7_000_000));
         let json = recv.finish().json();
@@ -165,7 +167,7 @@ fn a_receiver_gets_its_address_from_a_dhcp_server() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut recv = start("recv --link packet:far --addr auto --json -l -v 7");
+        let mut recv = start("recv --mem-size 32M --link packet:far --addr auto --json -l -v 7");
         recv.until("address of this NIC: 10.77.0.60");
         let to = "10.77.0.60:5201".parse().unwrap();
         send(to, &repeating(7, 0, 7_000_000));
@@ -206,7 +208,9 @@ fn on_a_network_that_has_only_a_router_a_receiver_listens_on_the_addresses_that_
             .spawn()
             .unwrap();
         let link = "packet:far,mac=02:00:00:aa:bb:cc";
-        let mut recv = start(&format!("recv --link {link} --addr auto --json -l -v 7"));
+        let mut recv = start(&format!(
+            "recv --mem-size 32M --link {link} --addr auto --json -l -v 7"
+        ));
         recv.until("listening on [::]:5201");
         recv.until("address of this NIC: 2001:db8:1::ff:feaa:bbcc");
         let to = "[2001:db8:1::ff:feaa:bbcc]:5201".parse().unwrap();
@@ -239,7 +243,7 @@ fn after_a_killed_receiver_the_kernel_answers_the_shared_ports_again() {
                 };
                 peers.run(near_up).unwrap();
                 let link = "--link packet:far,ports=5201-5202 --addr 10.77.0.2/24";
-                let mut recv = start(&format!("recv {link} -l -v 7"));
+                let mut recv = start(&format!("recv --mem-size 32M {link} -l -v 7"));
                 recv.until("listening on");
                 let taken = TcpListener::bind("10.77.0.2:5202").unwrap_err();
                 assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);

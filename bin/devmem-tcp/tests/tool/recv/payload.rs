@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn the_pipeline_of_ncdevmem_is_validated_byte_for_byte() {
     const TEST: &str = "recv::payload::the_pipeline_of_ncdevmem_is_validated_byte_for_byte";
-    const BYTES: u64 = 256 << 20;
+    const BYTES: u64 = 64 << 20;
     in_netns(TEST, || {
         if !has(TEST, "bash") || !has(TEST, "nc") {
             return;
@@ -68,7 +68,7 @@ fn the_payload_goes_to_a_file_or_to_stdout() {
     in_netns(
         "recv::payload::the_payload_goes_to_a_file_or_to_stdout",
         || {
-            let payload: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+            let payload: Vec<u8> = (0..500_000u32).flat_map(u32::to_le_bytes).collect();
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("payload");
             let recv = start_recv(&format!("--json -o {}", file.display()));
@@ -99,8 +99,7 @@ fn the_payload_goes_to_a_file_or_to_stdout() {
 #[test]
 fn ipv6_works_like_ipv4() {
     in_netns("recv::payload::ipv6_works_like_ipv4", || {
-        let line =
-            "recv --addr fd77::2/64 --peer-addr fd77::1/64 -l -p 5202 -v 7 --json --mtu 9000";
+        let line = "recv --mem-size 32M --addr fd77::2/64 --peer-addr fd77::1/64 -l -p 5202 -v 7 --json --mtu 9000";
         let mut recv = start(line);
         recv.until("listening on [fd77::2]:5202");
         send(

@@ -105,8 +105,7 @@ impl Posted<'_> {
         out.extend_from_slice(self.head.frame(self.predicted_header.min(frame_len)));
         for span in self.spans {
             let at = out.len();
-            let len = (span.len as usize).min(frame_len.saturating_sub(at));
-            out.resize(at + len, 0);
+            extend_zeroed(out, (span.len as usize).min(frame_len.saturating_sub(at)));
             self.port.copy_out(*span, 0, &mut out[at..]);
         }
         let rest = frame_len.saturating_sub(out.len()).min(self.spill.len());
@@ -125,8 +124,19 @@ impl Posted<'_> {
 fn copy_frags(payload: &FragList, port: &DmaPort, out: &mut Vec<u8>) {
     for frag in payload {
         let at = out.len();
-        out.resize(at + frag.len(), 0);
+        extend_zeroed(out, frag.len());
         port.copy_out(frag, 0, &mut out[at..]);
+    }
+}
+
+/// Appends zeros, a block at a time: `Vec::resize` writes each byte by a call where little is optimised, as in tests.
+fn extend_zeroed(out: &mut Vec<u8>, mut len: usize) {
+    static BLOCK: [u8; 4096] = [0; 4096];
+    out.reserve(len);
+    while len > 0 {
+        let block = &BLOCK[..BLOCK.len().min(len)];
+        out.extend_from_slice(block);
+        len -= block.len();
     }
 }
 

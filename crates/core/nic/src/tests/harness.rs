@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use netmem::{Dmabuf, DmabufId, FragList, MemoryProvider, NiovSize, PagePool};
 use steer::{FlowType, NtupleRule, PortMatch, RuleAction, RxQueueId};
@@ -307,11 +307,15 @@ pub(super) const UNVERIFIED: VnetMeta = VnetMeta {
     ..PARTIAL
 };
 
-/// Bytes that differ from their neighbours and from place to place.
-pub(super) fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed.wrapping_mul(97)) as u8)
-        .collect()
+/// Bytes that differ from their neighbours, from place to place and by seed: a part of one stream, which is made once.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    const PERIOD: usize = 1 << 16;
+    static STREAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let byte = |i: usize| (i.wrapping_mul(31) ^ (i >> 8)) as u8;
+        (0..PERIOD).map(byte).collect::<Vec<_>>().repeat(32)
+    });
+    let start = seed.wrapping_mul(97) % PERIOD;
+    STREAM[start..start + len].to_vec()
 }
 
 /// A NIC whose queues 1.. have opaque device memory, flows steered by destination port.
@@ -416,15 +420,15 @@ impl Bench {
     pub(super) fn read(&self, payload: &FragList) -> Vec<u8> {
         let mut out = Vec::new();
         for frag in payload {
-            let at = out.len();
-            out.resize(at + frag.len(), 0);
+            let mut bytes = vec![0; frag.len()];
             match frag.dmabuf_id() {
-                None => frag.copy_to(0, &mut out[at..]).unwrap(),
+                None => frag.copy_to(0, &mut bytes).unwrap(),
                 Some(DmabufId(id)) => {
                     let device = self.devices[id as usize - 1].observer().upgrade().unwrap();
-                    device.device_read(frag.dmabuf_offset() as usize, &mut out[at..]);
+                    device.device_read(frag.dmabuf_offset() as usize, &mut bytes);
                 }
             }
+            out.append(&mut bytes);
         }
         out
     }

@@ -17,7 +17,7 @@ struct Parser {
 
 impl Program {
     /// Reads a text; `None` if something is not understood.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let lines = text
             .lines()
             .map(|line| line.split("//").next().unwrap_or_default());

@@ -9,6 +9,7 @@ mod copies;
 mod drivers;
 mod hip;
 mod provider;
+mod ptx;
 mod rates;
 mod real;
 mod registered;

@@ -56,13 +56,14 @@ impl SharedWords {
         else {
             return Err(out_of_range());
         };
+        // SAFETY: as many words as were allocated, which nobody else accesses yet.
+        unsafe { ptr::write_bytes(start.as_ptr(), 0, words) };
         let mut shared = SharedWords {
             start,
             len: words,
             address: 0,
             lanes: Arc::clone(lanes),
         };
-        shared.write(0, &vec![0; words]);
         // SAFETY: room for an address; the memory was allocated above.
         let status = unsafe { (address_of.call)(&raw mut shared.address, shared.raw(), 0) };
         lanes.note(current.driver.check(address_of.name, status))?;

@@ -233,6 +233,7 @@ impl RingReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::harness::pattern;
 
     struct Ends {
         writer: RingWriter,
@@ -272,8 +273,7 @@ mod tests {
     }
 
     fn packet(number: usize) -> Vec<u8> {
-        let len = 1 + number * 977 % RING_PACKET_MAX;
-        (0..len).map(|at| (at * 7 + number) as u8).collect()
+        pattern(number, 1 + number * 977 % RING_PACKET_MAX)
     }
 
     #[test]

@@ -23,6 +23,7 @@ use steer::RxQueueId;
 use super::departures::send_packet;
 use super::record::{FrameFields, PieceRecord, emit_frame};
 use super::*;
+use crate::tests::harness::pattern;
 use crate::{
     BorrowedUntil, HeadBuf, LinkCaps, Nic, NicConfig, RxPacket, TxPacket, UnixLink, WireHello,
 };
@@ -75,12 +76,6 @@ fn greet(ours: &mut Nic, peer: &mut Nic) {
         assert!(ours.poll_rx(NOW).is_none());
         assert!(peer.poll_rx(NOW).is_none());
     }
-}
-
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed.wrapping_mul(97)) as u8)
-        .collect()
 }
 
 fn packet(family: Family, payload: FragList) -> TxPacket {

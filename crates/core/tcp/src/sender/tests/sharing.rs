@@ -229,7 +229,7 @@ impl World {
     }
 }
 
-/// Returns how many bytes of each are acknowledged within `seconds`, from four seconds on; the flow `first` begins `lead` earlier.
+/// Returns how many bytes of each are acknowledged within `seconds`, from two seconds on; the flow `first` begins `lead` earlier.
 fn shares(path: Path, flows: [Flow; 2], first: usize, lead: Duration, seconds: u64) -> [u64; 2] {
     let start = START;
     let mut world = World {
@@ -248,9 +248,9 @@ fn shares(path: Path, flows: [Flow; 2], first: usize, lead: Duration, seconds: u
             .each_ref()
             .map(|flow| flow.sender.acked_offset())
     };
-    world.run_until(start + Duration::from_secs(4));
+    world.run_until(start + Duration::from_secs(2));
     let before = acked(&world);
-    world.run_until(start + Duration::from_secs(4 + seconds));
+    world.run_until(start + Duration::from_secs(2 + seconds));
     let after = acked(&world);
     [after[0] - before[0], after[1] - before[1]]
 }
@@ -304,7 +304,7 @@ const SHORT_QUEUE: Path = Path {
 #[test]
 fn a_short_queue_is_shared_with_a_sender_of_linux() {
     for kind in [CongestionKind::Cubic, CongestionKind::NewReno] {
-        let ratio = ratio(Tuning::OWN, SHORT_QUEUE, kind, 5);
+        let ratio = ratio(Tuning::OWN, SHORT_QUEUE, kind, 3);
         assert!((0.8..1.25).contains(&ratio), "{kind:?}: {ratio}");
     }
 }
@@ -316,7 +316,7 @@ fn a_sender_that_waits_for_acks_however_late_leaves_its_part_of_a_queue_to_other
         ..Tuning::OWN
     };
     for kind in [CongestionKind::Cubic, CongestionKind::NewReno] {
-        let ratio = ratio(waits, SHORT_QUEUE, kind, 5);
+        let ratio = ratio(waits, SHORT_QUEUE, kind, 3);
         assert!(ratio < 0.8, "{kind:?}: {ratio}");
     }
 }

@@ -45,8 +45,6 @@ pub(crate) struct Control {
     inline: Range<usize>,
     /// The last read got less than there was room for: TCP has nothing more, and the next attempt is left to the next turn.
     is_drained: bool,
-    /// Why bytes could not be sent, while another thread reads: the peer may have said why before, and that comes first.
-    unsent: Option<Cause>,
     ended: bool,
 }
 
@@ -103,7 +101,6 @@ impl Control {
             unread: 0..0,
             inline: 0..0,
             is_drained: false,
-            unsent: None,
             ended: false,
         }
     }
@@ -142,14 +139,8 @@ impl Control {
 
     /// Sends what there is room for. Returns whether it sent something.
     ///
-    /// While another thread reads, a failure is kept for the first call after that.
+    /// While another thread reads, a failure is left to the first call after that: the peer may have said why before, and that comes first.
     pub(crate) fn flush(&mut self) -> Result<bool, Cause> {
-        if self.unsent.is_some() {
-            return match self.is_read_by_waiter() {
-                true => Ok(false),
-                false => self.unsent.take().map_or(Ok(false), Err),
-            };
-        }
         let before = self.sent;
         while self.sent < self.out.len() {
             match (&*self.stream).write(&self.out[self.sent..]) {
@@ -162,10 +153,7 @@ impl Control {
                     }
                     return Ok(worked);
                 }
-                Err(error) if self.is_read_by_waiter() => {
-                    self.unsent = Some(failed(error));
-                    return Ok(false);
-                }
+                Err(_) if self.is_read_by_waiter() => return Ok(false),
                 Err(error) => return Err(failed(error)),
             }
         }

@@ -441,14 +441,16 @@ mod tests {
         assert_eq!(texts, expected);
     }
 
-    /// Breaks the endpoint of a peer that has said why and reset its connections, by `fail`, while a thread reads. Returns the cause.
-    fn cause_after(fail: impl FnOnce(&Endpoint, &Fabric)) -> String {
+    /// Breaks the endpoint of a peer that has `said` why and reset its connections, by `fail`, while a thread reads. Returns the cause.
+    fn cause_after(said: Option<Failure>, fail: impl FnOnce(&Endpoint, &Fabric)) -> String {
         let ends = pair();
         settle(&ends);
         let [(ours, _), (theirs, b)] = &ends;
         let wait = theirs.core().begin_wait();
         let mut wires = ours.core().take_wires().unwrap();
-        wires.control.queue(Record::Failed(Failure::Region));
+        if let Some(said) = said {
+            wires.control.queue(Record::Failed(said));
+        }
         wires.control.flush().unwrap();
         let resets = wires.control.stream.set_linger(Some(Duration::ZERO));
         resets.unwrap();
@@ -461,13 +463,29 @@ mod tests {
         theirs.cause().unwrap().to_string()
     }
 
+    /// Fails to send a record: the reset has arrived before.
+    fn post(end: &Endpoint, fabric: &Fabric) {
+        let listener = fabric.listen().unwrap();
+        for _ in 0..4 {
+            assert!(listener.poll().unwrap().is_none());
+        }
+        receive(end, &region(fabric));
+        assert!(!end.progress(), "the record was sent");
+    }
+
     #[test]
     fn what_the_peer_has_said_is_the_cause_although_another_thread_reads() {
-        let said = Cause::of_failure(Failure::Region).to_string();
-        let posts = |end: &Endpoint, fabric: &Fabric| receive(end, &region(fabric));
-        assert_eq!(cause_after(posts), said, "records cannot be sent");
+        let said = Some(Failure::Region);
+        let cause = Cause::of_failure(Failure::Region).to_string();
+        assert_eq!(cause_after(said, post), cause, "records cannot be sent");
         let breaks = |end: &Endpoint, _: &Fabric| end.core().settle(Err(Cause::MemoryGone));
-        assert_eq!(cause_after(breaks), said);
+        assert_eq!(cause_after(said, breaks), cause);
+    }
+
+    #[test]
+    fn what_the_reader_finds_is_the_cause_if_the_peer_has_said_nothing() {
+        let found = Cause::PeerClosed.to_string();
+        assert_eq!(cause_after(None, post), found, "not what the send found");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub const VERSION: u32 = 2;
 const MAGIC: u64 = u64::from_le_bytes(*b"devmemXC");
 
 /// A record as it is on the control stream. Fields that a kind does not use are zero.
-#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
     kind: u8,
@@ -361,7 +361,7 @@ impl Record {
             kind => return Err(BadRecord::Kind(kind)),
         };
         // A field that the kind does not use must be zero, so that a later version can use it.
-        if record.encode() != *bytes {
+        if record.raw() != raw {
             return Err(BadRecord::Field(raw.kind));
         }
         Ok(record)

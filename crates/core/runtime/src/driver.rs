@@ -194,14 +194,15 @@ impl<D: Driven> Driver<D> {
     /// Runs a call that does not wait, and wakes the threads that wait for its effects.
     pub fn call<T>(&self, call: impl FnOnce(&mut D, Instant) -> T) -> T {
         let mut core = self.core.lock();
-        let result = call(&mut core.driven, self.now());
-        self.end_call(core);
+        let now = self.now();
+        let result = call(&mut core.driven, now);
+        self.end_call(core, now);
         result
     }
 
     /// Ends a call: a function of its own, so that it is compiled once and not for each kind of call.
-    fn end_call(&self, mut core: MutexGuard<'_, Core<D>>) {
-        self.after_call(&mut core);
+    fn end_call(&self, mut core: MutexGuard<'_, Core<D>>, now: Instant) {
+        self.after_call(&mut core, now);
         let wakes_background = core.take_background_wanted() || self.rests_too_long(&mut core);
         drop(core);
         if wakes_background {
@@ -228,7 +229,7 @@ impl<D: Driven> Driver<D> {
         core.received += received;
         let worked = received > 0 || core.driven.has_events();
         if worked {
-            self.after_call(core);
+            self.tell_events(core);
         }
         if worked && reads <= 1 {
             *now = self.now();
@@ -236,20 +237,25 @@ impl<D: Driven> Driver<D> {
         worked
     }
 
-    /// Flushes the stacks and tells their events. Must follow every call that may have changed a socket.
+    /// Flushes the stacks and tells their events. Must follow every call that may have changed a socket; the call began at `now`.
     ///
     /// What does not fill a super-packet may stay until the next poll, if no thread sleeps on the links that would have to be woken
     /// for it.
-    fn after_call(&self, core: &mut Core<D>) {
+    fn after_call(&self, core: &mut Core<D>, now: Instant) {
         let scope = match core.calls.leader {
             Leader::Nobody => FlushScope::Full,
             _ => FlushScope::All,
         };
         for stack in core.driven.stacks_mut() {
             if stack.wants_flush() {
-                stack.flush(scope, self.now());
+                stack.flush(scope, now);
             }
         }
+        self.tell_events(core);
+    }
+
+    /// Tells the events of the stacks, and wakes the leader if it has to do something before it would wake.
+    fn tell_events(&self, core: &mut Core<D>) {
         core.driven.tell_events(&mut core.calls);
         let due = core.calls.take_due_wakes();
         if due.leader || core.sleeper_is_late() {

@@ -144,7 +144,7 @@ impl Windows {
     /// | the peer has probed twice in vain while half of the memory is free | half of what is left with the NIC's reserve, at least a floor |
     /// | the peer has asked | a floor, from the reserve, as far as it is not promised |
     ///
-    /// It takes no more than it has earned ([`wanted`]) and can use, and never gives back what was advertised. An equal part ends where a
+    /// It takes no more than it has earned ([`Ask::earned`]) and can use, and never gives back what was advertised. An equal part ends where a
     /// packet of the sender does. A connection that could use more is considered again at its turn.
     pub(crate) fn grant(&mut self, slot: u32, promise: &mut Promise, free: u64, ask: Ask) -> u64 {
         let period = self.period;
@@ -157,7 +157,8 @@ impl Windows {
         queue.take(promise, period);
         queue.note_asking(slot, promise, ask, free);
         let spare = queue.unpromised_to(promise).saturating_sub(queue.reserve());
-        let wanted = wanted(ask, spare).min(ask.most).max(ask.outstanding);
+        let initial = INITIAL_PROMISE.min(spare / INITIAL_DIVISOR);
+        let wanted = ask.earned(initial).max(ask.outstanding);
         let Allowance {
             memory: may,
             floor,
@@ -255,6 +256,12 @@ impl Windows {
         })
     }
 
+    /// Returns whether the connection in `slot` waits for more memory.
+    pub(crate) fn is_starved(&self, slot: u32, promise: &Promise) -> bool {
+        let queue = self.queues.get(promise.queue.index());
+        queue.is_some_and(|queue| queue.is_listed(slot, promise))
+    }
+
     /// Notes the free memory of `queue`.
     pub(crate) fn note_free(&mut self, queue: RxQueueId, free: u64) {
         if let Some(queue) = self.queues.get_mut(queue.index()) {
@@ -295,14 +302,4 @@ fn whole_packets(window: u64, longest: u64, mss: u16) -> u64 {
         return window;
     }
     window.min(window / longest * longest + u64::from(mss / 2))
-}
-
-/// Returns how much a connection has earned: an initial amount, and twice the bytes that it has delivered in order.
-///
-/// Slow start begins with ten segments and doubles per round trip, so this is more than any congestion window.
-fn wanted(ask: Ask, spare: u64) -> u64 {
-    let initial = INITIAL_PROMISE
-        .min(spare / INITIAL_DIVISOR)
-        .max(FLOOR_SEGMENTS * u64::from(ask.mss));
-    initial.saturating_add(ask.delivered.saturating_mul(2))
 }

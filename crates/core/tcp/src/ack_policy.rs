@@ -239,11 +239,12 @@ impl AckPolicy {
     }
 
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        match self.due {
-            AckDue::Never => false,
-            AckDue::At(at) => at <= now,
-            AckDue::AfterBurst | AckDue::Now => true,
-        }
+        self.is_due_at_once() || matches!(self.due, AckDue::At(at) if at <= now)
+    }
+
+    /// Returns whether an ACK is due, whatever the time is.
+    pub(crate) fn is_due_at_once(&self) -> bool {
+        matches!(self.due, AckDue::AfterBurst | AckDue::Now)
     }
 
     /// Returns whether an ACK is due that must not wait for the end of the burst.

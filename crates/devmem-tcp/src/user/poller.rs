@@ -210,8 +210,12 @@ impl Poller {
             limit: WaitLimit::For(at_most),
             idling: self.idling,
         };
+        // Looked at before: every attempt comes here, and an exchange of an atomic takes longer than a load.
+        let is_woken = || {
+            self.is_woken.load(Ordering::Relaxed) && self.is_woken.swap(false, Ordering::Acquire)
+        };
         let waited = self.shard.driver().wait_for(wait, |stack, _| {
-            (is_ready(stack) || self.is_woken.swap(false, Ordering::Acquire)).then_some(())
+            (is_ready(stack) || is_woken()).then_some(())
         });
         waited.is_ok()
     }

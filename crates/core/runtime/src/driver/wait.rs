@@ -81,7 +81,7 @@ impl<D: Driven> Driver<D> {
         loop {
             core.note_foreground(wait.limit, now);
             if let Some(result) = attempt(&mut core.driven, now) {
-                self.after_call(&mut core);
+                self.after_call(&mut core, now);
                 if !polled && core.is_poll_overdue(wait.awaits.stack, now) {
                     self.poll(&mut core);
                 }

@@ -506,4 +506,4 @@ impl Sockets {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,6 +13,7 @@ use tcp::RecvQueue;
 use zerocopy::FromBytes;
 
 use super::Stack;
+use super::serve::note_free;
 use crate::socket::agenda::Mark;
 use crate::socket::connection::ConnectionSocket;
 use crate::socket::error::{DontneedError, RecvError};
@@ -38,7 +39,12 @@ impl Stack {
         sink: &mut dyn CmsgSink,
         flags: MsgFlags,
     ) -> Result<RecvOutcome, RecvError> {
-        let Self { nic, sockets, .. } = self;
+        let Self {
+            nic,
+            sockets,
+            memory,
+            ..
+        } = self;
         let mut connection = sockets
             .connection_mut(id)?
             .ok_or(RecvError::NotConnected { id })?;
@@ -48,8 +54,10 @@ impl Stack {
         }
         let outcome = deliver(&mut connection, nic, msg, sink, flags);
         if outcome.is_ok() && !flags.contains(MsgFlags::PEEK) {
-            // The window may grow, and memory for windows of other connections may become free.
-            connection.mark(Mark::Touched);
+            note_free(&mut memory.windows, nic);
+            if connection.is_served_after_read(id.slot(), &memory.windows, nic) {
+                connection.mark(Mark::Touched);
+            }
         }
         outcome
     }
@@ -380,3 +388,6 @@ impl Delivery<'_, '_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ use crate::socket::connection::{ConnectionSocket, Owner, acked_offset};
 use crate::socket::kind::{SocketKind, TimeWaitSocket};
 use crate::socket::sockets::ConnectionMut;
 use crate::tuple::four_tuple;
+use crate::window::Windows;
 
 /// Timeouts in a row, of a connection that used Fast Open, after which the path is taken for one that drops its packets
 /// (linux `tcp_fastopen_active_detect_blackhole`).
@@ -74,11 +75,8 @@ impl Stack {
 
     /// Offers a larger window to connections that got too little, on queues where memory was given back.
     pub(super) fn visit_starved(&mut self, scope: FlushScope, now: Instant) {
+        note_free(&mut self.memory.windows, &mut self.nic);
         for queue in self.memory.windows.queues() {
-            if self.memory.windows.has_starved(queue) {
-                let free = self.nic.rx_space(queue).bytes as u64;
-                self.memory.windows.note_free(queue, free);
-            }
             for _ in 0..STARVED_BUDGET {
                 let Some(slot) = self.memory.windows.next_starved(queue) else {
                     break;
@@ -257,6 +255,15 @@ impl Stack {
     pub(crate) fn remove(&mut self, slot: u32) {
         if let Some(SocketKind::Connection(mut connection)) = self.sockets.remove(slot) {
             connection.release_memory(slot, &mut self.memory.windows);
+        }
+    }
+}
+
+/// Notes memory that was given back on queues where connections wait for more: [`Stack::visit_starved`] serves those that can have some.
+pub(super) fn note_free(windows: &mut Windows, nic: &mut Nic) {
+    for queue in windows.queues() {
+        if windows.has_starved(queue) {
+            windows.note_free(queue, nic.rx_space(queue).bytes as u64);
         }
     }
 }

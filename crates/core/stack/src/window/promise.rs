@@ -2,6 +2,7 @@
 
 use steer::RxQueueId;
 
+use super::INITIAL_PROMISE;
 use super::packing::Packing;
 
 /// Unsuccessful probes of a closed window, with half of the memory free, after which a connection gets a part of the slack.
@@ -23,6 +24,24 @@ pub(crate) struct Ask {
     pub(crate) delivered: u64,
     /// Maximum segment size.
     pub(crate) mss: u16,
+}
+
+impl Ask {
+    /// Returns how much the connection has earned and can use: an initial amount, at least a floor, and twice the bytes that it has
+    /// delivered in order.
+    ///
+    /// Slow start begins with ten segments and doubles per round trip, so this is more than any congestion window.
+    pub(super) fn earned(self, initial: u64) -> u64 {
+        let initial = initial.max(FLOOR_SEGMENTS * u64::from(self.mss));
+        let earned = initial.saturating_add(self.delivered.saturating_mul(2));
+        earned.min(self.most)
+    }
+
+    /// Returns whether a grant may double the window, if enough memory is free. An update that does not is not sent
+    /// (`tcp::RecvWindow::is_update_due`).
+    pub(crate) fn may_double(self) -> bool {
+        self.earned(INITIAL_PROMISE) >= self.outstanding.saturating_mul(2)
+    }
 }
 
 /// The promise to the peer of one connection.

@@ -217,6 +217,15 @@ impl QueuePromises {
         self.kind(promise).starved.set(slot, None);
     }
 
+    /// Returns whether the connection in `slot` is in the list.
+    pub(super) fn is_listed(&self, slot: u32, promise: &Promise) -> bool {
+        let kind = match promise.has_sent {
+            true => &self.active,
+            false => &self.silent,
+        };
+        kind.starved.key(slot).is_some()
+    }
+
     /// Returns whether a connection of the list can have a worthwhile part of the memory.
     pub(super) fn any_due(&self) -> bool {
         let is_due = |promises: &Promises, unpromised| {

@@ -37,6 +37,12 @@ impl<P: Payload> Connection<P> {
             .is_some_and(|open| open.receiver.ack.waits_for_link())
     }
 
+    /// Returns whether an ACK is due, whatever the time is. One that is due at a time has a timer.
+    pub fn has_ack_due(&self) -> bool {
+        self.synchronized()
+            .is_some_and(|open| open.receiver.ack.is_due_at_once())
+    }
+
     /// Sets the receive space: how many bytes may lie beyond RCV.NXT, those held out of order included. Data that arrives in
     /// order uses it up: only another call opens the window again.
     ///

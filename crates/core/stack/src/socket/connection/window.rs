@@ -27,13 +27,7 @@ impl ConnectionSocket {
         windows: &mut Windows,
         nic: &mut Nic,
     ) -> bool {
-        let unread = self.unread();
-        let ask = Ask {
-            outstanding: self.conn.rcv_outstanding().into(),
-            most: u64::from(self.options.tcp.rcv_buf_max).saturating_sub(unread),
-            delivered: self.delivered(),
-            mss: nic.mtu() - headers_for(self.tuple.src_ip),
-        };
+        let (unread, ask) = (self.unread(), self.ask(nic));
         let Self {
             conn,
             memory,
@@ -58,6 +52,26 @@ impl ConnectionSocket {
         let space = granted + conn.out_of_order_len() as u64;
         conn.set_rcv_space(u32::try_from(space).unwrap_or(u32::MAX), &options.tcp);
         unread > 0
+    }
+
+    /// Returns what the connection asks when a window is granted.
+    fn ask(&self, nic: &Nic) -> Ask {
+        Ask {
+            outstanding: self.conn.rcv_outstanding().into(),
+            most: u64::from(self.options.tcp.rcv_buf_max).saturating_sub(self.unread()),
+            delivered: self.delivered(),
+            mss: nic.mtu() - headers_for(self.tuple.src_ip),
+        }
+    }
+
+    /// Returns whether the connection in `slot` must be served because the program has read: an ACK waited for that, or the window was
+    /// closed, or payload out of order was refused, or what was unread kept the window from growing to the double. A window that grows
+    /// by less is advertised with the next segment, and a connection that waits for memory is served when it can have some.
+    pub(crate) fn is_served_after_read(&self, slot: u32, windows: &Windows, nic: &Nic) -> bool {
+        self.conn.has_ack_due()
+            || self.conn.is_rcv_window_shut()
+            || self.memory.is_in_order_only
+            || self.ask(nic).may_double() && !windows.is_starved(slot, &self.memory.promise)
     }
 
     /// Gives the memory back: the peer sends no more.

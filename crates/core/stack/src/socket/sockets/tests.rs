@@ -16,8 +16,8 @@ const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 5201;
 
 /// A stack with connections to itself, in virtual time.
-struct World {
-    stack: Stack,
+pub(crate) struct World {
+    pub(crate) stack: Stack,
     now: Instant,
     /// The other end of the wire, without which the link would be gone.
     _far: WireLink,
@@ -42,12 +42,15 @@ impl World {
 
     /// Returns a world in which each poll receives at most `packets`.
     fn with_poll_budget(packets: usize) -> Self {
+        Self::with(NicConfig::default(), |config| config.poll_budget = packets)
+    }
+
+    /// Returns a world with a NIC of this configuration, and what `set` changes of the stack's.
+    pub(crate) fn with(nic: NicConfig, set: impl FnOnce(&mut StackConfig)) -> Self {
         let (link, far) = WireLink::pair(WireOptions::default()).unwrap();
-        let nic = Nic::new(Box::new(link), NicConfig::default()).unwrap();
-        let config = StackConfig {
-            poll_budget: packets,
-            ..StackConfig::new(ADDRESS.into(), 24, Secret::from_seed(1))
-        };
+        let nic = Nic::new(Box::new(link), nic).unwrap();
+        let mut config = StackConfig::new(ADDRESS.into(), 24, Secret::from_seed(1));
+        set(&mut config);
         Self {
             stack: Stack::new(nic, config).unwrap(),
             now: Instant::ZERO,
@@ -57,7 +60,7 @@ impl World {
 
     /// Makes one call, and checks the reported states.
     #[track_caller]
-    fn call<R>(&mut self, call: impl FnOnce(&mut Stack, Instant) -> R) -> R {
+    pub(crate) fn call<R>(&mut self, call: impl FnOnce(&mut Stack, Instant) -> R) -> R {
         let result = call(&mut self.stack, self.now);
         assert_eq!(self.stack.sockets.unreported(), None);
         result
@@ -65,7 +68,7 @@ impl World {
 
     /// Polls until only timers are left.
     #[track_caller]
-    fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         for _ in 0..1000 {
             self.now = self.now + std::time::Duration::from_micros(10);
             let outcome = self.call(|stack, now| stack.poll(now));
@@ -77,13 +80,13 @@ impl World {
     }
 
     #[track_caller]
-    fn set(&mut self, id: SocketId, option: SocketOption) {
+    pub(crate) fn set(&mut self, id: SocketId, option: SocketOption) {
         self.call(|stack, _| stack.set_option(id, option)).unwrap();
     }
 
     /// Sends until the send queue is full; returns the number of bytes.
     #[track_caller]
-    fn fill(&mut self, id: SocketId, flags: MsgFlags) -> usize {
+    pub(crate) fn fill(&mut self, id: SocketId, flags: MsgFlags) -> usize {
         let mut sent = 0;
         while let Ok(n) =
             self.call(|stack, _| stack.sendmsg(id, &SendMsg::new(&[7; 10_000]), flags))
@@ -94,7 +97,11 @@ impl World {
     }
 
     #[track_caller]
-    fn receive(&mut self, id: SocketId, flags: MsgFlags) -> Result<usize, crate::RecvError> {
+    pub(crate) fn receive(
+        &mut self,
+        id: SocketId,
+        flags: MsgFlags,
+    ) -> Result<usize, crate::RecvError> {
         let mut bytes = [0; 30_000];
         let outcome = self.call(|stack, _| {
             stack.recvmsg(id, &mut RecvMsg::new(&mut bytes), &mut NoMessages, flags)
@@ -110,8 +117,16 @@ impl World {
         self.stack.take_events().collect()
     }
 
+    /// Returns a listener.
     #[track_caller]
-    fn pair(&mut self, listener: SocketId) -> (SocketId, SocketId) {
+    pub(crate) fn listener(&mut self) -> SocketId {
+        let local = SocketAddr::from((ADDRESS, PORT));
+        self.call(|stack, _| stack.listen(local, 8)).unwrap()
+    }
+
+    /// Returns the ends of a connection: of the one that connects, and of the one that the listener accepts.
+    #[track_caller]
+    pub(crate) fn pair(&mut self, listener: SocketId) -> (SocketId, SocketId) {
         let to = SocketAddr::from((ADDRESS, PORT));
         let opener = self.call(|stack, now| stack.connect(to, now)).unwrap();
         self.run();

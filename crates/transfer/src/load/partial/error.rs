@@ -3,27 +3,33 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use client::{Remedy, displays_remedy};
+use client::Remedy;
 
 /// Why a file cannot be loaded into, or a load cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartialError {
     /// The system refuses an operation on a file.
+    #[error("{operation} {}: {error}", .path.display())]
     Io {
         /// The operation.
         operation: &'static str,
         /// The file.
         path: PathBuf,
         /// The error.
-        source: io::Error,
+        error: io::Error,
     },
     /// Another load has the file open.
+    #[error("{} is being written by another load", .part.display())]
     Busy {
         /// The file with the bytes.
         part: PathBuf,
     },
     /// The bytes that are there are of another file.
+    #[error(
+        "{} is of another file or version than the server has now: {difference}",
+        .part.display()
+    )]
     Other {
         /// The file with the bytes.
         part: PathBuf,
@@ -33,24 +39,6 @@ pub enum PartialError {
 }
 
 impl PartialError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Io {
-                operation,
-                path,
-                source,
-            } => format!("{operation} {}: {source}", path.display()),
-            Self::Busy { part } => format!("{} is being written by another load", part.display()),
-            Self::Other { part, difference } => {
-                let part = part.display();
-                format!(
-                    "{part} is of another file or version than the server has now: {difference}"
-                )
-            }
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
@@ -61,17 +49,15 @@ impl PartialError {
     }
 }
 
-displays_remedy!(PartialError);
-
 /// Returns the error of an `operation` on a file.
 pub(super) fn failed(
     operation: &'static str,
     path: &Path,
 ) -> impl FnOnce(io::Error) -> PartialError {
     let path = path.to_owned();
-    move |source| PartialError::Io {
+    move |error| PartialError::Io {
         operation,
         path,
-        source,
+        error,
     }
 }

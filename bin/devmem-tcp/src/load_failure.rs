@@ -11,8 +11,8 @@ use transfer::load::{LoadError, Origin, Url};
 pub fn load_failure(error: LoadError, origin: &Origin, stop: &StopFlag) -> Failure {
     let (text, remedy) = match &error {
         LoadError::Cancelled if stop.is_set() => return Failure::interrupted(),
-        LoadError::NoFamily { .. } => (error.reason(), "give it one: --addr ADDR/LEN".to_owned()),
-        LoadError::Connect { address, source } => match source.kind() {
+        LoadError::NoFamily { .. } => (error.to_string(), "give it one: --addr ADDR/LEN".to_owned()),
+        LoadError::Connect { address, error: why } => match why.kind() {
             // A route to a group of hosts does not help.
             ErrorKind::NetworkUnreachable if !address.ip().is_multicast() => (
                 format!("there is no route to {}", address.ip()),

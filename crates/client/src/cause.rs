@@ -90,28 +90,3 @@ impl fmt::Display for Cause {
         f.write_str(&self.reason)
     }
 }
-
-/// Writes the reason of an error, then the remedy on lines below.
-pub fn write_error(
-    f: &mut fmt::Formatter<'_>,
-    reason: &str,
-    remedy: Option<Remedy>,
-) -> fmt::Result {
-    f.write_str(reason)?;
-    let remedy = remedy.map_or_else(String::new, |remedy| remedy.to_string());
-    remedy.lines().try_for_each(|line| write!(f, "\n  {line}"))
-}
-
-/// Makes `Display` of an error with a reason and a remedy write both.
-#[macro_export]
-macro_rules! displays_remedy {
-    ($error:ty) => {
-        impl std::fmt::Display for $error {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                $crate::write_error(f, &self.reason(), self.remedy())
-            }
-        }
-    };
-}
-
-pub(crate) use displays_remedy;

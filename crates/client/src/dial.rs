@@ -97,9 +97,9 @@ fn look_up(
     port: u16,
     cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Vec<SocketAddr>, LoadError> {
-    let failed = |source| LoadError::Resolve {
+    let failed = |error| LoadError::Resolve {
         host: host.to_owned(),
-        source,
+        error,
     };
     let (sender, receiver) = channel();
     let name = host.to_owned();

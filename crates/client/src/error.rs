@@ -1,4 +1,4 @@
-//! Errors of a load. `Display` writes the reason, then the remedy on lines below.
+//! Errors of a load.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,6 @@ use std::ops::Range;
 use devmem_tcp::{Error, RecvError, memory::NoRoom};
 
 use crate::cause::Cause;
-use crate::cause::displays_remedy;
 use crate::remedy::Remedy;
 use crate::tls::TlsError;
 use crate::url::UrlError;
@@ -17,6 +16,10 @@ use crate::url::UrlError;
 #[non_exhaustive]
 pub enum PartError {
     /// A part is longer than the rest of its memory.
+    #[error(
+        "bytes {} to {} of the source do not fit at offset {offset} of a memory of {size} bytes",
+        .range.start, .range.end
+    )]
     DoesNotFit {
         /// The range of the source.
         range: Range<u64>,
@@ -26,6 +29,10 @@ pub enum PartError {
         size: usize,
     },
     /// Two parts contain the same byte of the source.
+    #[error(
+        "the parts {} to {} and {} to {} of the source overlap",
+        .first.start, .first.end, .second.start, .second.end
+    )]
     Overlap {
         /// One range of the source.
         first: Range<u64>,
@@ -35,24 +42,6 @@ pub enum PartError {
 }
 
 impl PartError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::DoesNotFit {
-                range,
-                offset,
-                size,
-            } => format!(
-                "bytes {} to {} of the source do not fit at offset {offset} of a memory of {size} bytes",
-                range.start, range.end
-            ),
-            Self::Overlap { first, second } => format!(
-                "the parts {} to {} and {} to {} of the source overlap",
-                first.start, first.end, second.start, second.end
-            ),
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
@@ -62,24 +51,26 @@ impl PartError {
     }
 }
 
-displays_remedy!(PartError);
-
 /// Why a load failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The URL is not one that can be loaded.
+    #[error(transparent)]
     Url(#[from] UrlError),
     /// The parts are impossible.
+    #[error(transparent)]
     Part(#[from] PartError),
     /// The host has no address that the NIC can reach.
+    #[error("{host} has no address: {error}")]
     Resolve {
         /// Name of the host.
         host: String,
         /// The resolver's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The NIC has no address of the IP version of the host's address.
+    #[error("{host} has an address of {}, and the NIC has none", version(.address))]
     NoFamily {
         /// Name of the host.
         host: String,
@@ -87,17 +78,21 @@ pub enum LoadError {
         address: IpAddr,
     },
     /// The kernel has no interface for connections to the host.
+    #[error(transparent)]
     Route(Error),
     /// No connection could be made.
+    #[error("connect to {address}: {error}")]
     Connect {
         /// The last address that was tried.
         address: SocketAddr,
         /// The error.
-        source: Error,
+        error: Error,
     },
     /// TLS cannot be set up.
+    #[error(transparent)]
     TlsSetUp(#[from] TlsError),
     /// The server of an https URL does not prove who it is, or does not speak TLS as this client does.
+    #[error("{host}: {problem}")]
     Tls {
         /// The server.
         host: String,
@@ -107,6 +102,7 @@ pub enum LoadError {
         remedy: Remedy,
     },
     /// A proxy refuses to connect to the server of an https URL.
+    #[error("the proxy {proxy} does not connect to {host}: it answers {status} {reason}{details}")]
     Tunnel {
         /// The URL of the proxy.
         proxy: String,
@@ -122,6 +118,7 @@ pub enum LoadError {
         remedy: &'static str,
     },
     /// The server answered with an error.
+    #[error("{url} answers {status} {reason}{details}")]
     Status {
         /// The URL, without secrets, and how it was reached: by a redirect, through a proxy.
         url: String,
@@ -135,15 +132,17 @@ pub enum LoadError {
         remedy: Option<Remedy>,
     },
     /// The server redirects to a place that cannot be asked.
+    #[error("{from} redirects to {to}: {error}")]
     Redirect {
         /// The URL, without secrets.
         from: String,
         /// The place.
         to: String,
         /// What is wrong with it.
-        source: UrlError,
+        error: UrlError,
     },
     /// The server's response makes no sense.
+    #[error("{host} sent an invalid response: {problem}")]
     Invalid {
         /// The URL or the host.
         host: String,
@@ -151,6 +150,7 @@ pub enum LoadError {
         problem: Cause,
     },
     /// The connection broke before its first request.
+    #[error("{host}: {problem}")]
     Broken {
         /// The host.
         host: String,
@@ -158,6 +158,7 @@ pub enum LoadError {
         problem: Cause,
     },
     /// An NBD server refuses the export.
+    #[error("{host} refuses: {problem}")]
     NbdRefused {
         /// The host.
         host: String,
@@ -165,6 +166,10 @@ pub enum LoadError {
         problem: Cause,
     },
     /// An NBD server could not read.
+    #[error(
+        "{host} cannot read its export at byte {at}: {}",
+        io::Error::from_raw_os_error(.errno.cast_signed())
+    )]
     NbdRead {
         /// The host.
         host: String,
@@ -174,6 +179,7 @@ pub enum LoadError {
         errno: u32,
     },
     /// An NVMe controller refuses this host or its commands, or this host cannot use its namespace.
+    #[error("{host} refuses: {problem}")]
     NvmeRefused {
         /// The host.
         host: String,
@@ -183,6 +189,7 @@ pub enum LoadError {
         remedy: Remedy,
     },
     /// An NVMe controller could not read.
+    #[error("{host} cannot read its namespace at byte {at}: {status}")]
     NvmeRead {
         /// The host.
         host: String,
@@ -194,6 +201,10 @@ pub enum LoadError {
         remedy: Remedy,
     },
     /// A range does not start and end at multiples of the source's block, or end with the source.
+    #[error(
+        "bytes {} to {} do not start and end at multiples of {block}, the block of the source",
+        .range.start, .range.end
+    )]
     Unaligned {
         /// The range.
         range: Range<u64>,
@@ -203,6 +214,7 @@ pub enum LoadError {
         blocks: Range<u64>,
     },
     /// The file is not the one that was opened.
+    #[error("{url} has changed since it was opened: {problem}")]
     Changed {
         /// The URL, without secrets.
         url: String,
@@ -210,6 +222,7 @@ pub enum LoadError {
         problem: String,
     },
     /// The source has too few bytes.
+    #[error("bytes up to {end} were requested, and the source has {size}")]
     PastEnd {
         /// End of the requested range.
         end: u64,
@@ -217,11 +230,13 @@ pub enum LoadError {
         size: u64,
     },
     /// The server sent payload that was not requested.
+    #[error("byte {at} of the source was received and not requested")]
     Unasked {
         /// Offset in the source.
         at: u64,
     },
     /// The connections broke too often in a row.
+    #[error("gave up after {attempts} attempts: {cause}")]
     GaveUp {
         /// Failures in a row without a whole piece.
         attempts: u32,
@@ -229,20 +244,28 @@ pub enum LoadError {
         cause: Cause,
     },
     /// This process may not use as much host memory as a description has.
-    NoRoom(#[from] NoRoom),
+    #[error("read the description of the checkpoint: {0}")]
+    NoRoom(NoRoom),
     /// The caller ended the load.
+    #[error("the load was cancelled")]
     Cancelled,
     /// The payload could not be copied to its place.
+    #[error("copy to the place of the payload: {0}")]
     Gather(Error),
     /// The checksum of bytes in memory could not be computed.
+    #[error("compute the checksum of the memory: {0}")]
     Digest(Error),
     /// The receiver of the payload failed.
+    #[error(transparent)]
     Caller(io::Error),
     /// The NIC refused to receive.
-    Recv(#[from] RecvError),
+    #[error("receive: {0}")]
+    Recv(RecvError),
     /// The NIC refused to send.
+    #[error("send a request: {0}")]
     Send(Error),
     /// The connections cannot be waited for.
+    #[error("wait for the connections: {0}")]
     Wait(io::Error),
 }
 
@@ -251,86 +274,7 @@ impl LoadError {
     pub fn no_address(host: &str) -> Self {
         Self::Resolve {
             host: host.to_owned(),
-            source: io::ErrorKind::AddrNotAvailable.into(),
-        }
-    }
-
-    /// Returns the reason, in one line.
-    #[expect(clippy::too_many_lines, reason = "an arm for each variant")]
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Url(error) => error.reason(),
-            Self::Part(error) => error.reason(),
-            Self::Resolve { host, source } => format!("{host} has no address: {source}"),
-            Self::NoFamily { host, address } => {
-                let version = version(address);
-                format!("{host} has an address of {version}, and the NIC has none")
-            }
-            Self::Route(error) => error.reason().to_owned(),
-            Self::Connect { address, source } => {
-                format!("connect to {address}: {}", source.reason())
-            }
-            Self::TlsSetUp(error) => error.reason(),
-            Self::Broken { host, problem } => format!("{host}: {problem}"),
-            Self::Tls { host, problem, .. } => format!("{host}: {problem}"),
-            Self::NbdRefused { host, problem } => format!("{host} refuses: {problem}"),
-            Self::NvmeRefused { host, problem, .. } => format!("{host} refuses: {problem}"),
-            Self::GaveUp { attempts, cause } => {
-                format!("gave up after {attempts} attempts: {cause}")
-            }
-            Self::NoRoom(error) => format!("read the description of the checkpoint: {error}"),
-            Self::Cancelled => "the load was cancelled".to_owned(),
-            Self::Gather(error) => format!("copy to the place of the payload: {}", error.reason()),
-            Self::Digest(error) => {
-                format!("compute the checksum of the memory: {}", error.reason())
-            }
-            Self::Caller(error) => error.to_string(),
-            Self::Recv(error) => format!("receive: {}", error.reason()),
-            Self::Send(error) => format!("send a request: {}", error.reason()),
-            Self::Wait(error) => format!("wait for the connections: {error}"),
-            Self::Tunnel {
-                proxy,
-                host,
-                status,
-                reason,
-                details,
-                ..
-            } => format!(
-                "the proxy {proxy} does not connect to {host}: it answers {status} {reason}{details}"
-            ),
-            Self::Status {
-                url,
-                status,
-                reason,
-                details,
-                ..
-            } => format!("{url} answers {status} {reason}{details}"),
-            Self::Redirect { from, to, source } => {
-                format!("{from} redirects to {to}: {}", source.reason())
-            }
-            Self::Invalid { host, problem } => {
-                format!("{host} sent an invalid response: {problem}")
-            }
-            Self::NbdRead { host, at, errno } => {
-                let error = io::Error::from_raw_os_error(errno.cast_signed());
-                format!("{host} cannot read its export at byte {at}: {error}")
-            }
-            Self::NvmeRead {
-                host, at, status, ..
-            } => format!("{host} cannot read its namespace at byte {at}: {status}"),
-            Self::Unaligned { range, block, .. } => format!(
-                "bytes {} to {} do not start and end at multiples of {block}, the block of the source",
-                range.start, range.end
-            ),
-            Self::Changed { url, problem } => {
-                format!("{url} has changed since it was opened: {problem}")
-            }
-            Self::PastEnd { end, size } => {
-                format!("bytes up to {end} were requested, and the source has {size}")
-            }
-            Self::Unasked { at } => {
-                format!("byte {at} of the source was received and not requested")
-            }
+            error: io::ErrorKind::AddrNotAvailable.into(),
         }
     }
 
@@ -340,13 +284,13 @@ impl LoadError {
             Self::Url(error) => return error.remedy(),
             Self::Part(error) => return error.remedy(),
             Self::TlsSetUp(error) => return error.remedy(),
-            Self::Redirect { source, .. } => return source.remedy(),
+            Self::Redirect { error, .. } => return error.remedy(),
             Self::Status { remedy, .. } => return remedy.clone(),
             Self::Route(error)
             | Self::Gather(error)
             | Self::Digest(error)
             | Self::Send(error)
-            | Self::Connect { source: error, .. } => return error.remedy().map(Remedy::Library),
+            | Self::Connect { error, .. } => return error.remedy().map(Remedy::Library),
             Self::Recv(error) => return error.remedy().map(Remedy::Library),
             Self::Resolve { host, .. } => {
                 format!("`getent ahosts {host}` asks the same resolver").into()
@@ -392,8 +336,8 @@ impl LoadError {
     /// Any other error.
     pub fn into_breakage(self) -> Result<Cause, Self> {
         match self {
-            Self::Connect { address, source } => {
-                Ok(Cause::of(&source).during(format_args!("connect to {address}")))
+            Self::Connect { address, error } => {
+                Ok(Cause::of(&error).during(format_args!("connect to {address}")))
             }
             Self::Broken { host, problem } => Ok(problem.during(host)),
             error => Err(error),
@@ -401,7 +345,17 @@ impl LoadError {
     }
 }
 
-displays_remedy!(LoadError);
+impl From<NoRoom> for LoadError {
+    fn from(error: NoRoom) -> Self {
+        Self::NoRoom(error)
+    }
+}
+
+impl From<RecvError> for LoadError {
+    fn from(error: RecvError) -> Self {
+        Self::Recv(error)
+    }
+}
 
 fn version(address: &IpAddr) -> &'static str {
     match address {

@@ -30,7 +30,7 @@ pub mod tls;
 mod transport;
 pub mod url;
 
-pub use cause::{Cause, write_error};
+pub use cause::Cause;
 pub use error::{LoadError, PartError};
 pub use hop::Hop;
 pub use notice::Notice;

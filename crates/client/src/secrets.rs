@@ -7,7 +7,6 @@ use std::path::Path;
 
 use devmem_tcp::text::Printable;
 
-use crate::cause::displays_remedy;
 use crate::http::HttpRequest;
 use crate::remedy::Remedy;
 use crate::url::UrlError;
@@ -27,13 +26,15 @@ const PASSWORD_VARIABLE: &str = "DEVMEM_PASSWORD";
 #[non_exhaustive]
 pub enum SecretError {
     /// The file cannot be read.
+    #[error("read secrets from {place}: {error}")]
     Read {
         /// The file, or standard input.
         place: String,
         /// The error.
-        source: io::Error,
+        error: io::Error,
     },
     /// A line is no field.
+    #[error("line {line} of {place} is not a field")]
     Field {
         /// The file or the variable.
         place: String,
@@ -41,33 +42,21 @@ pub enum SecretError {
         line: usize,
     },
     /// A field is not one that a request may have.
+    #[error("line {line} of {place}: {error}")]
     Refused {
         /// The file or the variable.
         place: String,
         /// Number of the line.
         line: usize,
         /// The reason.
-        source: UrlError,
+        error: UrlError,
     },
     /// There is a password, and no user.
+    #[error("there is a password and no user")]
     NoUser,
 }
 
 impl SecretError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Read { place, source } => format!("read secrets from {place}: {source}"),
-            Self::Field { place, line } => format!("line {line} of {place} is not a field"),
-            Self::Refused {
-                place,
-                line,
-                source,
-            } => format!("line {line} of {place}: {}", source.reason()),
-            Self::NoUser => "there is a password and no user".to_owned(),
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         let remedy = match self {
@@ -75,14 +64,12 @@ impl SecretError {
             Self::NoUser => {
                 "write USER@ before the host of the URL, or name the user beside the password"
             }
-            Self::Refused { source, .. } => return source.remedy(),
+            Self::Refused { error, .. } => return error.remedy(),
             Self::Read { .. } => return None,
         };
         Some(remedy.into())
     }
 }
-
-displays_remedy!(SecretError);
 
 /// Returns the text of a file of secrets; `-` is standard input. A FIFO will do, as `<(pass show hub)` of a shell.
 ///
@@ -98,7 +85,7 @@ pub fn read_secret(path: &Path) -> Result<String, SecretError> {
         true => limited(io::stdin().lock()),
         false => File::open(path).and_then(limited),
     };
-    text.map_err(|source| SecretError::Read { place, source })
+    text.map_err(|error| SecretError::Read { place, error })
 }
 
 fn limited(from: impl Read) -> io::Result<String> {
@@ -136,11 +123,7 @@ impl HttpRequest {
             return Err(SecretError::Field { place, line });
         };
         let added = self.field(name.trim(), value.trim());
-        added.map_err(|source| SecretError::Refused {
-            place,
-            line,
-            source,
-        })
+        added.map_err(|error| SecretError::Refused { place, line, error })
     }
 
     /// Adds what the environment has for all requests: the fields of `DEVMEM_HEADERS`, one a line, and the password of

@@ -51,7 +51,7 @@ impl Choice {
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such interface.
     pub fn examine(interface: &str, purpose: Purpose) -> Result<Self, Error> {
         let doctor = Doctor::examine(Some(interface))
-            .map_err(|error| Error::no_interface(interface, error))?;
+            .map_err(|error| Error::no_interface(interface, &error))?;
         let obstacles = match purpose {
             Purpose::Receive => doctor.obstacles_to_receiving(),
             Purpose::Send => doctor.obstacles_to_sending(),

@@ -127,8 +127,10 @@
 //!
 //! Calls return an [`Error`]: a kind for programs ([`ErrorKind`]), the errno of the same refusal by Linux, a reason and a
 //! [`Remedy`] for people. [`RecvError`] and [`BindError`] have variants that programs act on. All of them become a
-//! [`std::io::Error`] by `?`, and an [`Error`]. `Debug` prints the same text as `Display`, reason and remedy, also when `main`
-//! returns the error; `{:#?}` prints the fields.
+//! [`std::io::Error`] by `?`, and an [`Error`].
+//!
+//! `{}` prints the reason in one line, with the reasons of its causes. `{:?}` prints the remedy, too, also when `main` returns the error;
+//! `{:#?}` prints the fields.
 //!
 //! ```
 //! use devmem_tcp::{ErrorKind, Netdev};
@@ -136,6 +138,8 @@
 //! let error = Netdev::kernel("nosuch0").unwrap_err();
 //! assert_eq!(error.kind(), ErrorKind::NotFound);
 //! assert_eq!(error.remedy(), Some("`ip link` lists those of this network namespace".into()));
+//! assert!(error.to_string().starts_with("there is no interface nosuch0"));
+//! assert!(format!("{error:?}").ends_with("\n  `ip link` lists those of this network namespace"));
 //! ```
 //!
 //! # Without any network

@@ -133,7 +133,6 @@ impl Netdev {
                 format!("there is no route to {peer}: {error}"),
             )
             .with_remedy(format!("`ip route get {peer}` asks for the same one"))
-            .caused_by(error)
         })?)
     }
 

@@ -30,7 +30,7 @@ pub(crate) fn no_address() -> Error {
 
 /// The error for a text that cannot be resolved.
 pub(crate) fn not_an_address(error: io::Error) -> Error {
-    Error::of_io(format!("not an address: {error}"), error)
+    Error::of_io(format!("not an address: {error}"), &error)
         .with_remedy("write it as 10.77.0.2:5201 or [fd77::2]:5201")
 }
 

@@ -80,7 +80,7 @@ fn can_try_to_bind(test: &str) -> bool {
 fn an_interface_that_is_not_there_is_named() {
     let error = Netdev::kernel("nosuch0").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
-    let text = error.to_string();
+    let text = format!("{error:?}");
     assert!(
         text.starts_with("there is no interface nosuch0: "),
         "{text}"
@@ -107,7 +107,7 @@ fn an_address_without_a_route_is_an_error() {
     in_netns("an_address_without_a_route_is_an_error", || {
         let error = Netdev::kernel_to(Ipv4Addr::new(192, 0, 2, 1).into()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
-        let text = error.to_string();
+        let text = format!("{error:?}");
         assert!(
             text.starts_with("there is no route to 192.0.2.1: ")
                 && text.ends_with("`ip route get 192.0.2.1` asks for the same one"),
@@ -133,7 +133,7 @@ fn bind_rx_on_the_loopback_is_refused_with_the_drivers_that_can() {
         (Some("lo"), Some(RxQueueId(0)))
     );
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    let text = error.to_string();
+    let text = format!("{error:?}");
     let mut lines = text.lines();
     let first = lines.next().unwrap();
     assert!(
@@ -173,13 +173,16 @@ fn bind_on_an_interface_that_went_away_is_enodev() {
         assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
         let refused = nic.bind_tx(&memory).unwrap_err();
         assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
-        assert!(refused.to_string().contains("(veth)"), "{refused}");
+        assert!(format!("{refused:?}").contains("(veth)"), "{refused}");
         veth.delete().unwrap();
         let refused = nic.bind_rx(&memory, &[RxQueueId(0)]).unwrap_err();
         assert_eq!(refused.errno(), Errno::ENODEV, "{refused}");
         let refused = nic.bind_tx(&memory).unwrap_err();
         assert_eq!(refused.errno(), Errno::ENODEV, "{refused}");
-        assert!(refused.to_string().contains("there is no v0"), "{refused}");
+        assert!(
+            format!("{refused:?}").contains("there is no v0"),
+            "{refused}"
+        );
     });
 }
 
@@ -199,7 +202,10 @@ fn bind_rx_without_privilege_says_which() {
     });
     let refused = refused.join().unwrap();
     assert_eq!(refused.errno(), Errno::EPERM, "{refused}");
-    assert!(refused.to_string().contains("CAP_NET_ADMIN"), "{refused}");
+    assert!(
+        format!("{refused:?}").contains("CAP_NET_ADMIN"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -256,7 +262,7 @@ fn anonymous_memory_is_not_a_dma_buf_and_the_error_names_the_alternatives() {
     assert_eq!(error.remedy(), Some(Remedy::ExportableMemory), "{error:?}");
     assert_eq!(error.errno(), Errno::EINVAL);
     assert!(
-        error.to_string().contains("devmem_tcp::memory::udmabuf"),
+        format!("{error:?}").contains("devmem_tcp::memory::udmabuf"),
         "{error}"
     );
     let error = lo.bind_tx(&memory).unwrap_err();
@@ -271,8 +277,8 @@ fn a_memory_file_becomes_a_udmabuf_or_the_error_says_how_it_could() {
     let error = lo.bind_tx(&memory).unwrap_err();
     match memory.exporter() {
         None => {
-            assert!(error.to_string().contains("/dev/udmabuf"), "{error}");
-            skip_outside_guest(TEST, GuestHas::Udmabuf, &error.to_string());
+            assert!(format!("{error:?}").contains("/dev/udmabuf"), "{error}");
+            skip_outside_guest(TEST, GuestHas::Udmabuf, &format!("{error:?}"));
         }
         Some(_) => {
             assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
@@ -289,11 +295,8 @@ fn made(test: &str, memory: Result<Dmabuf, Error>) -> Option<Dmabuf> {
     match memory {
         Ok(memory) => Some(memory),
         Err(error) => {
-            assert!(
-                error.to_string().contains("\n  "),
-                "without remedy: {error}"
-            );
-            skip_outside_guest(test, GuestHas::Udmabuf, &error.to_string());
+            assert!(error.remedy().is_some(), "without remedy: {error}");
+            skip_outside_guest(test, GuestHas::Udmabuf, &format!("{error:?}"));
             None
         }
     }
@@ -355,7 +358,7 @@ fn an_unsupported_nic_is_refused_with_the_missing_features() {
         let plan = nic.plan_receive("192.0.2.2:5201".parse().unwrap());
         let error = plan.commands().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
-        let text = error.to_string();
+        let text = format!("{error:?}");
         assert!(text.starts_with("v0 (veth) cannot be prepared: "), "{text}");
         assert!(text.contains("devmem-tcp doctor"), "{text}");
         let error = plan.apply().unwrap_err();
@@ -380,12 +383,9 @@ fn strict_placement_without_a_binding_says_that_there_is_none() {
         panic!("{error:?}");
     };
     assert_eq!((cause.interface.as_str(), cause.dmabuf), ("lo", None));
-    let text = error.to_string();
-    assert!(
-        text.starts_with(
-            "recv on lo: 6 bytes arrived in host memory, not in device memory: this program has bound no device memory to lo\n  "
-        ),
-        "{text}"
+    assert_eq!(
+        error.to_string(),
+        "recv on lo: 6 bytes arrived in host memory, not in device memory: this program has bound no device memory to lo"
     );
     assert_eq!(cause.remedy, Remedy::BindBeforeConnecting);
 }
@@ -419,9 +419,9 @@ fn connect_with_data_uses_fast_open_of_the_kernel() {
         let refused = lo.connect_with_data(address, &options, EarlyData::Host(&sent));
         let refused = refused.map(drop).unwrap_err();
         assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
-        assert!(refused.to_string().contains(remedy), "{refused}");
+        assert!(format!("{refused:?}").contains(remedy), "{refused}");
         let refused = listener.set_fast_open(8).unwrap_err();
-        assert!(refused.to_string().contains(remedy), "{refused}");
+        assert!(format!("{refused:?}").contains(remedy), "{refused}");
         modes("3").unwrap();
         listener.set_fast_open(8).unwrap();
         for is_known in [false, true] {

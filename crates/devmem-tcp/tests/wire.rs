@@ -120,7 +120,7 @@ fn device_memory_with_a_file_and_without_one_arrives_in_bound_memory() {
     match devmem_tcp::memory::udmabuf(6 * MIB) {
         // A dma-buf is not passed on: it is copied as memory without a file is.
         Ok(dmabuf) => memories.push(dmabuf),
-        Err(refused) => skip_outside_guest(TEST, GuestHas::Udmabuf, &refused.to_string()),
+        Err(refused) => skip_outside_guest(TEST, GuestHas::Udmabuf, &format!("{refused:?}")),
     }
     let place = Place::new();
     let (listening, joining) = ends(&place);
@@ -226,7 +226,7 @@ fn an_impaired_end_is_refused_by_a_listening_end_that_is_not_and_both_say_so() {
     };
     assert_eq!(refused(), 0);
     let joining = end("unix", &place.socket(), 2).impair(impairment).open();
-    let said = joining.unwrap_err().to_string();
+    let said = format!("{:?}", joining.unwrap_err());
     assert!(
         said.contains("the listening end refuses this one"),
         "{said}"
@@ -253,7 +253,7 @@ fn a_stale_socket_file_is_replaced_and_one_in_use_is_refused() {
     let listening = end("unix-listen", &place.socket(), 1).open().unwrap();
     let refused = end("unix-listen", &place.socket(), 2).open().unwrap_err();
     assert!(
-        refused.to_string().contains("connect to it with unix:PATH"),
+        format!("{refused:?}").contains("connect to it with unix:PATH"),
         "{refused}"
     );
     drop(listening);
@@ -388,7 +388,7 @@ fn only_a_unix_wire_shares_what_waits_to_be_sent() {
             .unwrap()
             .address("10.77.9.1/24")
             .unwrap();
-        let refused = nic.share_send_memory().open().unwrap_err().to_string();
+        let refused = format!("{:?}", nic.share_send_memory().open().unwrap_err());
         assert!(refused.contains("unix:PATH"), "{refused}");
     }
     // A path may contain commas.

@@ -51,7 +51,7 @@ impl Dial {
                 .state
                 .nic
                 .begin_connect(address, &ConnectOptions::new());
-            begun.map_err(|source| ConnectError::Connect { stream, source })
+            begun.map_err(|error| ConnectError::Connect { stream, error })
         };
         let control = ControlState::Connecting(begin(StreamName::Control, ticket.control)?);
         let data = (0..fabric.state.options.streams)
@@ -107,11 +107,11 @@ impl Dial {
 
     fn poll_control(&mut self) -> Result<(), ConnectError> {
         if let ControlState::Connecting(connecting) = &mut self.control {
-            let source = |source| ConnectError::Connect {
+            let failed = |error| ConnectError::Connect {
                 stream: StreamName::Control,
-                source,
+                error,
             };
-            let Some(stream) = connecting.try_finish().map_err(source)? else {
+            let Some(stream) = connecting.try_finish().map_err(failed)? else {
                 return Ok(());
             };
             keep_alive(&stream);
@@ -170,7 +170,7 @@ impl DataState {
     fn poll(&mut self, stream: StreamName) -> Result<(), ConnectError> {
         if let Self::Connecting(connecting) = self {
             let finished = connecting.try_finish();
-            let finished = finished.map_err(|source| ConnectError::Connect { stream, source })?;
+            let finished = finished.map_err(|error| ConnectError::Connect { stream, error })?;
             if let Some(stream) = finished {
                 keep_alive(&stream);
                 *self = Self::Open(stream);

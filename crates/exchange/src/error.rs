@@ -48,12 +48,12 @@ pub enum Cause {
     #[error("the peer closed the endpoint; operations that were not done will not be")]
     PeerClosed,
     /// A connection failed.
-    #[error("{stream} failed: {}", source.reason())]
+    #[error("{stream} failed: {error}")]
     Stream {
         /// Which one.
         stream: StreamName,
         /// What the stack or the kernel says.
-        source: devmem_tcp::Error,
+        error: devmem_tcp::Error,
     },
     /// A message was longer than the room that was posted for it. `is_ours`: this side sent it.
     #[error(
@@ -80,8 +80,8 @@ pub enum Cause {
     #[error("the memory of an operation was taken away before the operation was done")]
     MemoryGone,
     /// Received bytes could not be copied to their place, or bytes to send could not be read.
-    #[error("cannot copy between the memory of the NIC and of an operation: {}", .0.reason())]
-    Copy(#[source] devmem_tcp::Error),
+    #[error("cannot copy between the memory of the NIC and of an operation: {0}")]
+    Copy(devmem_tcp::Error),
 }
 
 fn failure_text(failure: &Failure) -> &'static str {
@@ -134,8 +134,8 @@ impl Cause {
             Self::PeerFailed(Failure::Other) => {
                 "the error on the side of the peer says which".into()
             }
-            Self::Stream { source, .. } | Self::Copy(source) => {
-                return source.remedy().map(Remedy::Library);
+            Self::Stream { error, .. } | Self::Copy(error) => {
+                return error.remedy().map(Remedy::Library);
             }
             Self::PeerClosed | Self::PeerFailed(Failure::Region) | Self::MemoryGone => return None,
         })
@@ -183,10 +183,10 @@ impl Cause {
         Self::Copy(io::Error::other(text).into())
     }
 
-    pub(crate) fn of_stream(stream: StreamName, source: impl Into<devmem_tcp::Error>) -> Self {
+    pub(crate) fn of_stream(stream: StreamName, error: impl Into<devmem_tcp::Error>) -> Self {
         Self::Stream {
             stream,
-            source: source.into(),
+            error: error.into(),
         }
     }
 }
@@ -214,18 +214,18 @@ pub enum FabricError {
     #[error("{0}")]
     Options(&'static str),
     /// Cannot listen, or the queues or the memory for the pool are refused.
-    #[error("{}", .0.reason())]
+    #[error(transparent)]
     Nic(#[from] devmem_tcp::Error),
     /// The pool could not be bound.
-    #[error("{}", .0.reason())]
+    #[error(transparent)]
     Bind(#[from] devmem_tcp::BindError),
     /// A system call failed.
-    #[error("{what} failed: {source}")]
+    #[error("{what} failed: {error}")]
     System {
         /// The call.
         what: &'static str,
         /// Its error.
-        source: std::io::Error,
+        error: std::io::Error,
     },
 }
 
@@ -249,19 +249,19 @@ pub enum ConnectError {
     #[error(transparent)]
     Ticket(#[from] BadTicket),
     /// A connection could not be established.
-    #[error("cannot connect {stream}: {}", source.reason())]
+    #[error("cannot connect {stream}: {error}")]
     Connect {
         /// Which one.
         stream: StreamName,
         /// Why.
-        source: devmem_tcp::Error,
+        error: devmem_tcp::Error,
     },
     /// The other side broke the connection before the endpoint was ready.
     #[error("the listener closed the connection before the endpoint was ready: {0}")]
     Refused(Cause),
     /// The listening sockets of the fabric failed.
-    #[error("cannot accept connections: {}", .0.reason())]
-    Accept(#[from] devmem_tcp::Error),
+    #[error("cannot accept connections: {0}")]
+    Accept(devmem_tcp::Error),
 }
 
 impl ConnectError {
@@ -269,14 +269,20 @@ impl ConnectError {
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Self::Ticket(bad) => Some(bad.remedy()),
-            Self::Connect { source, .. } | Self::Accept(source) => {
-                source.remedy().map(Remedy::Library)
+            Self::Connect { error, .. } | Self::Accept(error) => {
+                error.remedy().map(Remedy::Library)
             }
             Self::Refused(_) => Some(
                 "the process that made the ticket may have ended, or it speaks another version"
                     .into(),
             ),
         }
+    }
+}
+
+impl From<devmem_tcp::Error> for ConnectError {
+    fn from(error: devmem_tcp::Error) -> Self {
+        Self::Accept(error)
     }
 }
 
@@ -295,15 +301,15 @@ pub enum RegisterError {
         size: usize,
     },
     /// The descriptor is no dma-buf that the CPU can map.
-    #[error("{}", .0.reason())]
+    #[error(transparent)]
     Import(#[from] devmem_tcp::Error),
     /// A system call failed.
-    #[error("{what} failed: {source}")]
+    #[error("{what} failed: {error}")]
     System {
         /// The call.
         what: &'static str,
         /// Its error.
-        source: std::io::Error,
+        error: std::io::Error,
     },
 }
 
@@ -460,11 +466,8 @@ mod tests {
             check(&cause, remedy.as_ref());
             check(&Arc::new(cause), remedy.as_ref());
         }
-        let source = no_interface();
-        check(
-            &ConnectError::Connect { stream, source },
-            library().as_ref(),
-        );
+        let error = no_interface();
+        check(&ConnectError::Connect { stream, error }, library().as_ref());
         check(&ConnectError::Accept(no_interface()), library().as_ref());
         check(
             &ConnectError::Ticket(BadTicket::Magic),

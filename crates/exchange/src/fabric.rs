@@ -51,9 +51,9 @@ impl Fabric {
         let data = nic.listen(any_port)?;
         let local = |listener: &devmem_tcp::Listener| {
             let local = listener.local_addr();
-            local.map_err(|source| FabricError::System {
+            local.map_err(|error| FabricError::System {
                 what: "reading a local address",
-                source,
+                error,
             })
         };
         let (control_address, data_address) = (local(&control)?, local(&data)?);
@@ -63,9 +63,9 @@ impl Fabric {
             .transpose()?;
         control.set_nonblocking(true);
         data.set_nonblocking(true);
-        let started = |source| FabricError::System {
+        let started = |error| FabricError::System {
             what: "starting the progress engine",
-            source,
+            error,
         };
         let arrivals = Arrivals::new(control, data);
         let connections =
@@ -156,8 +156,8 @@ impl Fabric {
 }
 
 fn random() -> Result<u64, FabricError> {
-    published_regions::random().map_err(|source| FabricError::System {
+    published_regions::random().map_err(|error| FabricError::System {
         what: "getrandom",
-        source,
+        error,
     })
 }

@@ -106,10 +106,7 @@ impl Regions {
             return Ok(device);
         }
         let ours = fd.try_clone_to_owned();
-        let ours = ours.map_err(|source| RegisterError::System {
-            what: "dup",
-            source,
-        })?;
+        let ours = ours.map_err(|error| RegisterError::System { what: "dup", error })?;
         let device = Arc::new(Device::new(devmem_tcp::memory::import(ours)?));
         self.by_identity.insert(identity, Arc::downgrade(&device));
         Ok(device)

@@ -604,7 +604,7 @@ fn copy_frags(batch: &RxBatch, mut out: &mut [u8], pool: Option<&Dmabuf>) -> Res
 pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), RegisterError> {
     let stat = rustix::fs::fstat(fd.as_fd()).map_err(|errno| RegisterError::System {
         what: "fstat of the dma-buf",
-        source: errno.into(),
+        error: errno.into(),
     })?;
     Ok((stat.st_dev, stat.st_ino))
 }

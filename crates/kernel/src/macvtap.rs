@@ -194,9 +194,9 @@ impl MacvtapOptions {
         let lower_name = || self.interface.clone();
         lower
             .create_macvtap(&new)
-            .map_err(|source| MacvtapError::NotMade {
+            .map_err(|error| MacvtapError::NotMade {
                 interface: lower_name(),
-                source,
+                error,
             })?;
         let mut made = Interface::by_name(NAME)?;
         // Received frames go to the queues, but the kernel's IPv6 would send some on the interface.

@@ -11,9 +11,7 @@ use devmem_linux::netns::NetnsError;
 use devmem_linux::nic_setup::StateError;
 use devmem_linux::packet::PacketError;
 use devmem_linux::tap::TapError;
-use devmem_tcp::cuda::GpuError;
-use devmem_tcp::memory::{CopyError, DeviceError, DmabufError, NoRoom};
-use devmem_tcp::{BindError, RecvError};
+use devmem_tcp::Remedy;
 use rustix::io::Errno;
 
 use crate::remedy::words;
@@ -45,45 +43,15 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> Explained {
         return explain(inner);
     }
     let known = of_library(error)
-        .or_else(|| of_memory(error))
         .or_else(|| of_system(error))
         .or_else(|| EXPLAINER.get().and_then(|explain| explain(error)));
     known.unwrap_or_else(|| (error.to_string(), None))
 }
 
+/// An error of the library, or of the memory of devices.
 fn of_library(error: &(dyn Error + 'static)) -> Option<Explained> {
-    macro_rules! first_of {
-        ($($kind:ty),*) => {$(
-            if let Some(error) = error.downcast_ref::<$kind>() {
-                return Some((error.reason().into(), error.remedy().map(words)));
-            }
-        )*};
-    }
-    first_of!(devmem_tcp::Error, RecvError, BindError);
-    None
-}
-
-fn of_memory(error: &(dyn Error + 'static)) -> Option<Explained> {
-    macro_rules! first_of {
-        ($($kind:ty),*) => {$(
-            if let Some(error) = error.downcast_ref::<$kind>() {
-                return Some((error.reason(), error.remedy().map(Into::into)));
-            }
-        )*};
-    }
-    first_of!(DmabufError, GpuError);
-    if let Some(error) = error.downcast_ref::<NoRoom>() {
-        return Some((error.to_string(), Some(error.remedy())));
-    }
-    #[cfg(feature = "vulkan")]
-    if let Some(error) = error.downcast_ref::<devmem_tcp::vulkan::VulkanError>() {
-        return Some((error.reason(), Some(error.remedy().to_owned())));
-    }
-    if let Some(CopyError::Device(error)) = error.downcast_ref() {
-        return of_memory(error);
-    }
-    let error = error.downcast_ref::<DeviceError>()?;
-    Some((error.reason(), Some(error.remedy.to_owned())))
+    let remedy = Remedy::of(error)?;
+    Some((error.to_string(), Some(words(remedy))))
 }
 
 fn of_system(error: &(dyn Error + 'static)) -> Option<Explained> {

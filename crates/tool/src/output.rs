@@ -161,8 +161,8 @@ impl fmt::Display for Failure {
                 }
             }
             let reason = one_line(&reason);
-            // Some errors include the text of their source, or the words for its errno, so that text is not repeated.
-            if !reasons.contains(&reason) && !names_errno(&reasons, cause) {
+            // Errors of other crates may include the text of their source.
+            if !reasons.contains(&reason) {
                 let separator = if reasons.is_empty() { "" } else { ": " };
                 reasons = reasons + separator + &reason;
             }
@@ -196,21 +196,6 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 /// Returns the lines of a text in one line.
 fn one_line(text: &str) -> String {
     lines(text).collect::<Vec<_>>().join("; ")
-}
-
-/// Returns whether `reasons` have the words for the errno of `cause`: `EBUSY (device or resource busy)` says what
-/// `Device or resource busy (os error 16)` does.
-fn names_errno(reasons: &str, cause: &(dyn std::error::Error + 'static)) -> bool {
-    let number = cause
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::raw_os_error);
-    let number = number.or_else(|| {
-        cause
-            .downcast_ref::<Errno>()
-            .map(|errno| errno.raw_os_error())
-    });
-    number
-        .is_some_and(|number| reasons.contains(&devmem_uapi::Errno(number).describe().to_string()))
 }
 
 /// Returns the exit code of a known error.
@@ -466,7 +451,7 @@ mod tests {
     #[test]
     fn a_remedy_of_the_library_is_printed_once_with_the_options_of_the_program() {
         #[derive(Debug, thiserror::Error)]
-        #[error("connect: {}", source.reason())]
+        #[error("connect")]
         struct Connect {
             source: devmem_tcp::Error,
         }
@@ -521,16 +506,6 @@ mod tests {
             assert!(text.ends_with(remedy), "{text}");
             assert_eq!(text.matches(remedy).count(), 1, "{text}");
         }
-    }
-
-    #[test]
-    fn an_errno_that_was_named_is_not_repeated_in_words() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("move macvtap: EBUSY (device or resource busy)")]
-        struct Busy(#[source] std::io::Error);
-        let busy = Busy(std::io::Error::from_raw_os_error(16));
-        let text = Failure::from(busy).to_string();
-        assert_eq!(text, "move macvtap: EBUSY (device or resource busy)");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub fn explain(error: &(dyn Error + 'static)) -> Option<(String, Option<Remedy>)
     macro_rules! first_of {
         ($($kind:ty),* $(,)?) => {$(
             if let Some(error) = error.downcast_ref::<$kind>() {
-                return Some((error.reason(), error.remedy()));
+                return Some((error.to_string(), error.remedy()));
             }
         )*};
     }

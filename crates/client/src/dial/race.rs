@@ -68,7 +68,7 @@ impl<'a> Race<'a> {
                     self.attempts.push(attempt);
                     self.next = Instant::now() + ATTEMPT_DELAY;
                 }
-                Err(source) => self.failed = Some(LoadError::Connect { address, source }),
+                Err(error) => self.failed = Some(LoadError::Connect { address, error }),
             }
         }
     }
@@ -79,9 +79,9 @@ impl<'a> Race<'a> {
             match attempt.outcome() {
                 None => index += 1,
                 Some(Ok(stream)) => return Some(stream),
-                Some(Err(source)) => {
+                Some(Err(error)) => {
                     let address = self.attempts.remove(index).address;
-                    self.failed = Some(LoadError::Connect { address, source });
+                    self.failed = Some(LoadError::Connect { address, error });
                     self.next = Instant::now();
                 }
             }
@@ -114,7 +114,7 @@ impl<'a> Race<'a> {
         let attempt = self.attempts.pop();
         attempt.map_or_else(no_server, |Attempt { address, .. }| LoadError::Connect {
             address,
-            source: std::io::Error::from(errno).into(),
+            error: std::io::Error::from(errno).into(),
         })
     }
 }

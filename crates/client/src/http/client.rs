@@ -293,10 +293,10 @@ fn step(
         Some(place) if head.is_redirect() => {
             let joined = way.request.url().join(place);
             let request = joined.and_then(|url| origin.redirected(url));
-            let request = request.map_err(|source| LoadError::Redirect {
+            let request = request.map_err(|error| LoadError::Redirect {
                 from: way.request.url().to_string(),
                 to: crate::shown::shown(place),
-                source,
+                error,
             });
             request.map(Step::Elsewhere)
         }

@@ -207,7 +207,9 @@ mod tests {
             let (mut head, reason) = (Head::default(), "No".to_owned());
             (head.status, head.reason) = (status, reason);
             let details = ErrorDetails::of(&head, body.as_bytes());
-            details.refused("http://s3/b/k", &head).to_string()
+            let error = details.refused("http://s3/b/k", &head);
+            let remedy = error.remedy().map(|remedy| remedy.to_string());
+            format!("{error}; {}", remedy.unwrap_or_default())
         };
         for (status, body, expected) in [
             (403, "<Code>RequestTimeTooSkewed</Code>", "clock"),
@@ -249,6 +251,6 @@ mod tests {
             );
             assert!(text.contains(expected), "{text}");
         }
-        assert!(refused(403, "<Code>NoSuchKey</Code>").contains("No: NoSuchKey\n"));
+        assert!(refused(403, "<Code>NoSuchKey</Code>").contains("No: NoSuchKey; "));
     }
 }

@@ -243,7 +243,7 @@ mod tests {
             let found = Proxy::from(variable).unwrap();
             assert_eq!(found.for_url(&"http://near/".parse().unwrap()), Ok(None));
             let refused = found.for_url(&"http://far/".parse().unwrap()).unwrap_err();
-            let refused = refused.to_string();
+            let refused = format!("{refused}; {}", refused.remedy().unwrap());
             assert!(refused.contains("is not an http proxy"), "{refused}");
             assert!(
                 refused.contains("no_proxy") && !refused.contains("s3cret"),

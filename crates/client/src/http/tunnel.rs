@@ -138,7 +138,10 @@ mod tests {
             outgoing: Vec::new(),
             text: answer.as_bytes().to_vec(),
         };
-        tunnel.is_open().map_err(|error| error.to_string())
+        tunnel.is_open().map_err(|error| {
+            let remedy = error.remedy().map(|remedy| remedy.to_string());
+            format!("{error}; {}", remedy.unwrap_or_default())
+        })
     }
 
     #[test]

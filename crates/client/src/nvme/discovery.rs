@@ -52,7 +52,7 @@ pub(super) fn list(
         };
         let namespaces = match namespaces(nic, &url, cancel_check) {
             Err(LoadError::Cancelled) => return Err(LoadError::Cancelled),
-            found => found.map_err(|error| Cause::new(error.reason(), error.remedy())),
+            found => found.map_err(|error| Cause::new(error.to_string(), error.remedy())),
         };
         listed.push(NvmeSubsystem { url, namespaces });
     }
@@ -78,7 +78,7 @@ fn records(
 
 /// Returns whether nobody listens.
 fn is_refusal(error: &LoadError) -> bool {
-    matches!(error, LoadError::Connect { source, .. } if source.kind() == ErrorKind::ConnectionRefused)
+    matches!(error, LoadError::Connect { error, .. } if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn records_at(

@@ -12,7 +12,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CipherSuite, ClientConfig, RootCertStore};
 
 use super::unverified::Unverified;
-use crate::cause::displays_remedy;
 use crate::remedy::{Remedy, Setting};
 
 /// Longest file of certificates: all authorities of a system have a quarter of it.
@@ -25,13 +24,15 @@ const ALPN: &[u8] = b"http/1.1";
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
+    #[error("read {}: {error}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The error.
-        source: io::Error,
+        error: io::Error,
     },
     /// A file has no certificate, or one that cannot be used.
+    #[error("{} has no usable certificate{problem}", .path.display())]
     Certificate {
         /// The file.
         path: PathBuf,
@@ -39,6 +40,7 @@ pub enum TlsError {
         problem: String,
     },
     /// A file has no private key, or one that cannot be used.
+    #[error("{} has no usable private key: {problem}", .path.display())]
     Key {
         /// The file.
         path: PathBuf,
@@ -46,32 +48,17 @@ pub enum TlsError {
         problem: String,
     },
     /// The system has no certificates of authorities.
+    #[error("this system has no certificates of authorities{problem}")]
     NoAuthorities {
         /// Why they cannot be read, with a colon before; may be empty.
         problem: String,
     },
     /// The cryptography cannot be set up.
+    #[error("set up TLS: {0}")]
     SetUp(rustls::Error),
 }
 
 impl TlsError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Read { path, source } => format!("read {}: {source}", path.display()),
-            Self::Certificate { path, problem } => {
-                format!("{} has no usable certificate{problem}", path.display())
-            }
-            Self::Key { path, problem } => {
-                format!("{} has no usable private key: {problem}", path.display())
-            }
-            Self::NoAuthorities { problem } => {
-                format!("this system has no certificates of authorities{problem}")
-            }
-            Self::SetUp(error) => format!("set up TLS: {error}"),
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         let remedy = match self {
@@ -90,8 +77,6 @@ impl TlsError {
         Some(remedy.into())
     }
 }
-
-displays_remedy!(TlsError);
 
 /// Settings of TLS for https URLs. Without any, servers are verified by the certificates of the system, or of the file and the folder that
 /// `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
@@ -258,9 +243,9 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let read = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     match read {
         Ok(_) => Ok(bytes),
-        Err(source) => Err(TlsError::Read {
+        Err(error) => Err(TlsError::Read {
             path: path.to_owned(),
-            source,
+            error,
         }),
     }
 }

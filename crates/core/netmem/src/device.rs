@@ -275,7 +275,7 @@ impl HostWindow {
 
 /// A call of a device's library that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}\n  {remedy}", self.reason())]
+#[error("{call} failed: {name} ({code})")]
 pub struct DeviceError {
     /// The function of the library.
     pub call: &'static str,
@@ -298,16 +298,6 @@ pub enum DeviceState {
     Lost,
     /// The device was opened by the process that this one was forked from. Every call fails in this process.
     Forked,
-}
-
-impl DeviceError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        let Self {
-            call, name, code, ..
-        } = self;
-        format!("{call} failed: {name} ({code})")
-    }
 }
 
 impl From<DeviceError> for io::Error {

@@ -107,7 +107,7 @@ impl FakeDevice {
     /// [`DmabufError`] when the size is not a positive multiple of 4096, or memory is short.
     pub fn alloc(&self, size: usize) -> Result<Dmabuf, DmabufError> {
         let region = MemoryRegion::anonymous(size, Commit::Lazily)
-            .map_err(|source| DmabufError::Map { size, source })?;
+            .map_err(|error| DmabufError::Map { size, error })?;
         Dmabuf::exported(Arc::new(FakeMemory {
             engine: Arc::clone(&self.engine),
             region: Arc::new(region),

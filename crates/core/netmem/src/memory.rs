@@ -413,7 +413,7 @@ fn sealed_file(size: usize, flags: MemfdFlags) -> Result<OwnedFd, DmabufError> {
     let failed = |step| {
         move |errno: rustix::io::Errno| DmabufError::Memfd {
             step,
-            source: errno.into(),
+            error: errno.into(),
         }
     };
     let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -431,12 +431,12 @@ fn for_owner_only(file: &OwnedFd) -> Result<(), DmabufError> {
     let changed = rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR);
     changed.map_err(|errno| DmabufError::Memfd {
         step: "fchmod",
-        source: errno.into(),
+        error: errno.into(),
     })
 }
 
 fn map(size: usize, commit: Commit) -> Result<MemoryRegion, DmabufError> {
-    MemoryRegion::anonymous(size, commit).map_err(|source| DmabufError::Map { size, source })
+    MemoryRegion::anonymous(size, commit).map_err(|error| DmabufError::Map { size, error })
 }
 
 /// Checks that an exporter has mapped all of its `size` bytes.
@@ -457,7 +457,7 @@ fn map_file(
         .map_err(|refused| match refused {
             UnmappableFile::System(errno) => DmabufError::Map {
                 size,
-                source: errno.into(),
+                error: errno.into(),
             },
             refused => DmabufError::File(refused),
         })

@@ -96,10 +96,10 @@ impl NetIovArea {
             return Err(GeometryError::Base { base, niov });
         }
         if !len.is_multiple_of(niov) {
-            let remedy = len
+            let next = len
                 .checked_next_multiple_of(niov)
                 .unwrap_or(usize::MAX & !(niov - 1));
-            return Err(GeometryError::Length { len, niov, remedy });
+            return Err(GeometryError::Length { len, niov, next });
         }
         if memory.check(base, len).is_err() {
             return Err(GeometryError::PastEnd { base, len, size });

@@ -46,9 +46,9 @@ fn step(region: &MemoryRegion, part: Range<usize>) -> Result<bool, DmabufError> 
     match region.advise_part(part, Advice::Populate) {
         Ok(()) => Ok(true),
         Err(error) if unknown_advice(&error) => Ok(false),
-        Err(source) => {
+        Err(error) => {
             let size = region.len();
-            Err(DmabufError::Populate { size, source })
+            Err(DmabufError::Populate { size, error })
         }
     }
 }

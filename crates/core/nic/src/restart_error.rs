@@ -15,9 +15,15 @@ pub enum RestartError {
         queues: u16,
     },
     /// There is no host memory for the queue.
-    #[error("no host memory for the queue: {}", .0.reason())]
-    HostMemory(#[from] DmabufError),
+    #[error("no host memory for the queue: {0}")]
+    HostMemory(DmabufError),
     /// The provider has no free net_iov, so the queue could not receive anything.
     #[error("the memory provider has no net_iov left")]
     Empty,
+}
+
+impl From<DmabufError> for RestartError {
+    fn from(error: DmabufError) -> Self {
+        Self::HostMemory(error)
+    }
 }

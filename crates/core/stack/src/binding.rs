@@ -56,7 +56,7 @@ pub enum BindRxError {
     },
     /// The size of the dma-buf is not a multiple of the net_iov size.
     #[error("the dma-buf cannot be cut into net_iovs: {0}")]
-    Geometry(#[from] GeometryError),
+    Geometry(GeometryError),
     /// Header split is not switched on.
     #[error(
         "tcp-data-split is disabled or was never set ({setting:?}): the NIC must separate headers from payload before device memory \
@@ -89,12 +89,12 @@ pub enum BindRxError {
         target: DmabufId,
     },
     /// The NIC could not restart the queue.
-    #[error("rx queue {queue} could not be restarted with the dma-buf's memory: {source}")]
+    #[error("rx queue {queue} could not be restarted with the dma-buf's memory: {error}")]
     Restart {
         /// The queue.
         queue: RxQueueId,
         /// Cause.
-        source: RestartError,
+        error: RestartError,
     },
     /// Every id is in use.
     #[error("every dma-buf id is in use")]
@@ -112,7 +112,7 @@ impl BindRxError {
             | Self::SplitOff { .. } => Errno::EINVAL,
             Self::QueueTaken { .. } => Errno::EEXIST,
             Self::InUse(_) | Self::IsTarget { .. } => Errno::EBUSY,
-            Self::Restart { source, .. } => match source {
+            Self::Restart { error, .. } => match error {
                 RestartError::NoSuchQueue { .. } => Errno::EINVAL,
                 _ => Errno::ENOMEM,
             },
@@ -130,8 +130,15 @@ impl BindRxError {
             Self::InUse(in_use) => Some(in_use.remedy()),
             Self::IsTarget { .. } => Some("bind other memory for receiving"),
             Self::NoId => Some("unbind some"),
-            Self::Geometry(_) | Self::Restart { .. } => None,
+            Self::Geometry(error) => Some(error.remedy()),
+            Self::Restart { .. } => None,
         }
+    }
+}
+
+impl From<GeometryError> for BindRxError {
+    fn from(error: GeometryError) -> Self {
+        Self::Geometry(error)
     }
 }
 
@@ -236,7 +243,7 @@ impl<'n> Restarted<'n> {
         let choice = ProviderChoice::Provider(Arc::clone(provider));
         self.nic
             .restart_queue(queue, choice)
-            .map_err(|source| BindRxError::Restart { queue, source })?;
+            .map_err(|error| BindRxError::Restart { queue, error })?;
         self.done.push(queue);
         Ok(())
     }
@@ -407,7 +414,7 @@ impl Bindings {
         let binding = binding.ok_or(UnknownBinding(id))?;
         while let Some(&queue) = binding.queues.last() {
             let restarted = nic.restart_queue(queue, ProviderChoice::Host);
-            restarted.map_err(|source| UnbindRxError::Restart { queue, source })?;
+            restarted.map_err(|error| UnbindRxError::Restart { queue, error })?;
             windows.restarted(queue);
             binding.queues.pop();
         }
@@ -434,12 +441,12 @@ pub enum UnbindRxError {
     #[error(transparent)]
     Unknown(#[from] UnknownBinding),
     /// A queue could not be restarted on host memory; it still uses the dma-buf.
-    #[error("rx queue {queue} could not be restarted on host memory: {source}")]
+    #[error("rx queue {queue} could not be restarted on host memory: {error}")]
     Restart {
         /// The queue.
         queue: RxQueueId,
         /// Cause.
-        source: RestartError,
+        error: RestartError,
     },
 }
 

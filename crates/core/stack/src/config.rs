@@ -112,12 +112,12 @@ pub enum StackError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The host memory for sending could not be allocated.
-    #[error("{bytes} bytes of host memory for sending: {}", .source.reason())]
+    #[error("{bytes} bytes of host memory for sending: {error}")]
     SendMemory {
         /// Requested size.
         bytes: usize,
         /// Cause.
-        source: DmabufError,
+        error: DmabufError,
     },
     /// The NIC's MTU is too small for IP.
     #[error("an MTU of {mtu} bytes is less than the {least} that hosts must take")]
@@ -134,7 +134,7 @@ impl StackError {
     pub fn remedy(&self) -> Option<Cow<'static, str>> {
         match self {
             Self::Address(error) => Some(error.remedy().into()),
-            Self::SendMemory { source, .. } => source.remedy(),
+            Self::SendMemory { error, .. } => error.remedy(),
             Self::Mtu { .. } => Some("use a link with a larger one".into()),
         }
     }

@@ -85,7 +85,7 @@ impl SendPools {
             Crossing::CopiedNear | Crossing::InPlace => NiovSize::DEFAULT,
         };
         let provider = MemoryProvider::host(bytes, niov_size)
-            .map_err(|source| StackError::SendMemory { bytes, source })?;
+            .map_err(|error| StackError::SendMemory { bytes, error })?;
         Ok(Self {
             own: PagePool::new(Arc::new(provider)),
             peers: None,

@@ -30,7 +30,7 @@ pub enum BindTargetError {
     Receives,
     /// The size of the memory is not a multiple of the page size.
     #[error("the dma-buf is not made of whole pages: {0}")]
-    Geometry(#[from] GeometryError),
+    Geometry(GeometryError),
     /// Every id is in use.
     #[error("every dma-buf id is in use")]
     NoId,
@@ -53,8 +53,14 @@ impl BindTargetError {
             Self::NotMapped => Some("receive into bound memory and let the device gather"),
             Self::Receives => Some("bind other memory as a target"),
             Self::NoId => Some("unbind some"),
-            Self::Geometry(_) => None,
+            Self::Geometry(error) => Some(error.remedy()),
         }
+    }
+}
+
+impl From<GeometryError> for BindTargetError {
+    fn from(error: GeometryError) -> Self {
+        Self::Geometry(error)
     }
 }
 

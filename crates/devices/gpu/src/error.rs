@@ -1,7 +1,6 @@
-//! Errors: the library that cannot be loaded, and calls that fail. `Display` prints the reason, then the remedy on a line below.
+//! Errors: the library that cannot be loaded, and calls that fail. `Display` prints the reason.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use netmem::DeviceError;
 
@@ -11,6 +10,7 @@ use crate::platform::{Platform, Version};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
     /// The library cannot be loaded.
+    #[error("{name} cannot be loaded: {reason}")]
     NoLibrary {
         /// The vendor's library.
         platform: &'static Platform,
@@ -20,6 +20,7 @@ pub enum LoadError {
         reason: String,
     },
     /// The library is too old.
+    #[error("the driver supports {} {version}; {oldest} is needed", .platform.title)]
     Old {
         /// The vendor's library.
         platform: &'static Platform,
@@ -29,6 +30,7 @@ pub enum LoadError {
         oldest: Version,
     },
     /// The library lacks a function.
+    #[error("{} lacks {name} of {} {since}", .platform.library, .platform.title)]
     NoFunction {
         /// The vendor's library.
         platform: &'static Platform,
@@ -40,29 +42,6 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::NoLibrary { name, reason, .. } => format!("{name} cannot be loaded: {reason}"),
-            Self::Old {
-                platform,
-                version,
-                oldest,
-            } => format!(
-                "the driver supports {} {version}; {oldest} is needed",
-                platform.title
-            ),
-            Self::NoFunction {
-                platform,
-                name,
-                since,
-            } => format!(
-                "{} lacks {name} of {} {since}",
-                platform.library, platform.title
-            ),
-        }
-    }
-
     /// Returns what to do about it.
     pub fn remedy(&self) -> Cow<'static, str> {
         match self {
@@ -76,20 +55,17 @@ impl LoadError {
     }
 }
 
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  {}", self.reason(), self.remedy())
-    }
-}
-
 /// Why a device, or memory of one, cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GpuError {
     /// There is no driver.
+    #[error(transparent)]
     Load(#[from] LoadError),
     /// A call of the driver failed.
+    #[error(transparent)]
     Call(#[from] DeviceError),
     /// There is no such device.
+    #[error("there is no device {}:{ordinal}; this process sees {count}", .platform.name)]
     NoDevice {
         /// The vendor's library.
         platform: &'static Platform,
@@ -99,16 +75,24 @@ pub enum GpuError {
         count: u32,
     },
     /// There is no device code that adds vectors.
+    #[error(
+        "{} takes device code of one kind of GPU only, and none that adds vectors is part of this program",
+        .platform.title
+    )]
     NoAddition {
         /// The vendor's library.
         platform: &'static Platform,
     },
     /// The size is 0 or not a multiple of the page.
+    #[error("{size} bytes of device memory are not whole pages of 4096 bytes")]
     Size {
         /// The requested size.
         size: usize,
     },
     /// Memory to be adopted does not begin or end at a page.
+    #[error(
+        "{len} bytes at {address:#x} are not whole pages of 4096 bytes, and cannot be exported"
+    )]
     Misaligned {
         /// Address.
         address: u64,
@@ -116,6 +100,7 @@ pub enum GpuError {
         len: usize,
     },
     /// An address is not one of device memory.
+    #[error("{address:#x} is not in memory of a device: {reason}")]
     Foreign {
         /// The vendor's library.
         platform: &'static Platform,
@@ -125,6 +110,10 @@ pub enum GpuError {
         reason: &'static str,
     },
     /// The memory is on another device.
+    #[error(
+        "{address:#x} is in the memory of {0}:{actual}, not {0}:{expected}",
+        .platform.name
+    )]
     OtherDevice {
         /// The vendor's library.
         platform: &'static Platform,
@@ -136,6 +125,9 @@ pub enum GpuError {
         expected: u32,
     },
     /// A dma-buf is not that of the memory.
+    #[error(
+        "the descriptor has {size} bytes, and cannot be the dma-buf of {len} bytes at {address:#x}, exported in whole pages"
+    )]
     NotExported {
         /// Address.
         address: u64,
@@ -145,6 +137,9 @@ pub enum GpuError {
         size: usize,
     },
     /// The range is longer than the allocation.
+    #[error(
+        "{len} bytes at {address:#x} end after the allocation, which has {available} bytes from there"
+    )]
     TooLong {
         /// Address.
         address: u64,
@@ -156,54 +151,6 @@ pub enum GpuError {
 }
 
 impl GpuError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Load(error) => error.reason(),
-            Self::Call(error) => error.reason(),
-            Self::NoDevice {
-                platform,
-                ordinal,
-                count,
-            } => format!(
-                "there is no device {}:{ordinal}; this process sees {count}",
-                platform.name
-            ),
-            Self::NoAddition { platform } => format!(
-                "{} takes device code of one kind of GPU only, and none that adds vectors is part of this program",
-                platform.title
-            ),
-            Self::Size { size } => {
-                format!("{size} bytes of device memory are not whole pages of 4096 bytes")
-            }
-            Self::Misaligned { address, len } => format!(
-                "{len} bytes at {address:#x} are not whole pages of 4096 bytes, and cannot be exported"
-            ),
-            Self::Foreign {
-                address, reason, ..
-            } => format!("{address:#x} is not in memory of a device: {reason}"),
-            Self::OtherDevice {
-                platform,
-                address,
-                actual,
-                expected,
-            } => format!(
-                "{address:#x} is in the memory of {0}:{actual}, not {0}:{expected}",
-                platform.name
-            ),
-            Self::NotExported { address, len, size } => format!(
-                "the descriptor has {size} bytes, and cannot be the dma-buf of {len} bytes at {address:#x}, exported in whole pages"
-            ),
-            Self::TooLong {
-                address,
-                len,
-                available,
-            } => format!(
-                "{len} bytes at {address:#x} end after the allocation, which has {available} bytes from there"
-            ),
-        }
-    }
-
     /// Returns what to do about it.
     pub fn remedy(&self) -> Option<Cow<'static, str>> {
         Some(match self {
@@ -224,16 +171,6 @@ impl GpuError {
             }
             Self::OtherDevice { .. } | Self::TooLong { .. } => return None,
         })
-    }
-}
-
-impl fmt::Display for GpuError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason())?;
-        match self.remedy() {
-            Some(remedy) => write!(f, "\n  {remedy}"),
-            None => Ok(()),
-        }
     }
 }
 

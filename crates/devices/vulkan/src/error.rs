@@ -1,6 +1,4 @@
-//! Errors: no loader or driver, and calls that fail. `Display` prints the reason, then the remedy on a line below.
-
-use std::fmt;
+//! Errors: no loader or driver, and calls that fail. `Display` prints the reason.
 
 use ash::vk;
 use netmem::{DeviceError, DeviceState};
@@ -9,6 +7,7 @@ use netmem::{DeviceError, DeviceState};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VulkanError {
     /// The Vulkan loader cannot be loaded.
+    #[error("{name} cannot be loaded: {reason}")]
     NoLibrary {
         /// File name.
         name: String,
@@ -16,6 +15,11 @@ pub enum VulkanError {
         reason: String,
     },
     /// The loader or the driver is older than Vulkan 1.1.
+    #[error(
+        "{what} supports Vulkan {}.{}; 1.1 is needed",
+        vk::api_version_major(*.version),
+        vk::api_version_minor(*.version)
+    )]
     Old {
         /// The loader or the device.
         what: String,
@@ -23,8 +27,10 @@ pub enum VulkanError {
         version: u32,
     },
     /// A call of Vulkan failed.
+    #[error(transparent)]
     Call(#[from] DeviceError),
     /// There is no such device.
+    #[error("there is no device vulkan:{ordinal}; this process sees {count}")]
     NoDevice {
         /// The requested device.
         ordinal: u32,
@@ -32,6 +38,7 @@ pub enum VulkanError {
         count: u32,
     },
     /// The device has no queue that copies, or no memory for buffers.
+    #[error("vulkan:{ordinal} has {lack}")]
     Unsuitable {
         /// The device.
         ordinal: u32,
@@ -39,39 +46,17 @@ pub enum VulkanError {
         lack: &'static str,
     },
     /// The size is 0 or not a multiple of the page.
+    #[error("{size} bytes of device memory are not whole pages of 4096 bytes")]
     Size {
         /// The requested size.
         size: usize,
     },
     /// The process is a child by fork(2) of the one that has loaded Vulkan.
+    #[error("Vulkan does not work in a child by fork(2) of a process that has used it")]
     Forked,
 }
 
 impl VulkanError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::NoLibrary { name, reason } => format!("{name} cannot be loaded: {reason}"),
-            Self::Old { what, version } => format!(
-                "{what} supports Vulkan {}.{}; 1.1 is needed",
-                vk::api_version_major(*version),
-                vk::api_version_minor(*version)
-            ),
-            Self::Call(error) => error.reason(),
-            Self::NoDevice { ordinal, count } => {
-                format!("there is no device vulkan:{ordinal}; this process sees {count}")
-            }
-            Self::Unsuitable { ordinal, lack } => format!("vulkan:{ordinal} has {lack}"),
-            Self::Size { size } => {
-                format!("{size} bytes of device memory are not whole pages of 4096 bytes")
-            }
-            Self::Forked => {
-                "Vulkan does not work in a child by fork(2) of a process that has used it"
-                    .to_owned()
-            }
-        }
-    }
-
     /// Returns what to do about it.
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -89,12 +74,6 @@ impl VulkanError {
                 "start the process in another way (spawn), or use Vulkan only after the fork"
             }
         }
-    }
-}
-
-impl fmt::Display for VulkanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  {}", self.reason(), self.remedy())
     }
 }
 
@@ -190,8 +169,11 @@ mod tests {
         let full = device_error("vkAllocateMemory", vk::Result::ERROR_OUT_OF_DEVICE_MEMORY);
         assert_eq!(
             full.to_string(),
-            "vkAllocateMemory failed: VK_ERROR_OUT_OF_DEVICE_MEMORY (-2)\n  the device has less free memory than that: \
-             allocate less, or end other programs that use it"
+            "vkAllocateMemory failed: VK_ERROR_OUT_OF_DEVICE_MEMORY (-2)"
+        );
+        assert!(
+            full.remedy
+                .starts_with("the device has less free memory than that: allocate less")
         );
         assert_eq!(full.state, DeviceState::Usable);
         let export = device_error("vkGetMemoryFdKHR", vk::Result::ERROR_OUT_OF_HOST_MEMORY);

@@ -39,7 +39,7 @@ mod tests {
         for vendor in MOVED {
             for permit in [None, Some("0"), Some("")] {
                 let refused = judge(vendor, permit.map(OsStr::new)).unwrap_err();
-                assert!(refused.to_string().contains(PERMIT), "{refused}");
+                assert!(refused.remedy.contains(PERMIT), "{refused}");
             }
             assert_eq!(judge(vendor, Some(OsStr::new("1"))), Ok(()));
         }

@@ -7,7 +7,7 @@ use std::io;
 use devmem_uapi::Errno;
 use netmem::InUse;
 
-use super::{Error, ErrorKind, Forked, Remedy, into_io, write};
+use super::{Error, ErrorKind, Forked, Remedy, into_io, write_both};
 
 /// Why memory could not be bound for receiving.
 #[non_exhaustive]
@@ -57,17 +57,17 @@ impl BindError {
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InUse(_) => write(f, &self.reason(), self.remedy().as_ref()),
+            Self::InUse(in_use) => fmt::Display::fmt(in_use, f),
             Self::Failed(error) => fmt::Display::fmt(error, f),
         }
     }
 }
 
-/// As of [`Error`]: the text, and with `{:#?}` the fields.
+/// As of [`Error`]: reason and remedy, and with `{:#?}` the fields.
 impl fmt::Debug for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            error if !f.alternate() => fmt::Display::fmt(error, f),
+            error if !f.alternate() => write_both(f, &error.reason(), error.remedy().as_ref()),
             Self::InUse(in_use) => f.debug_tuple("InUse").field(in_use).finish(),
             Self::Failed(error) => f.debug_tuple("Failed").field(error).finish(),
         }

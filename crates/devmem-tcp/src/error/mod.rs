@@ -1,7 +1,7 @@
 //! Why calls fail: [`Error`], and the errors of receiving and binding, whose variants programs act on.
 //!
 //! All of them have a kind for programs, the errno of the same refusal by Linux, a reason and a remedy for people, and become an
-//! [`io::Error`] by `?`.
+//! [`io::Error`] by `?`. How their texts are made is that of all crates: see the section "Errors" of `DECISIONS.md`.
 
 mod bind;
 mod held_memory;
@@ -32,8 +32,9 @@ pub(crate) use runtime::NotReady;
 
 /// Why a call failed.
 ///
-/// `Display` prints the reason, then the remedy on further lines; both may have names and messages from outside, in which what a
-/// terminal obeys is escaped. `{:?}` prints the same, for a `main` that returns the error, and `{:#?}` the fields.
+/// `Display` prints the reason, with the reasons of its causes, so that [`source`](StdError::source) repeats nothing of it; the
+/// [`remedy`](Self::remedy) is a value. `{:?}` prints both, the remedy on further lines, for a `main` that returns the error, and `{:#?}`
+/// the fields. The texts may have names and messages from outside, in which what a terminal obeys is escaped.
 ///
 /// The same refusal has the same kind and the same errno on both backends.
 pub struct Error {
@@ -56,7 +57,8 @@ struct Facts {
     interface: Option<String>,
     queue: Option<RxQueueId>,
     kernel_message: Option<String>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    /// An error of none of our crates, whose text is the reason.
+    foreign: Option<io::Error>,
 }
 
 impl Error {
@@ -150,14 +152,14 @@ impl Error {
         move |source| {
             let source = source.into();
             let remedy = "the process may be out of file descriptors or threads: see `ulimit -n` and `ulimit -u`";
-            Self::of_io(format!("{call} failed: {source}"), source).with_remedy(remedy)
+            Self::of_io(format!("{call} failed: {source}"), &source).with_remedy(remedy)
         }
     }
 
-    /// An I/O error, which becomes the source.
-    pub(crate) fn of_io(reason: impl Into<String>, source: io::Error) -> Self {
-        let (kind, errno) = verdict_of_io(&source);
-        Self::new(kind, errno, reason).caused_by(source)
+    /// An error with the kind and the errno of an I/O error, whose text is part of the reason.
+    pub(crate) fn of_io(reason: impl Into<String>, error: &io::Error) -> Self {
+        let (kind, errno) = verdict_of_io(error);
+        Self::new(kind, errno, reason)
     }
 
     pub(crate) fn with_remedy(self, remedy: impl Into<Remedy>) -> Self {
@@ -179,11 +181,6 @@ impl Error {
 
     fn on_queue(mut self, queue: RxQueueId) -> Self {
         self.facts_mut().queue = Some(queue);
-        self
-    }
-
-    pub(crate) fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
-        self.facts_mut().source = Some(Box::new(source));
         self
     }
 
@@ -275,8 +272,8 @@ fn verdict_of_io(error: &io::Error) -> (ErrorKind, Errno) {
     (kind, errno.unwrap_or_else(|| kind.errno()))
 }
 
-/// Writes a reason, and a remedy below it.
-fn write(f: &mut fmt::Formatter<'_>, reason: &str, remedy: Option<&Remedy>) -> fmt::Result {
+/// Writes a reason, and a remedy below it, for `{:?}`.
+fn write_both(f: &mut fmt::Formatter<'_>, reason: &str, remedy: Option<&Remedy>) -> fmt::Result {
     f.write_str(reason)?;
     let remedy = remedy.map(Remedy::to_string).unwrap_or_default();
     remedy.lines().try_for_each(|line| write!(f, "\n  {line}"))
@@ -284,15 +281,15 @@ fn write(f: &mut fmt::Formatter<'_>, reason: &str, remedy: Option<&Remedy>) -> f
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let remedy = self.facts().and_then(|facts| facts.remedy.as_ref());
-        write(f, self.reason(), remedy)
+        f.write_str(self.reason())
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
-            return fmt::Display::fmt(self, f);
+            let remedy = self.facts().and_then(|facts| facts.remedy.as_ref());
+            return write_both(f, self.reason(), remedy);
         }
         let mut error = f.debug_struct("Error");
         error.field("kind", &self.kind).field("errno", &self.errno);
@@ -304,16 +301,16 @@ impl fmt::Debug for Error {
                 .field("interface", &facts.interface)
                 .field("queue", &facts.queue)
                 .field("kernel_message", &facts.kernel_message)
-                .field("source", &facts.source),
+                .field("foreign", &facts.foreign),
         };
         error.finish()
     }
 }
 
+/// An error has no source but that of an error of another crate: its reason says what the causes say.
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        let source = self.facts()?.source.as_deref()?;
-        Some(source)
+        self.facts()?.foreign.as_ref()?.source()
     }
 }
 
@@ -339,7 +336,7 @@ impl From<Infallible> for Error {
     }
 }
 
-/// Takes an error of this library back out; another I/O error becomes the source.
+/// Takes an error of this library back out; another I/O error becomes the reason.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         let error = match error.downcast::<Self>() {
@@ -352,7 +349,11 @@ impl From<io::Error> for Error {
         };
         match error.downcast::<BindError>() {
             Ok(error) => error.into(),
-            Err(error) => Self::of_io(error.to_string(), error),
+            Err(foreign) => {
+                let mut error = Self::of_io(foreign.to_string(), &foreign);
+                error.facts_mut().foreign = Some(foreign);
+                error
+            }
         }
     }
 }

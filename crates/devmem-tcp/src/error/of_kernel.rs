@@ -1,6 +1,5 @@
 //! Refusals of the kernel, with the causes and remedies of `devmem-linux`.
 
-use std::io;
 use std::net::SocketAddr;
 
 use devmem_linux::broker::BrokerError;
@@ -43,11 +42,11 @@ impl Error {
         let errno = Errno(error.errno.raw_os_error());
         let cause = cause(Operation::BindRx, errno, &facts);
         let refusal = Self::of_kernel(&format!("{what} on {interface}"), errno, &cause);
-        refusal.on(interface).caused_by(error.clone())
+        refusal.on(interface)
     }
 
     /// A broker did not bind memory to queues of `interface`.
-    pub(crate) fn of_broker(interface: &str, error: BrokerError) -> Self {
+    pub(crate) fn of_broker(interface: &str, error: &BrokerError) -> Self {
         let errno = error.errno();
         let kind = match errno {
             // An error of the protocol, and none of TCP.
@@ -55,15 +54,14 @@ impl Error {
             errno => ErrorKind::of_errno(errno),
         };
         let refusal = Self::new(kind, errno, error.to_string()).with_remedy_if(error.remedy());
-        refusal.on(interface).caused_by(error)
+        refusal.on(interface)
     }
 
     /// The kernel has no interface `name`.
-    pub(crate) fn no_interface(name: &str, error: NetlinkError) -> Self {
+    pub(crate) fn no_interface(name: &str, error: &NetlinkError) -> Self {
         let reason = format!("there is no interface {}: {error}", Printable(name));
         Self::new(ErrorKind::NotFound, Errno::ENODEV, reason)
             .with_remedy("`ip link` lists those of this network namespace")
-            .caused_by(io::Error::new(io::ErrorKind::NotFound, error))
     }
 }
 
@@ -121,11 +119,7 @@ impl From<TapError> for Error {
             (None, ErrorKind::InUse) => Errno::EBUSY,
             (None, _) => Errno::EINVAL,
         };
-        let refusal = Self::new(kind, number, error.to_string()).with_remedy_if(error.remedy());
-        match errno {
-            Some(errno) => refusal.caused_by(std::io::Error::from(errno)),
-            None => refusal,
-        }
+        Self::new(kind, number, error.to_string()).with_remedy_if(error.remedy())
     }
 }
 
@@ -178,9 +172,9 @@ fn step_verdict(error: &StepError) -> (ErrorKind, Errno) {
             let errno = refused.errno().unwrap_or(Errno::EIO);
             (ErrorKind::of_errno(errno), errno)
         }
-        StepError::State(StateError::Folder { source, .. } | StateError::File { source, .. }) => {
-            let errno = Errno(source.raw_os_error().unwrap_or(Errno::EIO.0));
-            (ErrorKind::of_io(source), errno)
+        StepError::State(StateError::Folder { error, .. } | StateError::File { error, .. }) => {
+            let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+            (ErrorKind::of_io(error), errno)
         }
         StepError::State(StateError::Busy { .. } | StateError::Leftover { .. }) => {
             (ErrorKind::InUse, Errno::EBUSY)
@@ -199,23 +193,22 @@ fn step_verdict(error: &StepError) -> (ErrorKind, Errno) {
 impl From<ApplyError> for Error {
     fn from(error: ApplyError) -> Self {
         let (kind, errno) = step_verdict(&error.why);
-        let interface = error.interface.clone();
         Self::new(kind, errno, error.to_string())
             .with_remedy(step_remedy(&error.why))
-            .on(&interface)
-            .caused_by(*error.why)
+            .on(&error.interface)
     }
 }
 
 impl Error {
     /// A peer of an interface that is set up could not be steered.
-    pub(crate) fn not_steered(interface: &str, peer: SocketAddr, error: StepError) -> Self {
-        let (kind, errno) = step_verdict(&error);
+    pub(crate) fn not_steered(interface: &str, peer: SocketAddr, error: &StepError) -> Self {
+        let (kind, errno) = step_verdict(error);
         let reason = format!("steering what comes from {peer} on {interface}: {error}");
         let remedy =
             "`ethtool -n` lists the flow rules, of which a NIC has room for a limited number";
-        let it = Self::new(kind, errno, reason).with_remedy(remedy);
-        it.on(interface).caused_by(error)
+        Self::new(kind, errno, reason)
+            .with_remedy(remedy)
+            .on(interface)
     }
 }
 
@@ -248,7 +241,8 @@ mod tests {
             assert_eq!(reason.lines().count(), 1, "{reason}");
             let remedy = error.remedy().unwrap().to_string();
             assert!(remedy.contains("chmod go-w /run/x.json"), "{remedy}");
-            assert!(error.to_string().ends_with(&remedy), "{error}");
+            assert_eq!(error.to_string(), reason);
+            assert!(format!("{error:?}").ends_with(&remedy), "{error:?}");
         }
         let busy = StateError::Busy {
             interface: "eth1".to_owned(),

@@ -3,9 +3,11 @@
 use std::error::Error as StdError;
 
 use devmem_uapi::Errno;
-use netmem::{CopyError, DeviceError, DeviceState, DmabufError, OutOfBounds};
+use netmem::{
+    CopyError, DeviceError, DeviceState, DmabufError, GeometryError, NoRoom, OutOfBounds,
+};
 
-use super::{Error, ErrorKind};
+use super::{Error, ErrorKind, Remedy};
 
 // Both export the error of the crate `devmem-gpu`.
 #[cfg(feature = "cuda")]
@@ -36,7 +38,7 @@ use of_devices::{CANNOT, NO_DEVICE, NO_DRIVER, NO_MEMORY};
 impl Error {
     /// The error of a call of a device's library, which has a remedy.
     fn of_device((kind, errno): Verdict, error: &DeviceError) -> Self {
-        Self::new(kind, errno, error.reason()).with_remedy(error.remedy)
+        Self::new(kind, errno, error.to_string()).with_remedy(error.remedy)
     }
 
     /// A device did not export its memory as a dma-buf, which a NIC of the kernel needs, or would not see what the NIC writes.
@@ -61,7 +63,7 @@ impl From<DmabufError> for Error {
             | DmabufError::Memfd { .. } => (ErrorKind::OutOfResources, Errno::ENOMEM),
             _ => INVALID,
         };
-        Self::new(kind, errno, error.reason()).with_remedy_if(error.remedy())
+        Self::new(kind, errno, error.to_string()).with_remedy_if(error.remedy())
     }
 }
 
@@ -95,6 +97,34 @@ pub(super) fn kind_of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         return Some(of_vulkan(error).0);
     }
     let _ = error;
+    None
+}
+
+/// Returns what to do about an error of memory or of a device's library.
+pub(super) fn remedy_of(error: &(dyn StdError + 'static)) -> Option<Remedy> {
+    if let Some(error) = error.downcast_ref::<DmabufError>() {
+        return error.remedy().map(Remedy::from);
+    }
+    if let Some(error) = error.downcast_ref::<GeometryError>() {
+        return Some(error.remedy().into());
+    }
+    if let Some(error) = error.downcast_ref::<NoRoom>() {
+        return Some(error.remedy().into());
+    }
+    if let Some(CopyError::Device(error)) = error.downcast_ref() {
+        return Some(error.remedy.into());
+    }
+    if let Some(error) = error.downcast_ref::<DeviceError>() {
+        return Some(error.remedy.into());
+    }
+    #[cfg(any(feature = "cuda", feature = "hip"))]
+    if let Some(error) = error.downcast_ref::<GpuError>() {
+        return error.remedy().map(Remedy::from);
+    }
+    #[cfg(feature = "vulkan")]
+    if let Some(error) = error.downcast_ref::<VulkanError>() {
+        return Some(error.remedy().into());
+    }
     None
 }
 
@@ -144,7 +174,7 @@ fn of_vulkan(error: &devmem_vulkan::VulkanError) -> Verdict {
 impl From<GpuError> for Error {
     fn from(error: GpuError) -> Self {
         let (kind, errno) = of_gpu(&error);
-        Self::new(kind, errno, error.reason()).with_remedy_if(error.remedy())
+        Self::new(kind, errno, error.to_string()).with_remedy_if(error.remedy())
     }
 }
 
@@ -152,7 +182,7 @@ impl From<GpuError> for Error {
 impl From<VulkanError> for Error {
     fn from(error: VulkanError) -> Self {
         let (kind, errno) = of_vulkan(&error);
-        Self::new(kind, errno, error.reason()).with_remedy(error.remedy())
+        Self::new(kind, errno, error.to_string()).with_remedy(error.remedy())
     }
 }
 

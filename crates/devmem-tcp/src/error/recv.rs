@@ -8,7 +8,7 @@ use devmem_uapi::Errno;
 
 use super::{
     Error, ErrorKind, Forked, HeldMemory, Misplacement, NotReady, Remedy, into_io, misplacement,
-    write,
+    write_both,
 };
 
 /// Why nothing was received.
@@ -80,18 +80,15 @@ impl RecvError {
 
 impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed(error) => fmt::Display::fmt(error, f),
-            error => write(f, &error.reason(), error.remedy().as_ref()),
-        }
+        f.write_str(&self.reason())
     }
 }
 
-/// As of [`Error`]: the text, and with `{:#?}` the fields.
+/// As of [`Error`]: reason and remedy, and with `{:#?}` the fields.
 impl fmt::Debug for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            error if !f.alternate() => fmt::Display::fmt(error, f),
+            error if !f.alternate() => write_both(f, &error.reason(), error.remedy().as_ref()),
             Self::WouldBlock => f.write_str("WouldBlock"),
             Self::TimedOut { held } => f.debug_struct("TimedOut").field("held", held).finish(),
             Self::Misplaced { bytes, cause } => f

@@ -70,7 +70,7 @@ impl Nic {
                 .bind_rx_sized(fd, &queues, wanted)
                 .map_err(Error::from)?,
             Rights::Ask(broker) => broker::bind_rx(broker, self.name(), fd, &queues, wanted)
-                .map_err(|error| Error::of_broker(self.name(), error))?,
+                .map_err(|error| Error::of_broker(self.name(), &error))?,
         };
         let net_iovs = NetIovs::of(self, binding.id(), memory.size() / size.bytes());
         let lent = net_iovs.clone();

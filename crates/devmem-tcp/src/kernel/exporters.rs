@@ -72,13 +72,15 @@ pub fn dma_heap(name: &str, size: usize) -> Result<Dmabuf, Error> {
 /// # Errors
 /// The descriptor is not a dma-buf, or its exporter does not allow mapping it.
 pub fn import(fd: OwnedFd) -> Result<Dmabuf, Error> {
-    mapped(DmabufFd::import(fd).map_err(not_a_dmabuf)?, None)
+    mapped(
+        DmabufFd::import(fd).map_err(|error| not_a_dmabuf(&error))?,
+        None,
+    )
 }
 
-fn not_a_dmabuf(error: std::io::Error) -> Error {
+fn not_a_dmabuf(error: &std::io::Error) -> Error {
     Error::invalid(format!("the descriptor is not an open dma-buf: {error}"))
         .with_remedy("pass one that an exporter of the kernel or a GPU library returned")
-        .caused_by(error)
 }
 
 fn mapped(dmabuf: DmabufFd, page_bytes: Option<usize>) -> Result<Dmabuf, Error> {

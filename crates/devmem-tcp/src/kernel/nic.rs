@@ -52,7 +52,7 @@ impl Nic {
     /// Finds the interface `name`, with which this process may do what `rights` says.
     pub(crate) fn by_name(name: &str, rights: Rights) -> Result<Arc<Self>, Error> {
         let found = netif::Interface::by_name(name);
-        let found = found.map_err(|error| Error::no_interface(name, error))?;
+        let found = found.map_err(|error| Error::no_interface(name, &error))?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             index: IfIndex(found.index()),

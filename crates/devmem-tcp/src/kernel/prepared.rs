@@ -83,7 +83,7 @@ impl Prepared {
         let count = steered.entry(peer).or_default();
         if let (0, Some(setup)) = (*count, self.setup().as_mut()) {
             let added = setup.steer(&from_peer(peer, any_like(peer)));
-            added.map_err(|error| Error::not_steered(setup.interface(), peer, error))?;
+            added.map_err(|error| Error::not_steered(setup.interface(), peer, &error))?;
         }
         *count += 1;
         Ok(Steered {

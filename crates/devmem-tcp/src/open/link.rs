@@ -1,6 +1,5 @@
 //! Opening the link of a NIC: a queue of it for each shard, and the kernel's end of a TAP.
 
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -137,7 +136,7 @@ impl NetdevBuilder {
         let &(ours, prefix) = self.addresses.first()?;
         let theirs = format!("{}/{prefix}", neighbour_of(ours));
         Some(format!(
-            "the kernel's end of TAP {name} has no address, so no program on this host can reach {ours}\n  open the link as \
+            "the kernel's end of TAP {name} has no address, so no program on this host can reach {ours}; open the link as \
              \"tap:{name},{theirs}\", or type: ip address add {theirs} dev {name}"
         ))
     }
@@ -216,5 +215,4 @@ fn refused_set_up(name: &str, error: NetlinkError) -> Error {
     Error::new(ErrorKind::of_errno(errno), errno, reason)
         .with_remedy(remedy)
         .on(name)
-        .caused_by(io::Error::from(error.errno))
 }

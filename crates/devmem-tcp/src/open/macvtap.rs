@@ -157,5 +157,4 @@ fn refused(name: &str, error: MacvtapError) -> Error {
     Error::new(kind, errno, error.to_string())
         .with_remedy_if(error.remedy())
         .on(name)
-        .caused_by(io::Error::from(error.errno()))
 }

@@ -117,7 +117,7 @@ pub(super) fn link_state(presence: Presence) -> LinkState {
 pub(super) fn refused(name: &str, error: PacketError) -> Error {
     let errno = Errno(error.errno().raw_os_error());
     let kind = match error {
-        PacketError::NoInterface { source, .. } => return Error::no_interface(name, source),
+        PacketError::NoInterface { source, .. } => return Error::no_interface(name, &source),
         PacketError::NotRaw { .. } => ErrorKind::PermissionDenied,
         PacketError::Unsupported { .. } => ErrorKind::Unsupported,
         PacketError::NotHidden(_) if ErrorKind::of_errno(errno) != ErrorKind::PermissionDenied => {
@@ -136,5 +136,4 @@ pub(super) fn refused(name: &str, error: PacketError) -> Error {
     Error::new(kind, errno, error.to_string())
         .with_remedy_if(error.remedy())
         .on(name)
-        .caused_by(io::Error::from(error.errno()))
 }

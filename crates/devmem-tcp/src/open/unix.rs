@@ -29,7 +29,7 @@ pub(super) fn join(path: &Path, ours: WireHello, shares: bool) -> Result<UnixLin
                 "let the impaired end listen (unix-listen:PATH) and the other one connect, or impair both",
             );
         }
-        Error::of_io(format!("the wire at {path}: {error}"), error).with_remedy(
+        Error::of_io(format!("the wire at {path}: {error}"), &error).with_remedy(
             "start its other end first, which takes one peer at a time: a NIC with the link unix-listen:PATH, or devmem-tcp nic \
              --wire unix-listen:PATH",
         )
@@ -40,7 +40,7 @@ pub(super) fn join(path: &Path, ours: WireHello, shares: bool) -> Result<UnixLin
 pub(super) fn listen(path: &Path, ours: WireHello, shares: bool) -> Result<UnixListenLink, Error> {
     let refused = |error| {
         let path = Printable(path.display());
-        Error::of_io(format!("cannot listen at {path}: {error}"), error).with_remedy(
+        Error::of_io(format!("cannot listen at {path}: {error}"), &error).with_remedy(
             "if another process listens there, choose another path, or connect to it with unix:PATH",
         )
     };

@@ -240,8 +240,11 @@ mod tests {
         let refused = parts(3 * niov + 1, NiovSize::MIN, 4).expect_err("one too few");
         assert_eq!(
             refused.to_string(),
-            "12289 bytes have fewer net_iovs of 4 KiB than the NIC has shards (4)\n  bind at least 16384 bytes, or smaller \
-             net_iovs"
+            "12289 bytes have fewer net_iovs of 4 KiB than the NIC has shards (4)"
+        );
+        assert_eq!(
+            refused.remedy(),
+            Some("bind at least 16384 bytes, or smaller net_iovs".into())
         );
     }
 }

@@ -265,7 +265,7 @@ impl Listening {
                 return Err(Error::no_connection(reason));
             }
             // While this thread sleeps, the background threads of the shards keep the fd up to date.
-            let fd = self.readiness_fd().map_err(cannot_wait)?;
+            let fd = self.readiness_fd().map_err(|error| cannot_wait(&error))?;
             let left = limit.left(started, driver.now());
             sleep_until_readable(&mut [PollFd::new(&fd, PollFlags::IN)], left);
         }
@@ -306,12 +306,12 @@ impl Listening {
 }
 
 /// The fd of all shards cannot be created.
-fn cannot_wait(error: io::Error) -> Error {
+fn cannot_wait(error: &io::Error) -> Error {
     let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno);
     let reason = format!("cannot wait for connections of several shards: {error}");
     let refusal = Error::new(ErrorKind::of_errno(errno), errno, reason);
     let remedy = "the process may be out of file descriptors: see `ulimit -n`";
-    refusal.with_remedy(remedy).caused_by(error)
+    refusal.with_remedy(remedy)
 }
 
 /// Accepts a connection on the listening socket of one shard.

@@ -63,7 +63,7 @@ fn a_memory_file_is_bound_and_its_mapping_sees_the_bytes() {
     let bound = match bench.nic.bind_rx(&memory, setup.queues()) {
         Ok(bound) => bound,
         Err(error) if memory.exporter().is_none() => {
-            return skip_outside_guest(TEST, GuestHas::Udmabuf, &error.to_string());
+            return skip_outside_guest(TEST, GuestHas::Udmabuf, &format!("{error:?}"));
         }
         Err(error) => panic!("{error}"),
     };
@@ -95,7 +95,7 @@ fn net_iovs_of_another_size_are_bound_or_refused_by_name() {
         Err(error) => {
             let known = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ERANGE];
             assert!(known.contains(&error.errno()), "{error}");
-            assert!(error.to_string().contains("net_iovs"), "{error}");
+            assert!(format!("{error:?}").contains("net_iovs"), "{error}");
             println!("{error}");
         }
     }
@@ -167,7 +167,7 @@ fn a_killed_receiver_leaves_a_queue_that_can_be_bound_and_settings_that_come_bac
     kill_victim(TEST, "bound");
     assert_ne!(bench.settings(), before, "killed, it restored nothing");
     let refused = bench.nic.plan_receive(bench.address()).apply();
-    let refused = refused.unwrap_err().to_string();
+    let refused = format!("{:?}", refused.unwrap_err());
     assert!(refused.contains("devmem-tcp restore"), "{refused}");
     bench.restore();
     assert_eq!(bench.settings(), before);
@@ -301,7 +301,7 @@ fn two_queues_share_the_flows() {
     };
     let receiver = match bench.nic.plan_receive(bench.address()).queues(2).commands() {
         Ok(_) => bench.receiver(2),
-        Err(error) => return skip_outside_guest(TEST, GuestHas::Nic, &error.to_string()),
+        Err(error) => return skip_outside_guest(TEST, GuestHas::Nic, &format!("{error:?}")),
     };
     for number in 0..8u8 {
         let (peer, mut stream) = receiver.connection(&bench);

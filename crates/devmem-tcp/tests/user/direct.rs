@@ -345,7 +345,7 @@ fn a_dropped_target_is_filled_as_long_as_its_stream_lives() {
 #[test]
 fn what_cannot_be_placed_is_refused_with_a_remedy() {
     let mut bench = Bench::new("none");
-    let refused = |error: Error| (error.kind(), error.errno().0, error.to_string());
+    let refused = |error: Error| (error.kind(), error.errno().0, format!("{error:?}"));
     let outside = TARGET_BYTES - 1..TARGET_BYTES + 1;
     let (kind, errno, text) = refused(
         bench

@@ -119,7 +119,7 @@ fn bytes_of(frags: &[RxFrag], memory: &Dmabuf) -> Vec<u8> {
 fn refused(bound: Result<BoundRx, BindError>, words: &[&str]) {
     let error = bound.map(drop).unwrap_err();
     assert_eq!(error.errno(), Errno::EBUSY, "{error}");
-    let text = error.to_string();
+    let text = format!("{error:?}");
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
 

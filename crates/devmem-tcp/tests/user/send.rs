@@ -190,7 +190,7 @@ fn a_binding_of_another_nic_is_refused() {
     assert!(refused.remedy() == Some(Remedy::BindToStreamsNic));
     let error = std::io::Error::from(refused);
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-    assert!(error.to_string().contains("bind_tx"), "{error}");
+    assert!(format!("{error:?}").contains("bind_tx"), "{error}");
 }
 
 #[test]

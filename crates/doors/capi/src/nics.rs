@@ -158,7 +158,7 @@ impl KernelNic {
             .bind_rx_with(memory, setup.queues(), self.options);
         let bound = bound.map_err(|error| match &error {
             BindError::InUse(in_use) => Failure::of_in_use(in_use),
-            error => Failure::of_bind(error.errno(), error, error.remedy()),
+            error => Failure::of_bind(error.errno(), error),
         })?;
         Ok(self.insert(bound.id().0, KernelBinding::Rx(bound)))
     }
@@ -166,8 +166,7 @@ impl KernelNic {
     /// Binds a memory for sending, and returns the id of the binding.
     pub(crate) fn bind_tx(&self, memory: &Dmabuf) -> Result<u32, Failure> {
         let bound = self.netdev.bind_tx(memory);
-        let bound =
-            bound.map_err(|error| Failure::of_bind(error.errno(), &error, error.remedy()))?;
+        let bound = bound.map_err(|error| Failure::of_bind(error.errno(), &error))?;
         Ok(self.insert(bound.id().0, KernelBinding::Tx(bound)))
     }
 

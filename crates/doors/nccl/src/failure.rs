@@ -64,10 +64,15 @@ pub(crate) fn code_of(cause: &Cause) -> Code {
 
 /// Returns the text of an error for the log: the reason, and what helps on a line below it, in the words of those who run NCCL.
 pub(crate) fn text_of(error: &(dyn Error + 'static)) -> String {
-    match exchange::explain(error) {
-        Some((reason, Some(remedy))) => format!("{reason}\n  {}", words(&remedy)),
-        Some((reason, None)) => reason,
-        None => error.to_string(),
+    let (reason, remedy) = exchange::explain(error).unwrap_or_else(|| {
+        (
+            error.to_string(),
+            devmem_tcp::Remedy::of(error).map(Remedy::Library),
+        )
+    });
+    match remedy {
+        Some(remedy) => format!("{reason}\n  {}", words(&remedy)),
+        None => reason,
     }
 }
 
@@ -149,5 +154,8 @@ mod tests {
         let refused = refused.text.unwrap_or_default();
         assert!(refused.contains("nosuch0"), "{refused}");
         assert!(refused.contains("`ip link` lists"), "{refused}");
+        let size = devmem_tcp::Dmabuf::anonymous(1).unwrap_err();
+        let size = Failure::from(size).text.unwrap_or_default();
+        assert!(size.ends_with("\n  round it up"), "{size}");
     }
 }

@@ -7,14 +7,14 @@ use devmem_tcp::RecvError;
 
 use crate::raw::gpu::NotCopied;
 use crate::record::{Fault, Violation};
-use crate::status::{Status, one_line};
+use crate::status::{Status, text_of};
 
 /// Why the connections to a peer ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("its process has ended, or has closed its agent")]
     Ended,
-    #[error("a connection failed: {}", one_line(.0))]
+    #[error("a connection failed: {}", text_of(.0))]
     Connection(io::Error),
     #[error("nothing answered at any of its addresses ({0})")]
     Unreachable(String),
@@ -30,15 +30,15 @@ pub(crate) enum Broken {
     },
     #[error("{0}")]
     Gpu(io::Error),
-    #[error("payload did not arrive in memory of the GPU, which require=device asks for: {}", one_line(.0))]
+    #[error("payload did not arrive in memory of the GPU, which require=device asks for: {}", text_of(.0))]
     Misplaced(io::Error),
     #[error("it broke the protocol: {0}; use the same release on both sides")]
     Protocol(#[from] Violation),
-    #[error("{}", text_of(.0))]
+    #[error("{}", of_fault(.0))]
     Fault(Fault),
 }
 
-fn text_of(fault: &Fault) -> &'static str {
+fn of_fault(fault: &Fault) -> &'static str {
     match fault {
         Fault::Stranger => {
             "another agent is at its address: it was restarted; load its new metadata"

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use devmem_tcp::text::Printable;
+
 /// Lines in a time, beyond which they are left out: a peer may cause as many as it likes.
 const LINES: u32 = 100;
 const IN: Duration = Duration::from_secs(1);
@@ -18,8 +20,9 @@ static WRITTEN: Mutex<Written> = Mutex::new(Written {
     lines: 0,
 });
 
-/// Says why something failed. Names in `text` that came from a peer are escaped by the caller.
+/// Says why something failed. What a terminal would obey is escaped: names in `text` may have come from a peer.
 pub(crate) fn warn(text: &str) {
+    let text = Printable(text);
     // Another thread writes a line just now; or did, before this process was made by fork.
     let Ok(mut written) = WRITTEN.try_lock() else {
         return eprintln!("devmem-nixl: {text}");
@@ -44,6 +47,6 @@ pub(crate) fn warn(text: &str) {
 pub(crate) fn info(text: &str) {
     let level = std::env::var("NIXL_LOG_LEVEL").unwrap_or_default();
     if ["INFO", "DEBUG", "TRACE"].contains(&level.to_ascii_uppercase().as_str()) {
-        eprintln!("devmem-nixl: {text}");
+        eprintln!("devmem-nixl: {}", Printable(text));
     }
 }

@@ -22,7 +22,7 @@ use crate::address::Address;
 use crate::log::warn;
 use crate::raw::gpu::GpuMemory;
 use crate::settings::{Nic, NicKind};
-use crate::status::{Failure, Status, one_line};
+use crate::status::{Failure, Status, text_of};
 use crate::wire::{LISTENERS, Network, Ready, Wire};
 use connection::{NicWire, Shared, TO_WRITE, keepalive};
 use listening::{Listening, PAYLOAD_LISTENER};
@@ -56,7 +56,7 @@ impl Nics {
         let failed = |error: Error| {
             let text = format!(
                 "cannot listen for other agents: way={settings}: {}",
-                one_line(&error)
+                text_of(&error)
             );
             Failure::new(Status::Backend, text)
         };
@@ -103,8 +103,7 @@ fn open(settings: &NicKind, timeout: Duration) -> Result<Netdev, Error> {
     options.nodelay = true;
     options.keepalive = Some(keepalive(timeout));
     options.user_timeout = Some(timeout);
-    let warn_line = |text: &str| warn(&one_line(&text));
-    builder.tcp(options).on_warning(warn_line).open()
+    builder.tcp(options).on_warning(warn).open()
 }
 
 impl Network for Nics {

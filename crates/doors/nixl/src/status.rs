@@ -1,5 +1,9 @@
 //! What a call returns to NIXL.
 
+use std::error::Error;
+
+use devmem_tcp::Remedy;
+
 /// A result of NIXL's backend interface (`nixl_status_t` in `nixl_types.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -91,16 +95,62 @@ impl Failure {
     }
 }
 
-/// Returns an error with its remedy, which may be on lines below it, as one line.
-pub(crate) fn one_line(error: &impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    let lines: Vec<_> = text.lines().map(str::trim).collect();
-    lines.join("; ")
+/// Returns the reason of an error, and its remedy in the words of those who set the parameters of an agent, as one line.
+pub(crate) fn text_of(error: &(dyn Error + 'static)) -> String {
+    let remedy = Remedy::of(error).map(words).unwrap_or_default();
+    remedy.lines().fold(error.to_string(), |text, line| {
+        format!("{text}; {}", line.trim())
+    })
+}
+
+fn words(remedy: Remedy) -> String {
+    let words = match remedy {
+        Remedy::GiveAddress => "give the parameter address=10.0.0.2/24",
+        Remedy::NameRouter => {
+            "name a router by the parameter gateway, or use an address in a network of this NIC"
+        }
+        Remedy::CorrectRouter => {
+            "correct the parameter gateway, or check that the router is up and on this link"
+        }
+        Remedy::AcceptHostMemory | Remedy::DeliverFromHostMemory => {
+            "`devmem-tcp doctor` shows the settings of the NIC; without require=device such bytes are copied"
+        }
+        // Its words are those of people.
+        other => return other.to_string(),
+    };
+    words.to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use devmem_tcp::{Netdev, RecvError};
+
     use super::*;
+
+    #[test]
+    fn an_error_is_one_line_with_its_remedy_in_the_words_of_parameters() {
+        let misplaced = RecvError::Misplaced {
+            bytes: 1,
+            cause: None,
+        };
+        let refused = Netdev::user("mem:said", "10.77.0.2/24")
+            .and_then(|nic| nic.connect("192.0.2.1:1").map(drop))
+            .unwrap_err();
+        for (error, remedy) in [
+            (io::Error::from(misplaced), "require=device"),
+            (refused.into(), "the parameter gateway"),
+        ] {
+            let text = text_of(&error);
+            let (reason, help) = text.split_once("; ").unwrap_or((&text, ""));
+            assert_eq!(reason, error.to_string());
+            assert!(help.contains(remedy) && !help.contains("::"), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+        }
+        let foreign = io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(text_of(&foreign), foreign.to_string());
+    }
 
     #[test]
     fn a_status_survives_as_a_number() {

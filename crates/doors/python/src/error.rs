@@ -227,6 +227,6 @@ by_the_library!(CopyError, DmabufError, GpuError, VulkanError, io::Error);
 
 impl From<GeometryError> for Error {
     fn from(error: GeometryError) -> Self {
-        Self::Value(error.to_string())
+        Self::Value(format!("{error}: {}", error.remedy()))
     }
 }

@@ -307,8 +307,8 @@ impl Tls {
 impl From<TlsError> for Error {
     fn from(error: TlsError) -> Self {
         match &error {
-            TlsError::Read { source, .. } => of_read(source, error.reason()),
-            _ => invalid(error.reason(), error.remedy()),
+            TlsError::Read { error: cause, .. } => of_read(cause, error.to_string()),
+            _ => invalid(error.to_string(), error.remedy()),
         }
     }
 }
@@ -332,8 +332,8 @@ fn invalid(reason: String, remedy: Option<Remedy>) -> Error {
 impl From<SecretError> for Error {
     fn from(error: SecretError) -> Self {
         match &error {
-            SecretError::Read { source, .. } => of_read(source, error.reason()),
-            _ => invalid(error.reason(), error.remedy()),
+            SecretError::Read { error: cause, .. } => of_read(cause, error.to_string()),
+            _ => invalid(error.to_string(), error.remedy()),
         }
     }
 }
@@ -398,7 +398,7 @@ pub(crate) fn view_of(
 }
 
 fn of_url(error: UrlError) -> Error {
-    invalid(error.reason(), error.remedy())
+    invalid(error.to_string(), error.remedy())
 }
 
 impl From<CheckpointError> for Error {
@@ -413,14 +413,14 @@ impl From<CheckpointError> for Error {
             }
             _ => (ErrorKind::Other, Errno::EIO),
         };
-        Self::of_load(kind, errno.0, error.reason(), error.remedy())
+        Self::of_load(kind, errno.0, error.to_string(), error.remedy())
     }
 }
 
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
         let (kind, errno) = verdict(&error);
-        Self::of_load(kind, errno.0, error.reason(), error.remedy())
+        Self::of_load(kind, errno.0, error.to_string(), error.remedy())
     }
 }
 
@@ -430,7 +430,7 @@ pub(crate) fn verdict(error: &LoadError) -> (ErrorKind, Errno) {
         LoadError::Url(_) | LoadError::PastEnd { .. } | LoadError::Unaligned { .. } => {
             (ErrorKind::InvalidInput, Errno::EINVAL)
         }
-        LoadError::Connect { source, .. } => (source.kind(), source.errno()),
+        LoadError::Connect { error, .. } => (error.kind(), error.errno()),
         LoadError::Route(source) => (source.kind(), source.errno()),
         LoadError::Recv(source) => (source.kind(), source.errno()),
         LoadError::Send(source) => (source.kind(), source.errno()),

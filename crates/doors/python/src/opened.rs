@@ -124,7 +124,7 @@ impl Asked {
 impl From<SelectionError> for Error {
     fn from(error: SelectionError) -> Self {
         let (kind, errno) = (ErrorKind::InvalidInput, Errno::EINVAL.0);
-        Self::of_load(kind, errno, error.reason(), error.remedy())
+        Self::of_load(kind, errno, error.to_string(), error.remedy())
     }
 }
 
@@ -136,7 +136,7 @@ impl From<StreamFailure<Error>> for Error {
             other => Self::of_load(
                 ErrorKind::OutOfResources,
                 Errno::ENOMEM.0,
-                other.reason(),
+                other.to_string(),
                 other.remedy(),
             ),
         }

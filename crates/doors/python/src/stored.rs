@@ -188,6 +188,6 @@ impl From<StoreError> for Error {
             }
             _ => (ErrorKind::Other, Errno::EIO),
         };
-        Self::of_load(kind, errno.0, error.reason(), error.remedy())
+        Self::of_load(kind, errno.0, error.to_string(), error.remedy())
     }
 }

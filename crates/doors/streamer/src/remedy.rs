@@ -10,7 +10,7 @@ pub(crate) struct Worded<'a>(pub(crate) &'a LoadError);
 
 impl fmt::Display for Worded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.reason())?;
+        fmt::Display::fmt(self.0, f)?;
         match self.0.remedy() {
             Some(remedy) => write!(f, "\n  {}", remedy.worded(variable, words)),
             None => Ok(()),

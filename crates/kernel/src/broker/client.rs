@@ -76,9 +76,9 @@ impl Asking<'_> {
                 socket.take_descriptors()?;
                 Ok(socket)
             });
-        connected.map_err(|source| BrokerError::Connect {
+        connected.map_err(|error| BrokerError::Connect {
             path: self.path.to_owned(),
-            source,
+            error,
         })
     }
 

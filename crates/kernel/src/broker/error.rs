@@ -12,12 +12,12 @@ use super::message::Refusal;
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     /// There is no broker at this path, or this user may not connect to it.
-    #[error("no broker answers at {}: {source}", Printable(.path.display()))]
+    #[error("no broker answers at {}: {error}", Printable(.path.display()))]
     Connect {
         /// The socket.
         path: PathBuf,
         /// The error of connect(2), or `TimedOut`.
-        source: io::Error,
+        error: io::Error,
     },
     /// The broker, or the kernel that it asked, refused.
     #[error("the broker at {} refused: {}", Printable(.path.display()), Printable(.refusal.reason.as_str()))]
@@ -41,7 +41,7 @@ impl BrokerError {
     /// Returns the errno that stands for the error.
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Connect { source, .. } => match (source.raw_os_error(), source.kind()) {
+            Self::Connect { error, .. } => match (error.raw_os_error(), error.kind()) {
                 (Some(errno), _) => Errno(errno),
                 (None, io::ErrorKind::TimedOut) => Errno::ETIMEDOUT,
                 (None, _) => Errno::EINVAL,

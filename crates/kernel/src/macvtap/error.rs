@@ -56,12 +56,12 @@ pub enum MacvtapError {
     #[error(transparent)]
     Opened(#[from] NetnsError),
     /// The kernel refused to make the interface.
-    #[error("{source}")]
+    #[error("{error}")]
     NotMade {
         /// The lower interface.
         interface: String,
         /// The refusal.
-        source: NetlinkError,
+        error: NetlinkError,
     },
     /// Netlink failed.
     #[error(transparent)]
@@ -98,13 +98,13 @@ impl MacvtapError {
             Self::Namespace(errno) | Self::Node { errno, .. } | Self::Call { errno, .. } => *errno,
             Self::Opened(NetnsError::Open { errno, .. }) => *errno,
             Self::Opened(_) => Errno::IO,
-            Self::NotMade { source: error, .. } | Self::Netlink(error) => error.errno,
+            Self::NotMade { error, .. } | Self::Netlink(error) => error.errno,
         }
     }
 
     /// Returns whether the kernel has no macvtap.
     pub fn is_unsupported(&self) -> bool {
-        matches!(self, Self::NotMade { source, .. } if source.errno == Errno::OPNOTSUPP)
+        matches!(self, Self::NotMade { error, .. } if error.errno == Errno::OPNOTSUPP)
     }
 
     /// Returns the remedy.
@@ -124,11 +124,11 @@ impl MacvtapError {
             Self::PassthruMac { .. } => {
                 Some("leave the MAC address out, or choose mode bridge".to_owned())
             }
-            Self::NotMade { source, .. } if source.errno == Errno::OPNOTSUPP => {
+            Self::NotMade { error, .. } if error.errno == Errno::OPNOTSUPP => {
                 Some("load the driver: modprobe macvtap; or use packet:NAME".to_owned())
             }
-            Self::NotMade { interface, source }
-                if matches!(source.errno, Errno::BUSY | Errno::INVAL) =>
+            Self::NotMade { interface, error }
+                if matches!(error.errno, Errno::BUSY | Errno::INVAL) =>
             {
                 Some(format!(
                     "`ip -d link` shows whether {interface} is in a bridge, or has a macvlan or macvtap interface in mode passthru; \
@@ -136,7 +136,7 @@ impl MacvtapError {
                 ))
             }
             Self::Namespace(_) | Self::Opened(_) => Some(PRIVILEGES.to_owned()),
-            Self::NotMade { source, .. } | Self::Netlink(source) if source.errno == Errno::PERM => {
+            Self::NotMade { error, .. } | Self::Netlink(error) if error.errno == Errno::PERM => {
                 Some(PRIVILEGES.to_owned())
             }
             Self::Node { errno, .. } if matches!(*errno, Errno::PERM | Errno::ACCESS) => {

@@ -110,7 +110,7 @@ impl<'a> BatchAnswers<'a> {
 }
 
 /// Parses `bytes` as the datagrams that answer a dump request, for fuzzing. The first byte of each datagram is its length in
-/// words, the second has the flags [`MEND`] and [`CUT`]. Errors are formatted as text, too.
+/// words, the second has the flags `MEND` and `CUT`. Errors are formatted as text, too.
 #[cfg(any(test, fuzzing, feature = "test-util"))]
 pub(crate) fn fuzz_exchange(mut bytes: &[u8], on_reply: &mut impl FnMut(NetlinkMessage<'_>)) {
     use super::{F_DUMP, Request};

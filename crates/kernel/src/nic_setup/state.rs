@@ -35,7 +35,7 @@ pub enum StateError {
         pid: Option<u32>,
     },
     /// A process crashed and left the interface changed.
-    #[error("{interface} was left changed by a crashed process: `devmem-tcp restore` restores it ({})", Printable(.path.display()), interface = Printable(.interface))]
+    #[error("{interface} was left changed by a crashed process ({})", Printable(.path.display()), interface = Printable(.interface))]
     Leftover {
         /// The interface.
         interface: String,
@@ -43,12 +43,12 @@ pub enum StateError {
         path: PathBuf,
     },
     /// No folder for state files.
-    #[error("the folder of state files {}: {source}", Printable(.path.display()))]
+    #[error("the folder of state files {}: {error}", Printable(.path.display()))]
     Folder {
         /// Its path.
         path: PathBuf,
         /// The error of the system.
-        source: io::Error,
+        error: io::Error,
     },
     /// Other users can write to the folder of state files.
     #[error("the folder of state files {}: {fault}", Printable(.path.display()))]
@@ -59,12 +59,12 @@ pub enum StateError {
         fault: StateFault,
     },
     /// The file could not be read or written.
-    #[error("state file {}: {source}", Printable(.path.display()))]
+    #[error("state file {}: {error}", Printable(.path.display()))]
     File {
         /// The file.
         path: PathBuf,
         /// The error of the system.
-        source: io::Error,
+        error: io::Error,
     },
     /// The file is not a valid state file, or is from another boot or network namespace.
     #[error("state file {}: {fault}", Printable(.path.display()))]
@@ -86,23 +86,20 @@ impl StateError {
             Self::NotOurs { path, fault } | Self::FolderNotOurs { path, fault } => {
                 fault.remedy(path)
             }
-            Self::Busy { .. }
-            | Self::Leftover { .. }
-            | Self::Folder { .. }
-            | Self::File { .. }
-            | Self::Kernel(_) => None,
+            Self::Leftover { .. } => Some("`devmem-tcp restore` restores it".to_owned()),
+            Self::Busy { .. } | Self::Folder { .. } | Self::File { .. } | Self::Kernel(_) => None,
         }
     }
 
     /// Returns whether the error is that the file does not exist.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::File { source, .. } if source.kind() == ErrorKind::NotFound)
+        matches!(self, Self::File { error, .. } if error.kind() == ErrorKind::NotFound)
     }
 
     fn of_file(path: &Path, error: SmallFileError) -> Self {
         let path = path.to_owned();
         let fault = match error {
-            SmallFileError::System(source) => return Self::File { path, source },
+            SmallFileError::System(error) => return Self::File { path, error },
             SmallFileError::Kind(kind) => StateFault::Kind(kind),
             SmallFileError::TooLong { limit } => StateFault::TooLong { limit },
         };
@@ -217,7 +214,7 @@ impl StateFile {
             }
             // A record of another boot, or an empty one, is void.
             Ok(_) => remove(&path),
-            Err(StateError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+            Err(StateError::File { error, .. }) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         Ok(Self {
@@ -272,9 +269,9 @@ impl StateFile {
             ifindex: self.index.0,
             undo: undo.to_vec(),
         };
-        let failed = |source| StateError::File {
+        let failed = |error| StateError::File {
             path: self.path.clone(),
-            source,
+            error,
         };
         let json = serde_json::to_vec(&record).map_err(|e| failed(e.into()))?;
         let temporary = self.path.with_extension("json.new");
@@ -301,9 +298,9 @@ impl StateFile {
 /// [`StateError::Folder`], [`StateError::FolderNotOurs`]: their folder is there and cannot be read, or others may write to it.
 pub fn state_files() -> Result<Vec<PathBuf>, StateError> {
     let folder = default_folder();
-    let failed = |source| StateError::Folder {
+    let failed = |error| StateError::Folder {
         path: folder.clone(),
-        source,
+        error,
     };
     if !folder_is_ours(&folder)? {
         return Ok(Vec::new());
@@ -332,7 +329,7 @@ fn make_folder(folder: &Path) -> Result<(), StateError> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(StateError::Folder {
             path: folder.to_owned(),
-            source: error,
+            error,
         }),
         _ => folder_is_ours(folder).map(drop),
     }
@@ -345,10 +342,10 @@ fn folder_is_ours(folder: &Path) -> Result<bool, StateError> {
     let facts = match fs::symlink_metadata(folder) {
         Ok(facts) => facts,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(source) => {
+        Err(error) => {
             return Err(StateError::Folder {
                 path: path(),
-                source,
+                error,
             });
         }
     };
@@ -368,9 +365,9 @@ fn folder_is_ours(folder: &Path) -> Result<bool, StateError> {
 /// Locks the interface for this process; the error names the process that holds the lock.
 fn lock(path: &Path, interface: &str) -> Result<Lock, StateError> {
     let lock_path = path.with_extension("lock");
-    let failed = |source| StateError::File {
+    let failed = |error| StateError::File {
         path: lock_path.clone(),
-        source,
+        error,
     };
     let file = open_private(&lock_path, OpenFor::Writing)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -421,9 +418,9 @@ struct Versioned {
 /// Opens a file that only this user may write to; never through a symbolic link, and without blocking.
 fn open_private(path: &Path, purpose: OpenFor) -> Result<File, StateError> {
     let file = small_file::open(path, purpose).map_err(|error| StateError::of_file(path, error))?;
-    let facts = file.metadata().map_err(|source| StateError::File {
+    let facts = file.metadata().map_err(|error| StateError::File {
         path: path.to_owned(),
-        source,
+        error,
     })?;
     match StateFault::of_rights(&facts) {
         None => Ok(file),
@@ -446,9 +443,9 @@ fn boot_id() -> String {
 
 fn netns_inode() -> Result<u64, StateError> {
     let path = Path::new("/proc/thread-self/ns/net");
-    let facts = fs::metadata(path).map_err(|source| StateError::File {
+    let facts = fs::metadata(path).map_err(|error| StateError::File {
         path: path.to_owned(),
-        source,
+        error,
     })?;
     Ok(facts.ino())
 }

@@ -85,14 +85,14 @@ impl PartialFile {
         // As long as it will be: holes of the source are never written.
         let emptied = file.set_len(0);
         emptied.map_err(failed("empty", &part.bytes))?;
-        if let Err(source) = file.set_len(version.len()) {
+        if let Err(error) = file.set_len(version.len()) {
             // The standard library says of numbers that no file has that a conversion failed.
-            let is_known = source.raw_os_error().is_some();
+            let is_known = error.raw_os_error().is_some();
             return Err(PartialError::TooLong {
                 part: part.bytes,
                 bytes: version.len(),
-                source: match is_known {
-                    true => source,
+                error: match is_known {
+                    true => error,
                     false => io::ErrorKind::FileTooLarge.into(),
                 },
             });

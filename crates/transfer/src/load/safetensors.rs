@@ -323,9 +323,9 @@ impl Opening<'_> {
         let Some(size) = file.size() else {
             return Err(CheckpointError::NoSize { file: name });
         };
-        let wrong = |source| CheckpointError::Header {
+        let wrong = |error| CheckpointError::Header {
             file: name.clone(),
-            source,
+            error,
         };
         header::check_size(size).map_err(wrong)?;
         let source = Source::from(file);
@@ -334,9 +334,9 @@ impl Opening<'_> {
                 .read_on(&source, &mut bytes, header::LENGTH_BYTES, cancel_check)?;
         }
         let text_len = header::text_len(&bytes, size).map_err(wrong)?;
-        let beyond = |source| CheckpointError::Limit {
+        let beyond = |error| CheckpointError::Limit {
             file: name.clone(),
-            source,
+            error,
         };
         self.budget.take_header(text_len).map_err(beyond)?;
         // Fits: a header has at most 100 MB.

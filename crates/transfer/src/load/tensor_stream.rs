@@ -14,7 +14,7 @@ use std::sync::{Arc, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use client::{LoadError, Remedy, Setting, write_error};
+use client::{LoadError, Remedy, Setting};
 use devmem_tcp::Dmabuf;
 
 use self::budget::Budget;
@@ -58,10 +58,13 @@ pub enum Next {
 #[non_exhaustive]
 pub enum StreamFailure<E: fmt::Debug> {
     /// The load failed.
+    #[error(transparent)]
     Load(#[from] LoadError),
     /// There is no memory for the tensors.
+    #[error("there is no memory for the tensors: {0:?}")]
     Memory(E),
     /// One tensor needs more than all memory that the stream may use.
+    #[error("{name:?} needs {needed} bytes of memory, and the limit is {limit}")]
     TooLarge {
         /// Name of the tensor.
         name: String,
@@ -71,6 +74,9 @@ pub enum StreamFailure<E: fmt::Debug> {
         limit: u64,
     },
     /// The program holds so many tensors that the next ones do not fit. Once it has dropped some, the stream goes on.
+    #[error(
+        "tensors that the program holds have {held} bytes, the next ones need {needed}, and the limit is {limit}"
+    )]
     Held {
         /// Bytes of the tensors that are held.
         held: u64,
@@ -82,26 +88,6 @@ pub enum StreamFailure<E: fmt::Debug> {
 }
 
 impl<E: fmt::Debug> StreamFailure<E> {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Load(error) => error.reason(),
-            Self::Memory(error) => format!("there is no memory for the tensors: {error:?}"),
-            Self::TooLarge {
-                name,
-                needed,
-                limit,
-            } => format!("{name} needs {needed} bytes of memory, and the limit is {limit}"),
-            Self::Held {
-                held,
-                needed,
-                limit,
-            } => format!(
-                "tensors that the program holds have {held} bytes, the next ones need {needed}, and the limit is {limit}"
-            ),
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
@@ -116,12 +102,6 @@ impl<E: fmt::Debug> StreamFailure<E> {
                 Setting::MemoryLimit,
             )),
         }
-    }
-}
-
-impl<E: fmt::Debug> fmt::Display for StreamFailure<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_error(f, &self.reason(), self.remedy())
     }
 }
 

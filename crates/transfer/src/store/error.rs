@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-use client::{Cause, Remedy, displays_remedy};
+use client::{Cause, Remedy};
 use devmem_tcp::Error;
 
 use crate::load::LoadError;
@@ -55,18 +55,22 @@ impl fmt::Display for Operation {
 #[non_exhaustive]
 pub enum StoreError {
     /// No connection to the export could be made.
+    #[error(transparent)]
     Export(#[from] LoadError),
     /// The URL names nothing that takes bytes.
+    #[error("{url}: an HTTP server takes no bytes")]
     NoSink {
         /// The URL.
         url: String,
     },
     /// The server does not allow writes.
+    #[error("{export} is read-only")]
     ReadOnly {
         /// The URL.
         export: String,
     },
     /// The server does not have this operation.
+    #[error("the server of {export} has no {lacking}")]
     Lacks {
         /// The URL.
         export: String,
@@ -76,6 +80,7 @@ pub enum StoreError {
         remedy: Remedy,
     },
     /// The bytes do not fit into the export.
+    #[error("bytes up to {end} of {export} were to be written, and it has {size}")]
     PastEnd {
         /// The URL.
         export: String,
@@ -85,6 +90,9 @@ pub enum StoreError {
         size: u64,
     },
     /// A range does not start and end at multiples of the export's block.
+    #[error(
+        "bytes {start} to {end} do not start and end at multiples of {block}, the block of the export"
+    )]
     Unaligned {
         /// First byte.
         start: u64,
@@ -94,6 +102,10 @@ pub enum StoreError {
         block: u64,
     },
     /// Two parts contain the same byte of the export.
+    #[error(
+        "the parts {} to {} and {} to {} of the export overlap",
+        .first.start, .first.end, .second.start, .second.end
+    )]
     Overlap {
         /// One range of the export.
         first: Range<u64>,
@@ -101,6 +113,7 @@ pub enum StoreError {
         second: Range<u64>,
     },
     /// A part is outside of the memory.
+    #[error("{len} bytes from {offset} on are not in a memory of {size} bytes")]
     OutsideMemory {
         /// Offset of the part in memory.
         offset: usize,
@@ -110,6 +123,7 @@ pub enum StoreError {
         size: usize,
     },
     /// The memory for chunks has no room for one piece.
+    #[error("a memory of {size} bytes has no room for a piece of {piece} bytes")]
     NoRoom {
         /// Size of the memory.
         size: usize,
@@ -117,12 +131,20 @@ pub enum StoreError {
         piece: u64,
     },
     /// The memory cannot be bound for sending.
+    #[error("bind the memory for sending: {0}")]
     Bind(Error),
     /// The checksum of bytes in the memory could not be computed.
+    #[error("compute the digest of data in the memory: {0}")]
     Digest(Error),
     /// The NIC refused to send.
+    #[error("send from the memory: {0}")]
     Send(Error),
     /// The server could not do what was requested.
+    #[error(
+        "{host} cannot {operation}{}: {}",
+        at(*.start, *.end),
+        io::Error::from_raw_os_error(.errno.cast_signed())
+    )]
     Server {
         /// The host.
         host: String,
@@ -136,6 +158,7 @@ pub enum StoreError {
         errno: u32,
     },
     /// An NVMe controller could not do what was requested.
+    #[error("{host} cannot {operation}{}: {status}", at(*.start, *.end))]
     Nvme {
         /// The host.
         host: String,
@@ -151,6 +174,9 @@ pub enum StoreError {
         remedy: Remedy,
     },
     /// The connections broke too often in a row.
+    #[error(
+        "gave up after {attempts} attempts, when {acknowledged} of {total} bytes were acknowledged: {cause}"
+    )]
     GaveUp {
         /// Failures in a row without progress.
         attempts: u32,
@@ -162,6 +188,7 @@ pub enum StoreError {
         total: u64,
     },
     /// The caller ended the store.
+    #[error("the store was cancelled; {acknowledged} of {total} bytes were acknowledged")]
     Cancelled {
         /// Bytes that the server has acknowledged.
         acknowledged: u64,
@@ -169,96 +196,20 @@ pub enum StoreError {
         total: u64,
     },
     /// The NIC has not finished with its sends: the bytes must not be changed yet.
+    #[error("the NIC does not complete its sends ({outcome})")]
     Incomplete {
         /// How the store ended.
         outcome: String,
     },
     /// The source of the bytes failed.
+    #[error(transparent)]
     Caller(io::Error),
     /// The connections cannot be waited for.
+    #[error("wait for the connections: {0}")]
     Wait(io::Error),
 }
 
 impl StoreError {
-    /// Returns the reason, in one line.
-    #[expect(clippy::too_many_lines, reason = "an arm for each variant")]
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Export(error) => error.reason(),
-            Self::NoSink { url } => format!("{url}: an HTTP server takes no bytes"),
-            Self::ReadOnly { export } => format!("{export} is read-only"),
-            Self::Lacks {
-                export, lacking, ..
-            } => format!("the server of {export} has no {lacking}"),
-            Self::PastEnd { export, end, size } => {
-                format!("bytes up to {end} of {export} were to be written, and it has {size}")
-            }
-            Self::Unaligned { start, end, block } => format!(
-                "bytes {start} to {end} do not start and end at multiples of {block}, the block of the export"
-            ),
-            Self::Overlap { first, second } => format!(
-                "the parts {} to {} and {} to {} of the export overlap",
-                first.start, first.end, second.start, second.end
-            ),
-            Self::OutsideMemory { offset, len, size } => {
-                format!("{len} bytes from {offset} on are not in a memory of {size} bytes")
-            }
-            Self::NoRoom { size, piece } => {
-                format!("a memory of {size} bytes has no room for a piece of {piece} bytes")
-            }
-            Self::Bind(error) => format!("bind the memory for sending: {}", error.reason()),
-            Self::Digest(error) => {
-                format!(
-                    "compute the digest of data in the memory: {}",
-                    error.reason()
-                )
-            }
-            Self::Send(error) => format!("send from the memory: {}", error.reason()),
-            Self::Server {
-                host,
-                operation,
-                start,
-                end,
-                errno,
-            } => {
-                let (at, errno) = (
-                    at(*start, *end),
-                    io::Error::from_raw_os_error(errno.cast_signed()),
-                );
-                format!("{host} cannot {operation}{at}: {errno}")
-            }
-            Self::Nvme {
-                host,
-                operation,
-                start,
-                end,
-                status,
-                ..
-            } => format!("{host} cannot {operation}{}: {status}", at(*start, *end)),
-            Self::GaveUp {
-                attempts,
-                cause,
-                acknowledged,
-                total,
-            } => format!(
-                "gave up after {attempts} attempts, when {acknowledged} of {total} bytes were acknowledged: {cause}"
-            ),
-            Self::Cancelled {
-                acknowledged,
-                total,
-            } => {
-                format!(
-                    "the store was cancelled; {acknowledged} of {total} bytes were acknowledged"
-                )
-            }
-            Self::Incomplete { outcome } => {
-                format!("the NIC does not complete its sends ({outcome})")
-            }
-            Self::Caller(error) => error.to_string(),
-            Self::Wait(error) => format!("wait for the connections: {error}"),
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         let remedy = match self {
@@ -291,8 +242,6 @@ impl StoreError {
         Some(remedy.into())
     }
 }
-
-displays_remedy!(StoreError);
 
 impl From<Overlap> for StoreError {
     fn from(Overlap { first, second }: Overlap) -> Self {
@@ -343,9 +292,11 @@ mod tests {
             acknowledged: 1,
             total: 2,
         };
-        let plain = gave_up("the server shuts down".into()).to_string();
-        assert!(plain.contains("1 of 2 bytes were acknowledged: the server"));
-        assert!(plain.ends_with("\n  store all bytes again when the server is back"));
+        let plain = gave_up("the server shuts down".into());
+        let text = plain.to_string();
+        assert!(text.ends_with("1 of 2 bytes were acknowledged: the server shuts down"));
+        let again = "store all bytes again when the server is back";
+        assert_eq!(plain.remedy(), Some(again.into()));
         let known = Cause::from("no answer").with_remedy("start it");
         assert_eq!(gave_up(known).remedy(), Some("start it".into()));
     }

@@ -16,17 +16,17 @@ use client::Remedy;
 /// Bytes of one read for the checksum.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// Why a file cannot be stored. `Display` writes the reason.
+/// Why a file cannot be stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
     /// It cannot be opened.
-    #[error("open {name}: {source}")]
+    #[error("open {name}: {error}")]
     Open {
         /// Its name.
         name: String,
         /// The error.
-        source: io::Error,
+        error: io::Error,
     },
     /// It is a folder.
     #[error("{name} is a folder")]
@@ -43,11 +43,6 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        self.to_string()
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
@@ -79,7 +74,7 @@ impl Input {
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
         let (kind, mut file) = match opened {
             Ok(opened) => opened,
-            Err(source) => return Err(InputError::Open { name, source }),
+            Err(error) => return Err(InputError::Open { name, error }),
         };
         if kind.is_dir() {
             return Err(InputError::Folder { name });
@@ -173,9 +168,8 @@ mod tests {
             let error = refused(path);
             assert_eq!(error.remedy(), remedy.map(Remedy::from), "{error}");
             let explained = crate::explain(&error);
-            assert_eq!(explained, Some((error.reason(), error.remedy())));
-            assert_eq!(error.to_string(), error.reason());
-            assert_eq!(error.reason().lines().count(), 1, "{error}");
+            assert_eq!(explained, Some((error.to_string(), error.remedy())));
+            assert_eq!(error.to_string().lines().count(), 1, "{error}");
         }
     }
 

@@ -297,7 +297,7 @@ mod tests {
         let Err(Fault::Fatal(error)) = feed(&mut a, &simple(cookie, 28)) else {
             panic!("ENOSPC is no success");
         };
-        let text = error.to_string();
+        let text = format!("{error}; {}", error.remedy().unwrap());
         assert!(
             text.contains("write bytes 1024 to 1536: No space left"),
             "{text}"

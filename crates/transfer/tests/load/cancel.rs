@@ -10,7 +10,7 @@ use devmem_transfer::load::{
 };
 
 use crate::server::{After, Server};
-use crate::world::{V4, World};
+use crate::world::{V4, World, told};
 
 /// Says to go on so many times.
 fn times(mut left: usize) -> impl FnMut() -> ControlFlow<()> {
@@ -69,7 +69,7 @@ fn a_host_of_another_ip_version_is_an_error_that_says_so() {
         "cancel::a_host_of_another_ip_version_is_an_error_that_says_so",
         || {
             let world = World::new(V4);
-            let error = world.open("http://[fd77::1]/file").unwrap_err().to_string();
+            let error = told(&world.open("http://[fd77::1]/file").unwrap_err());
             assert!(
                 error.contains("has an address of IPv6, and the NIC has none"),
                 "{error}"

@@ -9,7 +9,7 @@ use devmem_tcp::Dmabuf;
 use devmem_transfer::load::{Checkpoint, HttpRequest, Loader};
 
 use crate::server::{After, Server, good};
-use crate::world::{V4, World, pattern};
+use crate::world::{V4, World, pattern, told};
 
 /// Returns a file of tensors of these lengths, and the bytes of each.
 pub fn safetensors(prefix: &str, lengths: &[usize]) -> (Vec<u8>, Vec<Vec<u8>>) {
@@ -74,7 +74,7 @@ fn five_hundred_tensors_of_two_shards_land_aligned() {
             }
             let missing = HttpRequest::new(format!("{base}-3.safetensors").parse().unwrap());
             let missing = Checkpoint::open(&loader, missing).unwrap_err();
-            assert!(missing.to_string().contains("404"), "{missing}");
+            assert!(told(&missing).contains("404"), "{missing}");
             world.end();
         },
     );
@@ -112,7 +112,7 @@ fn shards_that_are_not_those_of_their_index_are_refused() {
                 });
                 let url = format!("http://{}:{}/i.json", V4.host, server.port);
                 let request = HttpRequest::new(url.parse().unwrap());
-                let refused = Checkpoint::open(&loader, request).unwrap_err().to_string();
+                let refused = told(&Checkpoint::open(&loader, request).unwrap_err());
                 assert!(refused.contains(expected), "{refused}");
             }
             world.end();
@@ -127,7 +127,7 @@ fn a_file_of_another_format_is_refused() {
         let world = World::new(V4);
         let request = HttpRequest::new(server.url(V4.host).parse().unwrap());
         let refused = Checkpoint::open(&Loader::new(&world.nic), request).unwrap_err();
-        let refused = refused.to_string();
+        let refused = told(&refused);
         assert!(refused.contains("is no safetensors file"), "{refused}");
         world.end();
     });
@@ -172,7 +172,7 @@ fn a_thousand_files_with_long_headers_are_refused_and_take_little_memory() {
         let request = HttpRequest::new(url.parse().unwrap());
         let refused = Checkpoint::open(&Loader::new(&world.nic), request).unwrap_err();
         // The first file is read, and lacks a tensor of the index.
-        assert!(refused.to_string().contains("has no tensor"), "{refused}");
+        assert!(told(&refused).contains("has no tensor"), "{refused}");
         let grown = peak_kib() - before;
         assert!(grown < 48 << 10, "{grown} KiB");
         world.end();
@@ -205,8 +205,8 @@ fn the_headers_of_all_files_have_one_limit() {
             let request = HttpRequest::new(url.parse().unwrap());
             let refused = Checkpoint::open(&Loader::new(&world.nic), request).unwrap_err();
             let expected = "more than 128000000 bytes together";
-            assert!(refused.to_string().contains(expected), "{refused}");
-            assert!(refused.to_string().contains("/1.safetensors"), "{refused}");
+            assert!(told(&refused).contains(expected), "{refused}");
+            assert!(told(&refused).contains("/1.safetensors"), "{refused}");
             world.end();
         },
     );

@@ -11,7 +11,7 @@ use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::{Landed, LoadError, Loader, Part, PartError};
 
 use crate::server::{After, Server, chunked, good};
-use crate::world::{V4, V6, World, memory_for, pattern, whole};
+use crate::world::{V4, V6, World, memory_for, pattern, told, whole};
 
 const FILE_BYTES: usize = 3_000_001;
 
@@ -350,7 +350,7 @@ fn a_wrong_answer_is_an_error_with_its_cause() {
                 "gave up after 2 attempts: the server closed the connection",
             ),
         ] {
-            let error = error_of(&world, answer).to_string();
+            let error = told(&error_of(&world, answer));
             assert!(error.contains(expected), "{answer}: {error}");
         }
         world.end();
@@ -380,7 +380,7 @@ fn redirects_are_followed_to_their_end() {
         });
         world.load_all(&server.url(V4.host), &file, &loader(&world));
         let endless = format!("http://{}:{}/loop", V4.host, server.port);
-        let error = world.open(&endless).unwrap_err().to_string();
+        let error = told(&world.open(&endless).unwrap_err());
         assert!(error.contains("more than 10 redirects"), "{error}");
         world.end();
     });

@@ -13,7 +13,7 @@ use devmem_transfer::store::Storer;
 
 use crate::nbd_script::{self, ACK, Peer, chunk, open, serve};
 use crate::server::{After, Server, good};
-use crate::world::{V4, World, memory_for, pattern, whole};
+use crate::world::{V4, World, memory_for, pattern, told, whole};
 
 const FILE_BYTES: usize = 10_000;
 /// Limit of a connection without progress.
@@ -137,7 +137,7 @@ fn an_http_answer_without_an_end_ends_the_load() {
                 let loader = Loader::new(&world.nic).attempts(2).idle_limit(LIMIT);
                 let part = whole(&memory, FILE_BYTES);
                 let loaded = loader.load(&opened, &[part], &mut guarded());
-                let error = loaded.expect_err(name).to_string();
+                let error = told(&loaded.expect_err(name));
                 assert_ended_by_limit(&error, 2, name);
             }
             world.end();
@@ -163,7 +163,7 @@ fn an_http_answer_without_an_end_ends_a_load_over_kernel_sockets() {
             let loader = Loader::new(&nic).attempts(2).idle_limit(LIMIT);
             let part = whole(&memory, FILE_BYTES);
             let loaded = loader.load(&opened, &[part], &mut guarded());
-            let error = loaded.expect_err(name).to_string();
+            let error = told(&loaded.expect_err(name));
             assert_ended_by_limit(&error, 2, name);
         }
     });
@@ -180,7 +180,7 @@ fn an_http_answer_without_an_end_ends_an_open() {
                 let loader = Loader::new(&world.nic).idle_limit(LIMIT);
                 let request = HttpRequest::new(server.url(V4.host).parse().expect("a URL"));
                 let opened = Checkpoint::open_cancellable(&loader, request, &mut guard());
-                let error = opened.expect_err(name).to_string();
+                let error = told(&opened.expect_err(name));
                 assert_ended_by_limit(&error, 4, name);
             }
             world.end();
@@ -228,7 +228,7 @@ fn nbd_replies_without_payload_end_a_load_and_a_store() {
             let loader = Loader::new(&world.nic).attempts(2).idle_limit(LIMIT);
             let part = whole(&memory, size);
             let loaded = loader.load(Source::from(&export), &[part], &mut guarded());
-            let error = loaded.expect_err(name).to_string();
+            let error = told(&loaded.expect_err(name));
             assert_ended_by_limit(&error, 2, name);
         }
         // A store: an endless reply, after its payload was taken.
@@ -240,7 +240,7 @@ fn nbd_replies_without_payload_end_a_load_and_a_store() {
         };
         let storer = Storer::new(&world.nic).attempts(2).idle_limit(LIMIT);
         let stored = storer.store(&export, &memory, &[part], &mut guarded());
-        let error = stored.expect_err("it has no end").to_string();
+        let error = told(&stored.expect_err("it has no end"));
         assert!(
             error.contains("the server answered no request and took"),
             "{error}"
@@ -272,7 +272,7 @@ fn an_nbd_handshake_byte_by_byte_ends_an_open() {
                 .expect("a URL");
             let opened =
                 devmem_transfer::load::NbdExport::open_cancellable(&world.nic, url, &mut guard());
-            let error = opened.expect_err("it has no end").to_string();
+            let error = told(&opened.expect_err("it has no end"));
             assert!(
                 error.contains("the server does not answer in time"),
                 "{error}"
@@ -312,7 +312,7 @@ fn the_texts_of_a_server_have_nothing_that_a_terminal_obeys() {
                 Ok(After::Close)
             });
             let error = world.open(&server.url(V4.host)).expect_err(field);
-            let error = error.to_string();
+            let error = told(&error);
             match field.starts_with("Location") {
                 // As in a URL.
                 true => assert!(error.contains("ftp://a%C2%9B31m"), "{error:?}"),

@@ -17,7 +17,7 @@ use netmem::{FakeDevice, FakePace};
 
 use crate::server::{After, Asked, Server, chunked, empty, good};
 use crate::tls_server::{Authority, Ending, TlsServer, config};
-use crate::world::{V4, World, memory_for, pattern};
+use crate::world::{V4, World, memory_for, pattern, told};
 
 const FILE_BYTES: usize = 3_000_001;
 /// All names of servers here.
@@ -53,7 +53,7 @@ fn load_into(
     memory: &Dmabuf,
 ) -> Result<(Loaded, Vec<u8>), String> {
     let source = loader.open(&Origin::Http(request), &mut || ControlFlow::Continue(()));
-    let source = source.map_err(|error| error.to_string())?;
+    let source = source.map_err(|error| told(&error))?;
     assert!(source.is_encrypted());
     let size = source.size().expect("the server tells it");
     let part = Part {
@@ -62,7 +62,7 @@ fn load_into(
         offset: 0,
     };
     let loaded = loader.load(source, &[part], &mut |_| ControlFlow::Continue(()));
-    let loaded = loaded.map_err(|error| error.to_string())?;
+    let loaded = loaded.map_err(|error| told(&error))?;
     let mut bytes = vec![0; size as usize];
     memory.copy_out(0, &mut bytes).expect("inside of it");
     Ok((loaded, bytes))
@@ -274,7 +274,7 @@ fn a_client_shows_its_certificate_to_the_origin_alone() {
 fn files_of_tls_that_cannot_be_used_are_named() {
     let authority = Authority::new();
     let signed = authority.sign("some", &NAMES);
-    let text = |options: TlsOptions| options.client().unwrap_err().to_string();
+    let text = |options: TlsOptions| told(&options.client().unwrap_err());
     let missing = text(TlsOptions::new().authorities("/no/such/file"));
     assert!(missing.starts_with("read /no/such/file: "), "{missing}");
     let no_certificate = text(TlsOptions::new().authorities(&signed.key));
@@ -496,7 +496,7 @@ fn plain_http_and_tls_on_each_others_ports_are_told() {
     let plain = HttpRequest::new(url.parse().unwrap());
     let nic = loopback();
     let opened = loader(&nic).open(&Origin::Http(plain), &mut || ControlFlow::Continue(()));
-    let text = opened.unwrap_err().to_string();
+    let text = told(&opened.unwrap_err());
     assert!(
         text.contains("is one of TLS") && text.contains("https://"),
         "{text}"

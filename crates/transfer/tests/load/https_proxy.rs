@@ -12,7 +12,7 @@ use devmem_transfer::load::{HttpRequest, Loader, Origin, Part, TlsOptions};
 
 use crate::server::good;
 use crate::tls_server::{Authority, TlsServer, config};
-use crate::world::{memory_for, pattern};
+use crate::world::{memory_for, pattern, told};
 
 const FILE_BYTES: usize = 1_000_001;
 
@@ -86,7 +86,7 @@ fn load(request: HttpRequest) -> Result<Vec<u8>, String> {
         .piece_bytes(100_000)
         .idle_limit(Duration::from_secs(120));
     let source = loader.open(&Origin::Http(request), &mut || ControlFlow::Continue(()));
-    let source = source.map_err(|error| error.to_string())?;
+    let source = source.map_err(|error| told(&error))?;
     let memory = memory_for(FILE_BYTES);
     let part = Part {
         source: 0..FILE_BYTES as u64,
@@ -94,7 +94,7 @@ fn load(request: HttpRequest) -> Result<Vec<u8>, String> {
         offset: 0,
     };
     let loaded = loader.load(source, &[part], &mut |_| ControlFlow::Continue(()));
-    loaded.map_err(|error| error.to_string())?;
+    loaded.map_err(|error| told(&error))?;
     Ok(memory.slice(0..FILE_BYTES).to_vec())
 }
 

@@ -11,7 +11,7 @@ use devmem_transfer::load::{LoadError, Loader, NbdExport, Part};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{has, start, until_listening};
-use crate::world::{V4, World, load_counted, memory_for, pattern, whole};
+use crate::world::{V4, World, load_counted, memory_for, pattern, told, whole};
 
 const PORT: u16 = 10_809;
 const EXPORT_BYTES: usize = 12 << 20;
@@ -274,9 +274,7 @@ fn an_export_that_is_not_there_is_an_error() {
         let _server = start(command.arg(&path).stderr(Stdio::null()), PORT);
         let world = World::new(V4);
         let url = |export: &str| format!("nbd://{}/{export}", V4.host).parse().unwrap();
-        let missing = NbdExport::open(&world.nic, url("nosuch"))
-            .unwrap_err()
-            .to_string();
+        let missing = told(&NbdExport::open(&world.nic, url("nosuch")).unwrap_err());
         assert!(
             missing.contains("there is no export \"nosuch\""),
             "{missing}"

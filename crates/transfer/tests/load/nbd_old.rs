@@ -10,7 +10,7 @@ use devmem_transfer::load::{Loader, NbdExport, Part};
 use devmem_transfer::store::{self, Filled, Storer};
 
 use crate::nbd_script::{ACK, Peer, SIZE, serve, simple};
-use crate::world::{V4, World, memory_for, pattern, whole};
+use crate::world::{V4, World, memory_for, pattern, told, whole};
 
 /// Commands, a flag and an error of the protocol.
 const WRITE: u8 = 1;
@@ -115,7 +115,7 @@ fn an_export_that_ends_with_a_part_of_a_block_is_loaded() {
             };
             let loader = Loader::new(&world.nic);
             let refused = loader.load(&export, &[part], &mut |_| ControlFlow::Continue(()));
-            let refused = refused.expect_err("it is no block").to_string();
+            let refused = told(&refused.expect_err("it is no block"));
             let blocks = format!("widen the range to {} to {end}", end / 512 * 512);
             assert!(refused.ends_with(&blocks), "{refused}");
             world.end();
@@ -220,7 +220,7 @@ fn zeros_that_the_server_cannot_write_are_sent() {
             );
             let refused =
                 storer.write_zeroes(&export, &[0..4096], &mut |_| ControlFlow::Continue(()));
-            let refused = refused.expect_err("it cannot").to_string();
+            let refused = told(&refused.expect_err("it cannot"));
             assert!(refused.contains("cannot write zeros"), "{refused}");
             world.end();
         },
@@ -247,7 +247,7 @@ fn a_flush_that_the_server_offers_and_refuses_is_told() {
             let stored = storer.store(&export, &memory_for(SIZE), &[all], &mut |_| {
                 ControlFlow::Continue(())
             });
-            let refused = stored.expect_err("it does not flush").to_string();
+            let refused = told(&stored.expect_err("it does not flush"));
             assert!(refused.contains("cannot flush"), "{refused}");
             assert!(refused.contains("all bytes are written"), "{refused}");
             world.end();

@@ -11,7 +11,7 @@ use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::{LoadError, Loaded, Loader, NbdExport, Part};
 use devmem_transfer::store::{Durability, Storer};
 
-use crate::world::{V4, World, memory_for, pattern, whole};
+use crate::world::{V4, World, memory_for, pattern, told, whole};
 
 pub const SIZE: usize = 100_000;
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
@@ -265,7 +265,7 @@ fn a_handshake_that_makes_no_sense_is_an_error_with_its_cause() {
             for (script, expected) in HANDSHAKES {
                 let script = *script;
                 let (port, _) = serve(move |_, peer| script(peer));
-                let error = open(&world, port).expect_err(expected).to_string();
+                let error = told(&open(&world, port).expect_err(expected));
                 assert!(error.contains(expected), "{expected}: {error}");
             }
             // Zero, no power of two, larger than the protocol allows, longest payload shorter than a block.
@@ -276,7 +276,7 @@ fn a_handshake_that_makes_no_sense_is_an_error_with_its_cause() {
                 [512, 512, 511],
             ] {
                 let (port, _) = serve(move |_, peer| peer.negotiate(ACK, 0, Some(sizes)));
-                let error = open(&world, port).expect_err("no block").to_string();
+                let error = told(&open(&world, port).expect_err("no block"));
                 assert!(error.contains("the sizes of blocks"), "{sizes:?}: {error}");
             }
             world.end();
@@ -334,17 +334,14 @@ fn a_server_without_option_go_and_structured_replies_is_read_over_one_connection
         let refused = storer
             .trim(&export, &[0..4096], &mut never_cancelled)
             .unwrap_err();
-        assert!(
-            refused.to_string().contains("has no NBD_CMD_TRIM"),
-            "{refused}"
-        );
+        assert!(told(&refused).contains("has no NBD_CMD_TRIM"), "{refused}");
         let durable = storer.durability(Durability::EachWrite);
         let part = devmem_transfer::store::Part {
             target: 0..4096,
             offset: 0,
         };
         let refused = durable.store(&export, &memory_for(SIZE), &[part], &mut never_cancelled);
-        let refused = refused.unwrap_err().to_string();
+        let refused = told(&refused.unwrap_err());
         assert!(refused.contains("FUA"), "{refused}");
         world.end();
     });
@@ -430,7 +427,7 @@ fn chunks_in_any_order_holes_and_a_server_that_shuts_down_lose_no_byte() {
         };
         let loader = Loader::new(&world.nic);
         let refused = loader.load(&export, &[half_a_block], &mut |_| ControlFlow::Continue(()));
-        let refused = refused.expect_err("the block is 4").to_string();
+        let refused = told(&refused.expect_err("the block is 4"));
         assert!(refused.contains("multiples of 4"), "{refused}");
         world.end();
     });
@@ -514,7 +511,7 @@ fn replies_that_make_no_sense_are_errors_with_their_cause() {
                 peer.say(&[&reply(cookie)])
             });
             let export = open(&world, port).expect("it is there");
-            let error = load(&world, &export, 1).expect_err(expected).to_string();
+            let error = told(&load(&world, &export, 1).expect_err(expected));
             assert!(error.contains(expected), "{expected}: {error}");
         };
         for (reply, expected) in REPLIES {
@@ -578,7 +575,7 @@ fn an_open_and_a_connection_of_a_load_or_a_store_can_be_cancelled_in_the_handsha
                 _ => ControlFlow::Continue(()),
             }
         });
-        let error = stored.expect_err("it was cancelled").to_string();
+        let error = told(&stored.expect_err("it was cancelled"));
         assert!(error.contains("cancelled"), "{error}");
         // Each was in its first handshake when it was cancelled.
         assert_eq!(connections.load(Ordering::Relaxed), 4);

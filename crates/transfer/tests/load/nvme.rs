@@ -11,7 +11,7 @@ use devmem_transfer::load::{LoadError, Loaded, Loader, NvmeNamespace, NvmeUrl, P
 use devmem_transfer::store::{self, Durability, StoreError, Stored, Storer};
 use nvme_target::{Disk, Subsystem, Target};
 
-use crate::world::{V4, World, load_counted, memory_for, pattern, whole};
+use crate::world::{V4, World, load_counted, memory_for, pattern, told, whole};
 
 pub const NQN: &str = "nqn.2014-08.org.example:disk";
 pub const DISK_BYTES: usize = 6 << 20;
@@ -278,7 +278,7 @@ fn zeros_and_deallocations_are_not_sent_and_durable_writes_need_no_flush() {
         let served = Served::start(9, |it| it.has_optional_commands = false);
         let namespace = served.open(&world, "");
         let refused = Storer::new(&world.nic).trim(&namespace, &[0..512], &mut never_cancelled);
-        let text = refused.unwrap_err().to_string();
+        let text = told(&refused.unwrap_err());
         assert!(text.contains("has no command Dataset Management"), "{text}");
         world.end();
     });
@@ -303,7 +303,7 @@ fn ranges_obey_the_block_and_the_end_of_the_namespace() {
                 &mut take,
                 &mut never_cancelled,
             );
-            let text = loaded.unwrap_err().to_string();
+            let text = told(&loaded.unwrap_err());
             assert!(text.contains(expected), "{text}");
         }
         for (target, expected) in [
@@ -316,7 +316,7 @@ fn ranges_obey_the_block_and_the_end_of_the_namespace() {
             let part = store::Part { target, offset: 0 };
             let stored =
                 Storer::new(&world.nic).store(&namespace, &memory, &[part], &mut never_cancelled);
-            let text = stored.unwrap_err().to_string();
+            let text = told(&stored.unwrap_err());
             assert!(text.contains(expected), "{text}");
         }
         world.end();

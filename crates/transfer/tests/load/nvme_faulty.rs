@@ -11,7 +11,7 @@ use devmem_transfer::store::{self, StoreError, Storer};
 use nvme_target::{Disk, Mistake, Mistakes, Status, Subsystem};
 
 use crate::nvme::{DISK_BYTES, NQN, Served, load, load_watched, never_cancelled};
-use crate::world::{V4, World, memory_for, pattern, whole};
+use crate::world::{V4, World, memory_for, pattern, told, whole};
 
 /// Limit of a connection without progress, where that is what is tested: on a busy machine others need longer.
 const LIMIT: Duration = Duration::from_millis(300);
@@ -66,7 +66,7 @@ fn a_read_that_is_answered_wrongly_is_an_error_with_its_cause() {
             let served = Served::start(9, with(*mistake));
             let namespace = served.open(&world, "?sq-flow=1");
             let error = load(&loader(&world).connections(1), &namespace).expect_err(cause);
-            let text = error.to_string();
+            let text = told(&error);
             assert!(text.contains(cause), "{mistake:?}: {text}");
         }
         world.end();
@@ -118,7 +118,7 @@ fn a_beginning_that_makes_no_sense_is_an_error_with_its_cause() {
         ] {
             let served = Served::start(9, |it| it.mistakes = Mistakes::once([(0, mistake)]));
             let opened = NvmeNamespace::open(&world.nic, served.url(""));
-            let text = opened.expect_err(cause).to_string();
+            let text = told(&opened.expect_err(cause));
             assert!(text.contains(cause), "{mistake:?}: {text}");
         }
         let served = Served::start(9, |it| {
@@ -142,7 +142,7 @@ fn a_controller_has_the_time_that_it_says_to_become_ready_and_no_more() {
         });
         let start = Instant::now();
         let opened = NvmeNamespace::open(&world.nic, served.url(""));
-        let text = opened.expect_err("it is never ready").to_string();
+        let text = told(&opened.expect_err("it is never ready"));
         assert!(text.contains("in its time (CAP.TO)"), "{text}");
         let waited = start.elapsed();
         assert!(waited >= Duration::from_millis(ready_ms), "{waited:?}");
@@ -195,18 +195,18 @@ fn what_a_controller_refuses_is_an_error_with_a_remedy() {
         for (change, parameters, cause) in changes {
             let served = Served::start(9, change);
             let opened = NvmeNamespace::open(&world.nic, served.url(parameters));
-            let text = opened.expect_err(cause).to_string();
+            let text = told(&opened.expect_err(cause));
             assert!(text.contains(cause) && text.contains('\n'), "{text}");
         }
         let served = Served::start(9, |_| {});
         for parameters in ["?nsid=7", "?nsid=4294967294"] {
             let opened = NvmeNamespace::open(&world.nic, served.url(parameters));
-            let text = opened.expect_err("none").to_string();
+            let text = told(&opened.expect_err("none"));
             assert!(text.contains("active namespaces with nsid="), "{text}");
         }
         let nameless = format!("nvme://{}:{}", V4.host, served.target.port());
         let opened = NvmeNamespace::open(&world.nic, nameless.parse().unwrap());
-        let text = opened.expect_err("no name").to_string();
+        let text = told(&opened.expect_err("no name"));
         assert!(text.contains("names no subsystem"), "{text}");
         world.end();
     });
@@ -451,7 +451,7 @@ fn a_write_that_is_answered_wrongly_is_an_error_or_written_again() {
             let served = Served::start(9, with(mistake));
             let namespace = served.open(&world, "");
             let error = store_all(&world, &namespace, PATIENCE, &mut |_| {}).expect_err(cause);
-            let text = error.to_string();
+            let text = told(&error);
             assert!(text.contains(cause), "{mistake:?}: {text}");
         }
         for (mistake, parameters) in [
@@ -488,10 +488,10 @@ fn a_namespace_that_is_read_only_shrinks_or_vanishes_is_an_error_that_says_so() 
         let namespace = served.open(&world, "");
         served.disk.set_read_only(true);
         let refused = store_all(&world, &namespace, PATIENCE, &mut |_| {}).unwrap_err();
-        assert!(refused.to_string().contains("is read-only"), "{refused}");
+        assert!(told(&refused).contains("is read-only"), "{refused}");
 
         served.disk.shrink(1 << 20);
-        let text = load(&loader(&world), &namespace).unwrap_err().to_string();
+        let text = told(&load(&loader(&world), &namespace).unwrap_err());
         assert!(
             text.contains("has shrunk") || text.contains("had 6291456 bytes"),
             "{text}"
@@ -505,7 +505,7 @@ fn a_namespace_that_is_read_only_shrinks_or_vanishes_is_an_error_that_says_so() 
         served.disk.set_active(false);
         // Once by the status of a command, and once by what an association that is begun again finds.
         for _ in 0..2 {
-            let text = load(&loader(&world), &namespace).unwrap_err().to_string();
+            let text = told(&load(&loader(&world), &namespace).unwrap_err());
             assert!(text.contains("has vanished since it was opened"), "{text}");
             served.target.crash();
         }
@@ -526,7 +526,7 @@ fn a_controller_that_is_silent_for_ever_is_given_up() {
             .piece_bytes(64 << 10)
             .attempts(2)
             .idle_limit(LIMIT);
-        let text = load(&loader, &namespace).unwrap_err().to_string();
+        let text = told(&load(&loader, &namespace).unwrap_err());
         assert!(text.contains("gave up after 2 attempts"), "{text}");
         // By default a queue has 32 commands in flight; after a loss, one until something has arrived.
         let start = Instant::now();
@@ -539,7 +539,7 @@ fn a_controller_that_is_silent_for_ever_is_given_up() {
         let refused = storer
             .trim(&namespace, &[0..512], &mut never_cancelled)
             .unwrap_err();
-        let text = refused.to_string();
+        let text = told(&refused);
         assert!(text.contains("gave up after 2 attempts"), "{text}");
         world.end();
     });

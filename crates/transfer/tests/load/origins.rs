@@ -11,7 +11,7 @@ use devmem_tcp::Dmabuf;
 use devmem_transfer::load::{Checkpoint, CheckpointError, HttpRequest, Loader, S3Credentials};
 
 use crate::server::{After, Asked, Server, empty, good};
-use crate::world::{V4, World, pattern};
+use crate::world::{V4, World, pattern, told};
 
 /// Returns a file with one tensor for each name, of `len` bytes that depend on the name.
 fn safetensors(names: &[&str], len: usize) -> Vec<u8> {
@@ -56,10 +56,10 @@ fn request(server: &Server, target: &str) -> HttpRequest {
 
 /// Loads a checkpoint and returns its tensors: names and bytes.
 fn load(loader: &Loader, request: HttpRequest) -> Result<Vec<(String, Vec<u8>)>, String> {
-    let checkpoint = Checkpoint::open(loader, request).map_err(|error| error.to_string())?;
+    let checkpoint = Checkpoint::open(loader, request).map_err(|error| told(&error))?;
     let memory = Dmabuf::anonymous(checkpoint.memory_bytes()).expect("memory");
     let loaded = checkpoint.load(loader, &memory, &mut |_| ControlFlow::Continue(()));
-    let loaded = loaded.map_err(|error| error.to_string())?;
+    let loaded = loaded.map_err(|error| told(&error))?;
     assert_eq!(loaded.bytes, checkpoint.tensor_bytes());
     let tensors = checkpoint.tensors().iter();
     Ok(tensors
@@ -268,7 +268,7 @@ fn a_piece_is_redirected_too_and_a_place_that_always_refuses_ends_the_load() {
         let memory = crate::world::memory_for(file.len());
         let part = crate::world::whole(&memory, file.len());
         let loaded = loader.load(&opened, &[part], &mut |_| ControlFlow::Continue(()));
-        let error = loaded.expect_err("it is refused").to_string();
+        let error = told(&loaded.expect_err("it is refused"));
         assert!(error.contains("/there, where http://10.77.0.1:"), "{error}");
         assert!(error.contains("answers 403 Forbidden"), "{error}");
         world.end();
@@ -294,10 +294,7 @@ fn a_redirect_that_leads_nowhere_says_so() {
             ),
         ] {
             let server = Server::start(move |_, out| empty("302 Found", location, out));
-            let error = world
-                .open(&server.url(V4.host))
-                .expect_err("nowhere")
-                .to_string();
+            let error = told(&world.open(&server.url(V4.host)).expect_err("nowhere"));
             assert!(error.contains(expected), "{error}");
         }
         world.end();
@@ -353,7 +350,7 @@ fn a_bucket_of_another_region_is_asked_again_with_its_region() {
             assert_eq!(opened.size(), Some(10_000));
             let refused = devmem_transfer::load::HttpFile::open(&world.nic, plain)
                 .expect_err("it cannot sign");
-            let refused = refused.to_string();
+            let refused = told(&refused);
             assert!(refused.contains("set AWS_REGION=eu-central-1"), "{refused}");
             world.end();
         },
@@ -386,7 +383,7 @@ fn the_answer_for_a_shard_names_it_and_the_servers_words() {
             let refused = Checkpoint::open(&Loader::new(&world.nic), request);
             let refused = refused.expect_err("a shard is not there");
             assert!(matches!(refused, CheckpointError::Load(_)), "{refused:?}");
-            let refused = refused.to_string();
+            let refused = told(&refused);
             let expected = "/gone.safetensors answers 404 Not Found: NoSuchKey: It is gone.\n";
             assert!(refused.contains(expected), "{refused}");
             world.end();

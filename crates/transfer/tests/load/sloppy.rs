@@ -11,7 +11,7 @@ use devmem_linux::test_util::in_netns;
 use devmem_transfer::load::Loader;
 
 use crate::server::{After, Server, empty, good};
-use crate::world::{V4, World, memory_for, pattern, whole};
+use crate::world::{V4, World, memory_for, pattern, told, whole};
 
 const FILE_BYTES: usize = 3_000_001;
 
@@ -275,7 +275,7 @@ fn a_slow_first_byte_is_waited_for_up_to_the_limit() {
             let memory = memory_for(FILE_BYTES);
             let part = whole(&memory, FILE_BYTES);
             let given_up = impatient.load(&opened, &[part], &mut |_| ControlFlow::Continue(()));
-            let error = given_up.expect_err("it is too slow").to_string();
+            let error = told(&given_up.expect_err("it is too slow"));
             assert!(
                 error.ends_with("first byte: `idle_limit` of the loader"),
                 "{error}"

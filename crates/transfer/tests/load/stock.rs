@@ -10,7 +10,7 @@ use devmem_transfer::load::Loader;
 
 use crate::process::{has, start};
 use crate::server::{Server, good};
-use crate::world::{V4, V6, World, pattern, whole};
+use crate::world::{V4, V6, World, pattern, told, whole};
 
 const FILE_BYTES: usize = 20_000_003;
 
@@ -38,7 +38,7 @@ fn pythons_server_sends_the_whole_file() {
         let loaded = world.load_all("http://10.77.0.1:8000/file", &file, &loader);
         assert_eq!(loaded.connections, 1, "it serves no ranges");
         let missing = world.open("http://10.77.0.1:8000/nosuch").unwrap_err();
-        assert!(missing.to_string().contains("404"), "{missing}");
+        assert!(told(&missing).contains("404"), "{missing}");
         world.end();
     });
 }

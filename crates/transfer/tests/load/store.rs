@@ -12,7 +12,7 @@ use devmem_transfer::store::{Durability, Filled, NbdExport, Part, StoreError, St
 
 use crate::nbd::Daemon;
 use crate::process::{Server, has, start};
-use crate::world::{V4, World, memory_for, pattern};
+use crate::world::{V4, World, memory_for, pattern, told};
 
 const PORT: u16 = 10_809;
 const EXPORT_BYTES: usize = 6 << 20;
@@ -285,7 +285,7 @@ fn errors_of_the_server_name_their_range_and_a_remedy() {
                 &[&writes_fail[..], &[&format!("error={errno}")]].concat(),
                 &plain,
             );
-            let text = error.to_string();
+            let text = told(&error);
             assert!(
                 matches!(error, StoreError::Server { .. }) && text.contains(expected),
                 "{text}"
@@ -379,7 +379,7 @@ fn a_store_that_is_cancelled_or_has_no_server_any_more_says_what_was_acknowledge
             }
             ControlFlow::Continue(())
         });
-        let text = failed.unwrap_err().to_string();
+        let text = told(&failed.unwrap_err());
         assert!(
             text.contains("0 of 6291456 bytes were acknowledged"),
             "{text}"

@@ -12,7 +12,7 @@ use devmem_transfer::load::{
 
 use crate::checkpoint::safetensors;
 use crate::server::{After, Asked, Server, good};
-use crate::world::{V4, World};
+use crate::world::{V4, World, told};
 
 fn crc32c(bytes: &[u8]) -> [u8; 4] {
     let mut sum = Crc32c::default();
@@ -172,7 +172,7 @@ fn tensors_in_memory_are_compared_with_the_checksums_of_their_files() {
         compare(&[None, None]);
 
         let cancelled = checkpoint.compare(&loader, &memory, &mut || ControlFlow::Break(()));
-        let cancelled = cancelled.unwrap_err().to_string();
+        let cancelled = told(&cancelled.unwrap_err());
         assert!(cancelled.contains("cancelled"), "{cancelled}");
         world.end();
     });

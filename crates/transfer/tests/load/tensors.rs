@@ -14,7 +14,7 @@ use devmem_transfer::load::{
 };
 
 use crate::server::{After, Server, good};
-use crate::world::{V4, World, pattern};
+use crate::world::{V4, World, pattern, told};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -95,7 +95,7 @@ fn start(
     selected: Vec<Selected>,
     settings: StreamSettings,
 ) -> Result<TensorStream<String>, StreamFailure<String>> {
-    let alloc = |bytes| Dmabuf::anonymous(bytes).map_err(|error| error.to_string());
+    let alloc = |bytes| Dmabuf::anonymous(bytes).map_err(|error| told(&error));
     let checkpoint = Arc::clone(checkpoint);
     TensorStream::start(loader.clone(), checkpoint, selected, settings, alloc, || {})
 }

@@ -1,5 +1,6 @@
 //! The loading side: a NIC on a TAP with bound memory, and memory for what is loaded.
 
+use std::error::Error;
 use std::ops::ControlFlow;
 
 use devmem_linux::netif::Interface;
@@ -11,6 +12,13 @@ const BOUND_BYTES: usize = 4 << 20;
 
 /// A link with a round trip that is longer than those of servers nearby.
 const FAR: &str = "delay=2ms";
+
+/// Returns the reason of an error, and its remedy on a line below.
+pub fn told(error: &(dyn Error + 'static)) -> String {
+    let remedy = devmem_transfer::explain(error).and_then(|(_, remedy)| remedy);
+    let remedy = remedy.map_or_else(String::new, |remedy| format!("\n  {remedy}"));
+    format!("{error}{remedy}")
+}
 
 /// Addresses of the host and of the NIC.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use thiserror::Error;
 pub enum BindTxError {
     /// The size of the dma-buf is not a multiple of the page size.
     #[error("the dma-buf is not made of whole pages: {0}")]
-    Geometry(#[from] GeometryError),
+    Geometry(GeometryError),
     /// Every id is in use.
     #[error("every dma-buf id is in use")]
     NoId,
@@ -36,8 +36,15 @@ impl BindTxError {
     pub const fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::NoId => Some("unbind some"),
-            Self::Geometry(_) | Self::Staging(_) => None,
+            Self::Geometry(error) => Some(error.remedy()),
+            Self::Staging(_) => None,
         }
+    }
+}
+
+impl From<GeometryError> for BindTxError {
+    fn from(error: GeometryError) -> Self {
+        Self::Geometry(error)
     }
 }
 

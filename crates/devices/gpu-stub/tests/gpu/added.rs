@@ -7,7 +7,7 @@ use devmem_gpu::driver::is_fatal;
 use devmem_gpu::{Allocation, Device, GpuError};
 use netmem::{DeviceState, in_child};
 
-use super::support::{Api, OPENED_MODULES, with_stub};
+use super::support::{Api, OPENED_MODULES, told, with_stub};
 
 /// Floats whose sums are rounded, subnormal, infinite or signed zeros.
 fn floats(seed: u32, count: usize) -> Vec<f32> {
@@ -164,7 +164,7 @@ fn code_that_the_driver_refuses_is_an_error_with_the_remedy() {
     ];
     for (fail, name, remedy) in plans {
         let log = with_stub(&format!("fail={fail}"), || {
-            let error = open(0).unwrap().adder().unwrap_err().to_string();
+            let error = told(&open(0).unwrap().adder().unwrap_err());
             assert!(error.contains(&format!("CUDA_ERROR_{name}")), "{error}");
             assert!(error.contains(remedy), "{error}");
         });
@@ -198,7 +198,7 @@ fn amd_has_no_addition() {
     Api::Hip.with_stub("devices=1", || {
         let error = Api::Hip.open(0).unwrap().adder().unwrap_err();
         assert!(matches!(error, GpuError::NoAddition { .. }));
-        assert!(error.to_string().ends_with("add on the CPU"), "{error}");
+        assert!(told(&error).ends_with("add on the CPU"), "{error}");
     });
 }
 
@@ -210,7 +210,7 @@ fn a_child_by_fork_adds_nothing() {
         let [memory, other] = [(); 2].map(|()| device.alloc(4096).unwrap());
         let failed = in_child(|| {
             let [sums, summands] = [&memory, &other].map(|memory| Floats { memory, offset: 0 });
-            let error = adder.add(sums, summands, 1).unwrap_err().to_string();
+            let error = told(&adder.add(sums, summands, 1).unwrap_err());
             u8::from(!error.contains("CUDA_ERROR_NOT_INITIALIZED"))
         });
         assert_eq!(failed, Some(0));

@@ -8,7 +8,7 @@ use devmem_gpu::{Allocation, GpuError};
 use netmem::{Dmabuf, DmabufId, Exporter, MemoryProvider, NiovSize};
 
 use super::adopted::{adopt, adopt_from_owner, synchronize_default_stream};
-use super::support::{Api, memory, on_each};
+use super::support::{Api, memory, on_each, told};
 
 /// The function that exports memory.
 const EXPORT: &str = "MemGetHandleForAddressRange";
@@ -47,7 +47,7 @@ fn sizes_that_are_no_pages_and_too_much_memory_are_refused() {
         for size in [0, 1, 4095, 5000] {
             assert_eq!(device.alloc(size).unwrap_err(), GpuError::Size { size });
         }
-        let error = device.alloc(6 << 20).unwrap_err().to_string();
+        let error = told(&device.alloc(6 << 20).unwrap_err());
         assert!(
             error.starts_with(&format!(
                 "{} failed: {}",
@@ -113,12 +113,7 @@ fn a_refused_export_says_which_kernel_module_is_needed() {
         // HIP 7.0 cannot tell before it is tried.
         let is_said = device.info().unwrap().dmabuf_supported;
         assert_eq!(is_said, api == Api::Hip);
-        let error = device
-            .alloc(4096)
-            .unwrap()
-            .export()
-            .unwrap_err()
-            .to_string();
+        let error = told(&device.alloc(4096).unwrap().export().unwrap_err());
         assert!(
             error.starts_with(&format!("{} failed: {}", api.call(EXPORT), api.error(801))),
             "{error}"

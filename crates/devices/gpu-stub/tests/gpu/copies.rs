@@ -8,7 +8,7 @@ use netmem::{
 };
 
 use super::adopted::hold_default_stream;
-use super::support::{Api, copy_ten_bytes, on_each};
+use super::support::{Api, copy_ten_bytes, on_each, told};
 
 /// Pools of net_iovs of 4 KiB: of device memory, and of host memory that is pinned for the device.
 struct Pools {
@@ -385,7 +385,7 @@ fn a_lost_device_repeats_its_error_and_is_closed() {
             assert_eq!(later, lost, "the first error, which is the cause");
         }
         assert!(engine.is_done(first).unwrap(), "it was done before");
-        let error = memory.copy_in(0, b"x").unwrap_err().to_string();
+        let error = told(&memory.copy_in(0, b"x").unwrap_err());
         assert!(
             error.contains(api.error(700)) && error.contains("`dmesg`"),
             "{error}"

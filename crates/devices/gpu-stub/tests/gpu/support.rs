@@ -1,6 +1,7 @@
 //! A process of its own for each test: the driver is loaded once in a process.
 
 use std::env;
+use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +11,13 @@ use devmem_gpu::driver::Platform;
 use devmem_gpu::{Device, DeviceInfo, GpuError};
 use devmem_linux::test_util::built_library;
 use netmem::{CopyPiece, CopyWay, DeviceError, Dmabuf, Fence, Lane};
+
+/// Returns the reason of an error, and its remedy on a line below.
+pub fn told(error: &(dyn Error + 'static)) -> String {
+    let remedy = devmem_tcp::Remedy::of(error);
+    let remedy = remedy.map_or_else(String::new, |remedy| format!("\n  {remedy}"));
+    format!("{error}{remedy}")
+}
 
 /// The library of a vendor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -161,11 +161,10 @@ fn memory_that_is_not_exported_is_refused_for_a_nic_of_the_kernel_with_the_reaso
         );
         assert_eq!(rx.errno(), Errno::EOPNOTSUPP);
         let reason = match api {
-            Api::Cuda => {
-                "CUDA_ERROR_NOT_SUPPORTED (801)\n  dma-bufs need NVIDIA's open kernel module"
-            }
+            Api::Cuda => "CUDA_ERROR_NOT_SUPPORTED (801)",
             Api::Hip => "the GPU does not see what the NIC writes",
         };
+        assert!(rx.remedy().is_some() && tx.remedy().is_some());
         for text in [rx.to_string(), tx.to_string()] {
             let begin = "the memory cannot be given to a NIC of the kernel: ";
             assert!(text.starts_with(begin) && text.contains(reason), "{text}");

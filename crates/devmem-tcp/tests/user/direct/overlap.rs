@@ -50,7 +50,7 @@ fn refusal(placed: Result<(), Error>) -> String {
         (ErrorKind::InUse, 16),
         "{error}"
     );
-    error.to_string()
+    format!("{error:?}")
 }
 
 fn assert_place(bench: &Bench, at: usize, bytes: &[u8]) {
@@ -144,7 +144,7 @@ fn a_gather_over_unread_bytes_of_a_place_is_refused() {
         let refused = batch.gather_into(bench.target.memory(), to);
         let refused = refused.expect_err("bytes there are needed");
         assert_eq!(refused.errno().0, 16, "{refused}");
-        assert!(refused.to_string().contains(text), "{refused}");
+        assert!(format!("{refused:?}").contains(text), "{refused}");
     }
     let gathered = batch.gather_into(bench.target.memory(), 0);
     assert_eq!(gathered.expect("it is there"), LEN / 2);
@@ -175,7 +175,7 @@ fn a_place_over_a_batch_waits_until_it_is_gathered_or_released() {
         let mut other = RxBatch::with_capacity(8);
         assert_eq!(bench.receiver.recv(&mut other).expect("alive"), 1000);
         let refused = other.gather_into(bench.target.memory(), LEN - 1);
-        let refused = refused.expect_err("the batch has bytes there").to_string();
+        let refused = format!("{:?}", refused.expect_err("the batch has bytes there"));
         assert!(
             refused.contains("neither gathered nor released"),
             "{refused}"
@@ -224,17 +224,17 @@ fn no_byte_is_named_twice_and_no_memory_is_both_bound_and_a_target() {
     assert!(twice.to_string().contains("bytes 99 to 100"), "{twice}");
     let refused = bench.nic.bind_target(&bench.memory).expect_err("bound");
     assert!(
-        refused.to_string().contains("bound for receiving"),
+        format!("{refused:?}").contains("bound for receiving"),
         "{refused}"
     );
     let refused = bench.nic.bind_rx(bench.target.memory(), &[RxQueueId(0)]);
-    let refused = refused.expect_err("a target").to_string();
+    let refused = format!("{:?}", refused.expect_err("a target"));
     assert!(refused.contains("bound as a target"), "{refused}");
     arrive(&mut bench, &message(1, 1000), 1000);
     let mut batch = RxBatch::with_capacity(8);
     assert_eq!(bench.receiver.recv(&mut batch).expect("alive"), 1000);
     let refused = batch.gather_into(&bench.memory, 1 << 20);
-    let refused = refused.expect_err("bound for receiving").to_string();
+    let refused = format!("{:?}", refused.expect_err("bound for receiving"));
     assert!(refused.contains("gather into other memory"), "{refused}");
     assert!(TARGET_BYTES > 1000 && batch.gather_into(bench.target.memory(), 0).is_ok());
     drop(batch);

@@ -227,7 +227,10 @@ fn a_chosen_port_decides_the_shard_and_another_shard_refuses_it() {
         let other = &sender.shards()[(stream.shard() + 1) % SHARDS];
         let refused = other.connect_with(LOCAL, &from).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::AddrNotAvailable);
-        assert!(refused.to_string().contains("another shard"), "{refused}");
+        assert!(
+            format!("{refused:?}").contains("another shard"),
+            "{refused}"
+        );
     }
     assert!(found.iter().all(|count| *count > 0), "{found:?}");
 }
@@ -247,7 +250,7 @@ fn the_shards_of_a_nic_give_a_binding_one_id_and_fail_together() {
         .bind_rx(&memory, &[RxQueueId(1)])
         .unwrap_err();
     assert!(
-        refused.to_string().contains("bound for receiving already"),
+        format!("{refused:?}").contains("bound for receiving already"),
         "{refused}"
     );
     assert_all_home(bound);
@@ -261,7 +264,10 @@ fn the_shards_of_a_nic_give_a_binding_one_id_and_fail_together() {
     assert_all_home(nic.bind_rx(&memory, setup.queues()).unwrap());
     let small = Dmabuf::anonymous(64 << 10).unwrap();
     let refused = nic.bind_rx(&small, setup.queues()).unwrap_err();
-    assert!(refused.to_string().contains("fewer net_iovs"), "{refused}");
+    assert!(
+        format!("{refused:?}").contains("fewer net_iovs"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -269,7 +275,7 @@ fn a_link_or_an_option_without_queues_for_shards_is_refused() {
     let refused = |link: &str, change: fn(NetdevBuilder) -> NetdevBuilder| {
         let builder = Netdev::builder(link).unwrap().address("10.77.0.1/24");
         let error = change(builder.unwrap()).open().unwrap_err();
-        error.to_string()
+        format!("{error:?}")
     };
     for (link, change, words) in [
         (
@@ -302,7 +308,10 @@ fn a_link_or_an_option_without_queues_for_shards_is_refused() {
 fn a_poller_waits_for_the_streams_of_one_shard() {
     let (a, b) = nics("poller");
     let refused = Poller::new(&b).unwrap_err();
-    assert!(refused.to_string().contains("Netdev::shards"), "{refused}");
+    assert!(
+        format!("{refused:?}").contains("Netdev::shards"),
+        "{refused}"
+    );
     let listener = b.listen(local()).unwrap();
     let pollers: Vec<_> = b
         .shards()
@@ -319,7 +328,7 @@ fn a_poller_waits_for_the_streams_of_one_shard() {
         assert!(pollers[at].wait(&watches, PATIENCE).unwrap());
         let elsewhere = pollers[1 - at].wait(&watches, PATIENCE).unwrap_err();
         assert!(
-            elsewhere.to_string().contains("another shard"),
+            format!("{elsewhere:?}").contains("another shard"),
             "{elsewhere}"
         );
     }

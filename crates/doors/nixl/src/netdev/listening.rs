@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use devmem_tcp::{Error, ErrorKind, Listener, Netdev, Poller, Stream};
 
 use crate::log::warn;
-use crate::status::one_line;
+use crate::status::text_of;
 use crate::wire::LISTENERS;
 
 /// Key of the second listener. Those of connections are greater.
@@ -72,7 +72,7 @@ impl Listening {
                 Err(error) => {
                     // It would be reported without end.
                     poller.remove(key);
-                    let error = one_line(&error);
+                    let error = text_of(&error);
                     warn(&format!("no agent can connect any more: {error}"));
                     None
                 }

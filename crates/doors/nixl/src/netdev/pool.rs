@@ -12,7 +12,7 @@ use devmem_tcp::{BoundRx, Dmabuf, Frag, Netdev, Placement, RxBatch, Setup, Strea
 use crate::raw::gpu::{Gpu, GpuMemory, alloc};
 use crate::raw::scatter::{Lists, Scatter};
 use crate::settings::PoolSettings;
-use crate::status::{Failure, Status, one_line};
+use crate::status::{Failure, Status, text_of};
 use crate::wire::GpuBytes;
 
 /// Frags of one receive: pages, of a NIC of the kernel.
@@ -55,7 +55,7 @@ impl Pool {
         let (memory, gpu) = alloc(settings.gpu, bytes).map_err(|error| {
             refused(&format!(
                 "the pool of {bytes} bytes needs memory of a GPU: {}",
-                one_line(&error)
+                text_of(&error)
             ))
         })?;
         let setup = nic.plan_receive(payload).queues(settings.queues);
@@ -67,7 +67,7 @@ impl Pool {
         let (setup, bound) = bind().map_err(|error| {
             refused(&format!(
                 "the NIC cannot receive into memory of a GPU: {}",
-                one_line(&error)
+                text_of(&error)
             ))
         })?;
         Ok(Self {
@@ -113,7 +113,7 @@ impl Pool {
             )));
         }
         gpu.bind(nic).map_err(|error| {
-            let error = one_line(&error);
+            let error = text_of(&error);
             refused(&format!(
                 "the NIC cannot send from memory of a GPU: {error}"
             ))

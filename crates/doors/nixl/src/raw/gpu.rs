@@ -12,7 +12,7 @@ use devmem_tcp::cuda::{self, Allocation, Device, GpuError};
 use devmem_tcp::memory::{CopyError, DeviceGather};
 use devmem_tcp::{BoundTx, Dmabuf, Netdev, hip};
 
-use crate::status::{Failure, Status, one_line};
+use crate::status::{Failure, Status, text_of};
 
 /// The unit in which drivers know memory.
 const PAGE_BYTES: usize = 4096;
@@ -65,7 +65,7 @@ impl GpuMemory {
     /// If the bytes are memory of a GPU, they stay so until [`revoke`](Self::revoke) has returned: NIXL's contract of `registerMem`.
     pub(crate) unsafe fn adopt(address: u64, len: usize, device: u64) -> Result<Self, Failure> {
         let refused = |error: GpuError| {
-            let error = one_line(&error);
+            let error = text_of(&error);
             let text =
                 format!("cannot register {len} bytes at {address:#x} as memory of a GPU: {error}");
             Failure::new(Status::InvalidParam, text)

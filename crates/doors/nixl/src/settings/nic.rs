@@ -8,7 +8,7 @@ use devmem_tcp::{Impairment, LinkSpec};
 use super::given::{Given, bad};
 use super::pool::PoolSettings;
 use super::require::Require;
-use crate::status::{Failure, one_line};
+use crate::status::{Failure, text_of};
 
 /// A NIC of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl NicKind {
                 way,
                 &format!(
                     "{}; or use auto, sockets, unix or kernel:INTERFACE",
-                    one_line(&error)
+                    text_of(&error)
                 ),
             )
         })?;
@@ -87,7 +87,7 @@ impl NicKind {
         });
         let impairment = given.get("impair").map(|value| {
             let parsed = value.parse::<Impairment>();
-            parsed.map_err(|error| bad("impair", value, &one_line(&error)))
+            parsed.map_err(|error| bad("impair", value, &text_of(&error)))
         });
         Ok(Self::User(Box::new(UserNic {
             link,

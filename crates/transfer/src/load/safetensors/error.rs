@@ -1,7 +1,7 @@
 //! Why a checkpoint cannot be loaded.
 
 use client::url::UrlError;
-use client::{Cause, LoadError, Remedy, displays_remedy};
+use client::{Cause, LoadError, Remedy};
 
 use super::header::HeaderError;
 use super::limits::CheckpointLimit;
@@ -11,15 +11,18 @@ use super::limits::CheckpointLimit;
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The file or a part of it could not be loaded.
+    #[error(transparent)]
     Load(#[from] LoadError),
     /// A header is invalid.
+    #[error("{file} is no safetensors file: {error}")]
     Header {
         /// URL of the file.
         file: String,
         /// The mistake.
-        source: HeaderError,
+        error: HeaderError,
     },
     /// The index of the shards is invalid.
+    #[error("{file} is no index of safetensors files: {problem}")]
     Index {
         /// URL of the index.
         file: String,
@@ -27,6 +30,7 @@ pub enum CheckpointError {
         problem: Cause,
     },
     /// A file lacks a tensor that the index places in it.
+    #[error("{file} has no tensor {name:?}, which the index says it has")]
     Missing {
         /// Name of the tensor.
         name: String,
@@ -34,46 +38,30 @@ pub enum CheckpointError {
         file: String,
     },
     /// The server does not tell the size of a file.
+    #[error("the server does not tell the size of {file}")]
     NoSize {
         /// URL of the file.
         file: String,
     },
     /// The description of the checkpoint is too large to be read into host memory.
+    #[error("the checkpoint with {file} is too large to be described: {error}")]
     Limit {
         /// URL of the file with which it is too large.
         file: String,
         /// The limit.
-        source: CheckpointLimit,
+        error: CheckpointLimit,
     },
     /// The tensors need more memory than there is in this address space.
+    #[error("the tensors do not fit into memory")]
     TooLarge,
 }
 
 impl CheckpointError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Load(error) => error.reason(),
-            Self::Header { file, source } => format!("{file} is no safetensors file: {source}"),
-            Self::Index { file, problem } => {
-                format!("{file} is no index of safetensors files: {problem}")
-            }
-            Self::Missing { name, file } => {
-                format!("{file} has no tensor {name:?}, which the index says it has")
-            }
-            Self::NoSize { file } => format!("the server does not tell the size of {file}"),
-            Self::Limit { file, source } => {
-                format!("the checkpoint with {file} is too large to be described: {source}")
-            }
-            Self::TooLarge => "the tensors do not fit into memory".to_owned(),
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         let remedy = match self {
             Self::Load(error) => return error.remedy(),
-            Self::Header { source, .. } => return source.remedy().map(Remedy::from),
+            Self::Header { error, .. } => return error.remedy().map(Remedy::from),
             Self::Index { problem, .. } => return problem.remedy().cloned(),
             Self::Missing { .. } => "index and shards are not those of one checkpoint",
             Self::NoSize { .. } => "use a server that does: nginx, or an object store",
@@ -83,8 +71,6 @@ impl CheckpointError {
         Some(remedy.into())
     }
 }
-
-displays_remedy!(CheckpointError);
 
 impl From<UrlError> for CheckpointError {
     fn from(error: UrlError) -> Self {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use client::{Remedy, displays_remedy};
+use client::Remedy;
 
 use super::{Checkpoint, Tensor};
 
@@ -27,6 +27,7 @@ pub struct Selected {
 #[non_exhaustive]
 pub enum SelectionError {
     /// The part has more dimensions than the tensor.
+    #[error("the part of {name:?} has {given} dimensions, and the tensor {has}")]
     Dimensions {
         /// Name of the tensor.
         name: String,
@@ -36,6 +37,10 @@ pub enum SelectionError {
         has: usize,
     },
     /// The part is not inside the tensor.
+    #[error(
+        "{}..{} is not inside dimension {dimension} of {name:?}, which has {extent}",
+        .range.start, .range.end
+    )]
     Outside {
         /// Name of the tensor.
         name: String,
@@ -47,6 +52,7 @@ pub enum SelectionError {
         extent: u64,
     },
     /// The elements have fewer than 8 bits, and the part begins or ends inside of a byte.
+    #[error("the part of {name:?} begins or ends inside of a byte: its elements have {bits} bits")]
     InsideOfByte {
         /// Name of the tensor.
         name: String,
@@ -54,6 +60,7 @@ pub enum SelectionError {
         bits: u64,
     },
     /// The part is scattered over too many places of the file.
+    #[error("the part of {name:?} is {runs} pieces of its file, more than {MAX_RUNS}")]
     TooManyRuns {
         /// Name of the tensor.
         name: String,
@@ -63,29 +70,6 @@ pub enum SelectionError {
 }
 
 impl SelectionError {
-    /// Returns the reason, in one line.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Dimensions { name, given, has } => {
-                format!("the part of {name} has {given} dimensions, and the tensor {has}")
-            }
-            Self::Outside {
-                name,
-                dimension,
-                range: Range { start, end },
-                extent,
-            } => format!(
-                "{start}..{end} is not inside dimension {dimension} of {name}, which has {extent}"
-            ),
-            Self::InsideOfByte { name, bits } => format!(
-                "the part of {name} begins or ends inside of a byte: its elements have {bits} bits"
-            ),
-            Self::TooManyRuns { name, runs } => {
-                format!("the part of {name} is {runs} pieces of its file, more than {MAX_RUNS}")
-            }
-        }
-    }
-
     /// Returns what helps.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
@@ -97,8 +81,6 @@ impl SelectionError {
         }
     }
 }
-
-displays_remedy!(SelectionError);
 
 /// Where the bytes of a part are in its tensor: `len` bytes at the first offset, and at each that the outer dimensions lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,6 +285,28 @@ mod tests {
 
     fn select(tensor: &Tensor, bounds: &[Range<u64>]) -> Selected {
         Selected::of(tensor, 0, bounds).unwrap()
+    }
+
+    #[test]
+    fn the_name_of_a_tensor_cannot_write_to_a_terminal() {
+        let hostile = Tensor {
+            name: "\u{1b}[2J\u{202e}".to_owned(),
+            ..tensor("F4", 4, &[4, 4])
+        };
+        let bounds: [&[Range<u64>]; 3] = [&[0..1, 0..1, 0..1], &[0..5], &[0..4, 1..4]];
+        for bounds in bounds {
+            let refused = Selected::of(&hostile, 0, bounds).unwrap_err();
+            let text = refused.to_string();
+            assert!(text.contains("\\u{1b}[2J\\u{202e}"), "{text}");
+            assert!(!text.contains(devmem_tcp::text::is_unprintable), "{text}");
+        }
+        let failure = crate::load::StreamFailure::<()>::TooLarge {
+            name: hostile.name,
+            needed: 2,
+            limit: 1,
+        };
+        let text = failure.to_string();
+        assert!(!text.contains(devmem_tcp::text::is_unprintable), "{text}");
     }
 
     #[test]

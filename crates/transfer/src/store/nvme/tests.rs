@@ -253,7 +253,7 @@ fn a_refusal_names_its_range_and_a_remedy() {
         let Fault::Fatal(error) = fault else {
             panic!("{fault:?}");
         };
-        let text = error.to_string();
+        let text = format!("{error}; {}", error.remedy().unwrap());
         assert!(
             text.contains("write bytes 512 to 1536") && text.contains(remedy),
             "{text}"

@@ -200,7 +200,7 @@ fn a_command_that_failed_is_fatal_with_its_place_and_a_path_that_failed_is_not()
     let Fault::Fatal(error) = fault else {
         panic!("{fault:?}");
     };
-    let text = error.to_string();
+    let text = format!("{error}; {}", error.remedy().unwrap());
     assert!(
         text.contains("at byte 4096") && text.contains("has shrunk"),
         "{text}"

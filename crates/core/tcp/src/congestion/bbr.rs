@@ -1,7 +1,7 @@
 //! BBR, version 3 (draft-ietf-ccwg-bbr): sends as fast as the path delivers, and keeps in flight what fills it.
 //!
 //! Where the other controllers ask after each loss how much less to send, this one measures the path ([`path`]), and asks what
-//! its losses say about the measurements ([`bounds`]): random losses below 2 % do not slow it down.
+//! its losses say about the measurements ([`bounds`]): those by chance ([`chance`]) do not slow it down.
 //!
 //! ```text
 //! Startup -> Drain -> Down -> Cruise -> Refill -> Up -> Down ...      every 2 to 3 seconds
@@ -9,6 +9,7 @@
 //! ```
 
 mod bounds;
+mod chance;
 mod path;
 mod phase;
 mod rounds;
@@ -20,6 +21,7 @@ use core::time::Duration;
 use wire::Instant;
 
 use self::bounds::{Bounds, Growth, Latest, bound_after_losses, is_too_much};
+use self::chance::{ChanceLosses, met_no_queue};
 use self::path::{AckBursts, MaxBandwidth, MinRtt, RttAge};
 use self::phase::{AckPhase, Phase, ProbeRttEnd};
 use self::rounds::{FullPipe, LossRound, Rounds};
@@ -93,6 +95,7 @@ pub(crate) struct Bbr {
     bounds: Bounds,
     rounds: Rounds,
     losses: LossRound,
+    chance: ChanceLosses,
     full: FullPipe,
     growth: Growth,
     /// Samples are about a probe, whose losses set the long-term bound.
@@ -129,6 +132,7 @@ impl Bbr {
             bounds: Bounds::default(),
             rounds: Rounds::default(),
             losses: LossRound::default(),
+            chance: ChanceLosses::default(),
             full: FullPipe::default(),
             growth: Growth::default(),
             probes: false,
@@ -252,7 +256,7 @@ impl Bbr {
             self.losses.end = ack.delivered;
         }
         self.losses.events = self.losses.events.saturating_add(1);
-        if self.probes && is_too_much(sample) {
+        if self.probes && is_too_much(sample, self.chance.tolerated()) {
             self.probes = false;
             if !sample.limited {
                 self.bounds.long_term = Some(bound_after_losses(sample, self.target()));
@@ -271,6 +275,12 @@ impl Bbr {
             self.losses.end = ack.delivered;
         }
         self.rounds.on_sample(sample, ack.delivered);
+        let met_no_queue = met_no_queue(ack.rtt, self.min_rtt.get());
+        // ACKs of the last probe may still come in while the sender cruises.
+        let cruised = self.phase == Phase::Cruise && self.ack_phase == AckPhase::Other;
+        if self.rounds.begins && cruised && met_no_queue {
+            self.chance.on_round(sample);
+        }
         if sample.rate > 0.0 {
             self.bandwidth.on_sample(sample.rate, sample.limited);
         }
@@ -278,8 +288,10 @@ impl Bbr {
             return;
         }
         let probes = matches!(self.phase, Phase::Startup | Phase::Refill | Phase::Up);
-        if self.losses.events > 0 && !probes {
-            let mut carried = self.losses.latest.with_tolerated(sample);
+        let tolerated = self.chance.tolerated();
+        let by_chance = met_no_queue && !is_too_much(sample, tolerated);
+        if self.losses.events > 0 && !probes && !by_chance {
+            let mut carried = self.losses.latest.with_tolerated(sample, tolerated);
             // A sender at the bound sends so much less.
             carried.rate /= PACING_MARGIN;
             self.bounds
@@ -297,7 +309,9 @@ impl Bbr {
         }
         if self.losses.ends {
             let many = self.losses.events >= STARTUP_LOSS_EVENTS;
-            if many && is_too_much(sample) {
+            // A full queue lets no more through: while the rate grows, losses are by chance.
+            let grows = self.full.rounds == 0;
+            if many && !grows && is_too_much(sample, self.chance.tolerated()) {
                 self.full.reached = true;
                 let most = self.losses.latest.delivered.max(self.bdp(1.0));
                 self.bounds.long_term = Some(most);
@@ -362,7 +376,7 @@ impl Bbr {
         let Some(bound) = self.bounds.long_term else {
             return;
         };
-        if is_too_much(sample) {
+        if is_too_much(sample, self.chance.tolerated()) {
             return;
         }
         let mut bound = bound.max(sample.in_flight_then);

@@ -3,16 +3,14 @@
 //! The long-term bound is the most in flight that a probe for more bandwidth found to be safe. The short-term bounds fall in each round
 //! trip with losses between two probes, by 0.7 at most and not below what was carried, and a probe forgets them.
 //!
-//! What was carried includes losses within the tolerance, unlike in the draft, whose bounds fall by the losses of each round trip even if
-//! nothing else has changed: after the 63 round trips between two probes, a path that loses 1 % by chance would be used to a half.
+//! Losses within the tolerance ([`super::chance`]) lower nothing in a round trip without a queue, and count as carried in any other. The
+//! draft's bounds fall by the losses of each round trip even if nothing else has changed: after the 63 round trips between two probes, a
+//! path that loses 1 % by chance would be used to a half.
 
 use crate::congestion::delivery::DeliverySample;
 
 /// Factor of the short-term bounds in a round trip with losses (Beta).
 const BETA: f64 = 0.7;
-
-/// Share of the bytes in flight whose loss is tolerated while the path is probed (LossThresh).
-const LOSS_THRESHOLD: f64 = 0.02;
 
 /// Share of the long-term bound that is left to others (Headroom).
 const HEADROOM: f64 = 0.15;
@@ -60,9 +58,9 @@ pub(super) fn bound_after_losses(sample: &DeliverySample, target: u64) -> u64 {
     sample.in_flight_then.max((BETA * target as f64) as u64)
 }
 
-/// Returns whether more was lost than is tolerated.
-pub(super) fn is_too_much(sample: &DeliverySample) -> bool {
-    sample.lost as f64 > LOSS_THRESHOLD * sample.in_flight_then as f64
+/// Returns whether more was lost than this share of what was in flight.
+pub(super) fn is_too_much(sample: &DeliverySample, tolerated: f64) -> bool {
+    sample.lost as f64 > tolerated * sample.in_flight_then as f64
 }
 
 /// The most that was delivered in the running round of losses, and the highest rate (draft 5.5.10.3).
@@ -74,8 +72,8 @@ pub(super) struct Latest {
 
 impl Latest {
     /// Returns what the path has carried: with the losses of the round trip of `sample` that are tolerated.
-    pub(super) fn with_tolerated(&self, sample: &DeliverySample) -> Latest {
-        let most = LOSS_THRESHOLD * sample.in_flight_then as f64;
+    pub(super) fn with_tolerated(&self, sample: &DeliverySample, tolerated: f64) -> Latest {
+        let most = tolerated * sample.in_flight_then as f64;
         let tolerated = (sample.lost as f64).min(most);
         let share = 1.0 + tolerated / sample.delivered.max(1) as f64;
         Latest {
@@ -152,8 +150,8 @@ mod tests {
 
     #[test]
     fn two_percent_are_tolerated() {
-        assert!(!is_too_much(&sample(98_000, 2_000, 100_000)));
-        assert!(is_too_much(&sample(97_999, 2_001, 100_000)));
+        assert!(!is_too_much(&sample(98_000, 2_000, 100_000), 0.02));
+        assert!(is_too_much(&sample(97_999, 2_001, 100_000), 0.02));
         assert_eq!(bound_after_losses(&sample(0, 9, 100), 1000), 700);
         assert_eq!(bound_after_losses(&sample(0, 9, 800), 1000), 800);
     }
@@ -164,7 +162,7 @@ mod tests {
             rate: 990.0,
             delivered: 99_000,
         };
-        let carried = |lost| latest.with_tolerated(&sample(99_000, lost, 100_000));
+        let carried = |lost| latest.with_tolerated(&sample(99_000, lost, 100_000), 0.02);
         assert_eq!(carried(1000).delivered, 100_000);
         let most = carried(10_000).delivered;
         assert!((100_999..=101_000).contains(&most), "two percent at most");

@@ -194,11 +194,41 @@ fn a_clean_path_is_filled_with_little_queue() {
 }
 
 #[test]
-fn random_losses_below_two_percent_cost_a_seventh_at_most() {
-    for loses_one_of in [1000, 200, 100] {
-        let mut path = Path::new(12_500_000.0, 20, 500_000, loses_one_of);
-        let (_, used) = utilisation(&mut path, 20);
-        assert!(used > 0.86, "one of {loses_one_of}: {used}");
+fn random_losses_cost_a_fifth_at_most() {
+    for delay_ms in [1, 20, 100] {
+        for (loses_one_of, least) in [(1000, 0.91), (100, 0.86), (20, 0.80)] {
+            let rate = 12_500_000.0;
+            let queue = rate as u64 * delay_ms / 500;
+            let mut path = Path::new(rate, delay_ms, queue, loses_one_of);
+            let (_, used) = utilisation(&mut path, 20);
+            assert!(used > least, "{delay_ms} ms, one of {loses_one_of}: {used}");
+        }
+    }
+}
+
+#[test]
+fn random_losses_do_not_end_startup_before_the_path_is_full() {
+    let mut path = Path::new(12_500_000.0, 100, 2_500_000, 20);
+    let (sender, _) = run(&mut path, 2);
+    assert_ne!(sender.bbr.phase, Phase::Startup);
+    let found = sender.bbr.bandwidth.get() / path.rate;
+    assert!(found > 0.85, "{found}");
+}
+
+#[test]
+fn losses_of_a_full_queue_are_not_by_chance() {
+    for delay_ms in [1, 10, 100] {
+        for share in [0.05, 0.2, 0.5] {
+            let rate = 12_500_000.0;
+            let queue = (rate * delay_ms as f64 / 1000.0 * share) as u64;
+            let mut path = Path::new(rate, delay_ms, queue, 0);
+            let (sender, _) = run(&mut path, 20);
+            let tolerated = sender.bbr.chance.tolerated();
+            assert!(
+                tolerated < 0.025,
+                "{delay_ms} ms, queue {share}: {tolerated}"
+            );
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
-use netmem::MemoryProvider;
 use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
@@ -174,12 +173,12 @@ impl Link for UnixListenLink {
         Some(self.ready.as_fd())
     }
 
-    fn tells_of_room(&self) -> bool {
-        self.peer.as_ref().is_some_and(UnixLink::tells_of_room)
+    fn inner(&self) -> Option<&dyn Link> {
+        Some(self.peer.as_ref()?)
     }
 
-    fn prepare_sleep(&mut self) -> bool {
-        self.peer.as_mut().is_none_or(Link::prepare_sleep)
+    fn inner_mut(&mut self) -> Option<&mut dyn Link> {
+        Some(self.peer.as_mut()?)
     }
 
     fn end_sleep(&mut self) {
@@ -187,10 +186,6 @@ impl Link for UnixListenLink {
         if let Some(peer) = &mut self.peer {
             peer.end_sleep();
         }
-    }
-
-    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        self.peer.as_ref()?.send_memory()
     }
 
     fn is_near(&self) -> bool {

@@ -86,7 +86,8 @@ pub trait Link: Send {
     /// The link is down or refuses this frame; the frame is lost.
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent>;
 
-    /// Returns the link that this one stands on, if it is around another: that one answers whatever this one does not.
+    /// Returns the link that this one stands on, if it is around another: that one answers whatever this one does not. Each answer is
+    /// one more dynamic call; [`UnixLink`](super::UnixLink), on which a thread spins, saves those that its wire has no answer to.
     fn inner(&self) -> Option<&dyn Link> {
         None
     }

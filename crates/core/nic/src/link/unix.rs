@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
+use netmem::MemoryProvider;
 use peer_socket::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -131,6 +132,20 @@ impl UnixLink {
         }
     }
 
+    fn carrier(&self) -> &dyn Link {
+        match &self.inner {
+            Inner::Frames(link) => link,
+            Inner::Shared(wire) => &**wire,
+        }
+    }
+
+    fn carrier_mut(&mut self) -> &mut dyn Link {
+        match &mut self.inner {
+            Inner::Frames(link) => link,
+            Inner::Shared(wire) => &mut **wire,
+        }
+    }
+
     /// Without a dynamic call: a thread that spins asks all the time.
     fn receive_once(&mut self, posted: &mut Posted<'_>, now: Instant) -> io::Result<LinkReceived> {
         match &mut self.inner {
@@ -182,25 +197,8 @@ fn connect_to_listener(path: &Path, ours: WireHello) -> io::Result<PeerSocket> {
 }
 
 impl Link for UnixLink {
-    fn inner(&self) -> Option<&dyn Link> {
-        Some(match &self.inner {
-            Inner::Frames(link) => link,
-            Inner::Shared(wire) => &**wire,
-        })
-    }
-
-    fn inner_mut(&mut self) -> Option<&mut dyn Link> {
-        Some(match &mut self.inner {
-            Inner::Frames(link) => link,
-            Inner::Shared(wire) => &mut **wire,
-        })
-    }
-
     fn caps(&self) -> LinkCaps {
-        let caps = match &self.inner {
-            Inner::Frames(link) => link.caps(),
-            Inner::Shared(wire) => wire.caps(),
-        };
+        let caps = self.carrier().caps();
         LinkCaps {
             name: "unix",
             tx_checksum: caps.tso,
@@ -255,7 +253,7 @@ impl Link for UnixLink {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.inner()?.next_due().filter(|_| self.receives)
+        self.carrier().next_due().filter(|_| self.receives)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -263,11 +261,19 @@ impl Link for UnixLink {
     }
 
     fn tells_of_room(&self) -> bool {
-        self.inner().is_some_and(|link| link.tells_of_room()) || self.ready.awaits_room()
+        self.carrier().tells_of_room() || self.ready.awaits_room()
     }
 
     fn prepare_sleep(&mut self) -> bool {
-        !self.receives || self.inner_mut().is_none_or(|link| link.prepare_sleep())
+        !self.receives || self.carrier_mut().prepare_sleep()
+    }
+
+    fn end_sleep(&mut self) {
+        self.carrier_mut().end_sleep();
+    }
+
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
+        self.carrier().send_memory()
     }
 
     fn is_near(&self) -> bool {

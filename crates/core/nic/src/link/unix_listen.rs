@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::wire::Instant;
+use netmem::MemoryProvider;
 use peer_socket::{PeerSocket, SocketFile};
 use rustix::event::epoll;
 
@@ -173,12 +174,12 @@ impl Link for UnixListenLink {
         Some(self.ready.as_fd())
     }
 
-    fn inner(&self) -> Option<&dyn Link> {
-        Some(self.peer.as_ref()?)
+    fn tells_of_room(&self) -> bool {
+        self.peer.as_ref().is_some_and(UnixLink::tells_of_room)
     }
 
-    fn inner_mut(&mut self) -> Option<&mut dyn Link> {
-        Some(self.peer.as_mut()?)
+    fn prepare_sleep(&mut self) -> bool {
+        self.peer.as_mut().is_none_or(Link::prepare_sleep)
     }
 
     fn end_sleep(&mut self) {
@@ -186,6 +187,10 @@ impl Link for UnixListenLink {
         if let Some(peer) = &mut self.peer {
             peer.end_sleep();
         }
+    }
+
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
+        self.peer.as_ref()?.send_memory()
     }
 
     fn is_near(&self) -> bool {

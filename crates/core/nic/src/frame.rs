@@ -15,8 +15,7 @@ use wire::{ChecksumState, Network, ParseError, RxHeaders, Transport, UdpHeader};
 use crate::arrival::{Arrival, Body, PostedBody};
 use crate::drops::DropReason;
 use crate::features::{ChecksumVerdict, TcpDataSplit};
-use crate::link::{BorrowedUntil, MAX_FRAME_LEN, VnetMeta};
-use crate::packet::Origin;
+use crate::link::{BorrowedUntil, MAX_FRAME_LEN};
 use crate::rx::RxSide;
 use crate::staging::start_of;
 
@@ -25,48 +24,30 @@ use crate::staging::start_of;
 #[derive(Debug)]
 pub(crate) struct RxFrame<'a> {
     pub(crate) rx: &'a mut RxSide,
-    pub(crate) len: usize,
-    pub(crate) body: Body,
-    pub(crate) meta: VnetMeta,
-    pub(crate) origin: Origin,
+    pub(crate) arrival: Arrival,
 }
 
-impl<'a> RxFrame<'a> {
-    pub(crate) fn new(rx: &'a mut RxSide, arrival: Arrival) -> Self {
-        let Arrival {
-            len,
-            body,
-            meta,
-            origin,
-        } = arrival;
-        Self {
-            rx,
-            len,
-            body,
-            meta,
-            origin,
-        }
-    }
-
+impl RxFrame<'_> {
     /// Parses the headers, and checks that a frame with them may be as long as this one.
     pub(crate) fn parse(&mut self) -> Result<RxHeaders, DropReason> {
         let mut have = self.head_len();
         loop {
-            match RxHeaders::parse(self.head(have), self.len) {
+            match RxHeaders::parse(self.head(have), self.arrival.len) {
                 Ok(headers) => {
                     // A frame that no plain packet fills is a super-packet of TCP without padding.
-                    let is_whole = headers.header_len + headers.payload_len == self.len;
-                    let is_super = is_whole && headers.tcp().is_some() && self.meta.gso_size > 0;
-                    return match self.len <= MAX_FRAME_LEN || is_super {
+                    let is_whole = headers.header_len + headers.payload_len == self.arrival.len;
+                    let is_super =
+                        is_whole && headers.tcp().is_some() && self.arrival.meta.gso_size > 0;
+                    return match self.arrival.len <= MAX_FRAME_LEN || is_super {
                         true => Ok(headers),
                         false => Err(DropReason::RxOversize),
                     };
                 }
                 // `have` grows in every round, up to the longest headers.
                 Err(ParseError::NeedMore { need })
-                    if matches!(self.body, Body::Posted(_))
+                    if matches!(self.arrival.body, Body::Posted(_))
                         && need > have
-                        && need <= self.len.min(self.rx.head.capacity()) =>
+                        && need <= self.arrival.len.min(self.rx.head.capacity()) =>
                 {
                     // Headers that are longer than predicted go on in posted memory.
                     let more = self.gather(have..need);
@@ -80,9 +61,9 @@ impl<'a> RxFrame<'a> {
 
     fn drop_reason(&self, error: ParseError) -> DropReason {
         match error {
-            _ if self.len < wire::EthernetHeader::LEN => DropReason::RxRunt,
+            _ if self.arrival.len < wire::EthernetHeader::LEN => DropReason::RxRunt,
             // The headers that the sender has sent end too early; the payload is not looked at for them.
-            ParseError::NeedMore { .. } if matches!(self.body, Body::Borrowed { .. }) => {
+            ParseError::NeedMore { .. } if matches!(self.arrival.body, Body::Borrowed { .. }) => {
                 DropReason::RxTruncated
             }
             // RxHeaders::parse does not parse ARP, so BadArp does not occur.
@@ -115,7 +96,7 @@ impl<'a> RxFrame<'a> {
                 return Ok(ChecksumVerdict::NoChecksum);
             }
         }
-        match self.meta.checksum {
+        match self.arrival.meta.checksum {
             // A partial checksum is that of a sender on this host, which left it to its NIC.
             ChecksumState::Partial(_) | ChecksumState::Verified => Ok(ChecksumVerdict::Trusted),
             ChecksumState::Unknown => match self.is_checksum_right(headers) {
@@ -155,7 +136,7 @@ impl<'a> RxFrame<'a> {
         }
         payload.start += frags.len();
         if !payload.is_empty() {
-            let mut placed = match &self.body {
+            let mut placed = match &self.arrival.body {
                 Body::Posted(posted) if posted.queue == queue && payload.end > posted.head_len => {
                     self.take_posted(*posted, payload)
                 }
@@ -174,9 +155,9 @@ impl<'a> RxFrame<'a> {
 
     /// Compares where the payload begins with what was predicted, for a packet to memory that was posted.
     fn count_prediction(&mut self, start: usize, queue: RxQueueId) {
-        if let Body::Posted(posted) = &self.body
+        if let Body::Posted(posted) = &self.arrival.body
             && posted.queue == queue
-            && posted.head_len < self.len
+            && posted.head_len < self.arrival.len
         {
             let stats = &mut self.rx.queues[queue.index()].stats;
             stats.header_longer += u64::from(start > posted.head_len);
@@ -206,7 +187,7 @@ impl<'a> RxFrame<'a> {
         let mut len = place.room(payload.len());
         let is_predicted = place.is_predicted();
         let mut is_there = false;
-        if let Body::Posted(posted) = self.body
+        if let Body::Posted(posted) = self.arrival.body
             && is_predicted
             && !posted.direct().is_empty()
         {
@@ -232,7 +213,7 @@ impl<'a> RxFrame<'a> {
     /// Brings `range` of the frame, which is elsewhere, to memory that the queue receives into; `None` if there is not enough.
     fn bring(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
         let is_readable = self.rx.queue(queue)?.memory.is_readable;
-        match &self.body {
+        match &self.arrival.body {
             Body::Posted(posted) if posted.queue != queue => {
                 let len = range.len() as u64;
                 let frags = self.copy_to_queue(range, queue)?;
@@ -257,7 +238,7 @@ impl<'a> RxFrame<'a> {
     }
 
     fn copy_to_queue(&mut self, range: Range<usize>, queue: RxQueueId) -> Option<FragList> {
-        let fill = self.rx.queues.get_mut(queue.index())?.memory.posted();
+        let fill = self.rx.queues.get_mut(queue.index())?.memory.posted_mut();
         let frags = fill.reserve(range.len(), 0)?;
         self.copy(range, &frags, 0);
         Some(frags)
@@ -284,7 +265,7 @@ impl<'a> RxFrame<'a> {
         }
         let back = run.end.clamp(range.start, range.end)..range.end;
         stats.spilled_bytes += back.len() as u64;
-        let fill = queue.memory.posted();
+        let fill = queue.memory.posted_mut();
         if !back.is_empty() && !fill.extend(range.end - run.start, posted.headroom) {
             return None;
         }
@@ -303,7 +284,7 @@ impl<'a> RxFrame<'a> {
     /// Takes payload over where its sender has it, but for its first `skip` bytes: the program's read will be the only copy. Host
     /// memory of the queue stays free.
     fn keep_borrowed(&mut self, skip: usize, len: usize, queue: RxQueueId) -> FragList {
-        let Body::Borrowed { frags, .. } = &mut self.body else {
+        let Body::Borrowed { frags, .. } = &mut self.arrival.body else {
             return FragList::new();
         };
         let mut payload = std::mem::take(frags);

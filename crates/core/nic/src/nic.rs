@@ -193,8 +193,11 @@ impl Nic {
 
     /// Validates a frame, selects its queue and places its payload. `None`: the frame has crossed to the shard of its flow.
     fn accept(&mut self, arrival: Arrival) -> Result<Option<RxPacket>, DropReason> {
-        let mut frame = RxFrame::new(&mut self.rx, arrival);
-        if frame.len > self.caps.max_rx_frame() {
+        let mut frame = RxFrame {
+            rx: &mut self.rx,
+            arrival,
+        };
+        if frame.arrival.len > self.caps.max_rx_frame() {
             return Err(DropReason::RxOversize);
         }
         let headers = frame.parse()?;
@@ -226,8 +229,8 @@ impl Nic {
         };
         let packet = RxPacket {
             queue,
-            segments: segments(headers.payload_len, frame.meta.gso_size),
-            origin: frame.origin,
+            segments: segments(headers.payload_len, frame.arrival.meta.gso_size),
+            origin: frame.arrival.origin,
             headers,
             payload,
         };

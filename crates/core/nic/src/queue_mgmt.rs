@@ -54,7 +54,12 @@ impl QueueMemory {
     }
 
     /// Returns the memory that frames are received into: host memory if the CPU cannot access that of the queue.
-    pub(crate) fn posted(&mut self) -> &mut Fill {
+    pub(crate) fn posted(&self) -> &Fill {
+        self.ring.as_ref().map_or(&self.fill, |ring| &ring.fill)
+    }
+
+    /// As [`posted`](Self::posted), to change it.
+    pub(crate) fn posted_mut(&mut self) -> &mut Fill {
         match &mut self.ring {
             Some(ring) => &mut ring.fill,
             None => &mut self.fill,

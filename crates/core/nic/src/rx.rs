@@ -101,7 +101,7 @@ impl RxSide {
 
     /// Returns the memory that frames for a queue are received into.
     pub(crate) fn posted_fill(&self, id: RxQueueId) -> Option<&Fill> {
-        self.queue(id).map(RxQueue::posted_fill)
+        self.queue(id).map(|queue| queue.memory.posted())
     }
 
     /// Returns how many payload bytes of each packet stay in host memory: 0 if the memory of `queue` is readable.
@@ -198,7 +198,7 @@ impl RxSide {
             spans.extend(self.ddp.posted(0..body.direct().len()));
         }
         if !body.run().is_empty() {
-            spans.extend(queue.posted_fill().spans(body.headroom));
+            spans.extend(queue.memory.posted().spans(body.headroom));
         }
         let mut posted = Posted {
             head: &mut self.head,
@@ -207,7 +207,7 @@ impl RxSide {
             spill: &mut self.spill,
             frame: &mut self.whole,
             borrowed: &mut borrowed,
-            port: queue.posted_fill().port(),
+            port: queue.memory.posted().port(),
         };
         let received = link.receive(&mut posted, now);
         let failed_before = std::mem::take(&mut self.link_failed);
@@ -271,7 +271,7 @@ impl RxSide {
                 direct = self.ddp.post(room);
             }
             if direct < room {
-                let fill = queue.memory.posted();
+                let fill = queue.memory.posted_mut();
                 fill.post(room.min(fill.most_in_spans(headroom)), headroom);
                 run = fill.span_bytes(headroom);
             }

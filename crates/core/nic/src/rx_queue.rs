@@ -4,7 +4,6 @@ use netmem::{DmabufId, PoolId, PoolStats};
 use steer::RxQueueId;
 
 use crate::config::NicConfig;
-use crate::fill::Fill;
 use crate::queue_mgmt::{ProviderChoice, QueueMemory};
 use crate::restart_error::RestartError;
 use crate::stats::RxQueueStats;
@@ -44,14 +43,6 @@ impl RxQueue {
             memory,
             stats: RxQueueStats::default(),
         })
-    }
-
-    /// Returns the memory that frames are received into: host memory if the CPU cannot access that of the queue.
-    pub(crate) fn posted_fill(&self) -> &Fill {
-        match &self.memory.ring {
-            Some(ring) => &ring.fill,
-            None => &self.memory.fill,
-        }
     }
 
     /// Returns whether the CPU cannot access the memory of the queue.

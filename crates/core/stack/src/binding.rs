@@ -145,21 +145,28 @@ impl From<GeometryError> for BindRxError {
 /// A dma-buf that is bound to receive queues.
 #[derive(Debug)]
 pub(crate) struct RxBinding {
-    pub(crate) queues: Vec<RxQueueId>,
+    queues: Vec<RxQueueId>,
     /// Keeps the memory mapped while it is bound; frags in use keep it mapped for longer.
     pub(crate) provider: Arc<MemoryProvider>,
     /// Prevents other bindings of the same memory.
-    pub(crate) claim: Arc<BoundMemory>,
+    _claim: Arc<BoundMemory>,
+}
+
+/// What a memory is bound for.
+#[derive(Debug)]
+pub(crate) enum Bound {
+    /// Queues receive into it.
+    Receiving(RxBinding),
+    /// Programs send from it; see `binding/tx.rs`.
+    Sending(FragSource),
+    /// Received payload is placed in it directly; see `stack/targets.rs`.
+    Target(FragSource),
 }
 
 /// Bindings by id. Ids begin at 1, increase, and wrap around (linux `xa_alloc_cyclic`).
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
-    pub(crate) by_id: BTreeMap<DmabufId, RxBinding>,
-    /// Bindings for sending; see `binding/tx.rs`.
-    pub(crate) sending: BTreeMap<DmabufId, FragSource>,
-    /// Memory in which received payload is placed directly; see `stack/targets.rs`.
-    pub(crate) targets: BTreeMap<DmabufId, FragSource>,
+    by_id: BTreeMap<DmabufId, Bound>,
     /// Places that connections were given in targets.
     pub(crate) places: GivenPlaces,
     pub(crate) last: u32,
@@ -172,16 +179,31 @@ impl Bindings {
         above
             .chain(below)
             .map(DmabufId)
-            .find(|id| id.0 != 0 && !self.is_taken(*id))
+            .find(|id| id.0 != 0 && !self.by_id.contains_key(id))
     }
 
-    fn is_taken(&self, id: DmabufId) -> bool {
-        self.is_receiving(id) || self.sending.contains_key(&id) || self.targets.contains_key(&id)
+    /// Returns the binding for receiving with this id.
+    pub(crate) fn rx(&self, id: DmabufId) -> Option<&RxBinding> {
+        match self.by_id.get(&id)? {
+            Bound::Receiving(binding) => Some(binding),
+            Bound::Sending(_) | Bound::Target(_) => None,
+        }
     }
 
-    /// Returns whether `id` is bound for receiving.
-    pub(crate) fn is_receiving(&self, id: DmabufId) -> bool {
-        self.by_id.contains_key(&id)
+    /// Returns the target with this id.
+    pub(crate) fn target(&self, id: DmabufId) -> Result<&FragSource, UnknownBinding> {
+        match self.by_id.get(&id) {
+            Some(Bound::Target(memory)) => Ok(memory),
+            _ => Err(UnknownBinding(id)),
+        }
+    }
+
+    /// Returns the memory that programs send from under `id`.
+    pub(crate) fn source(&self, id: DmabufId) -> Result<&FragSource, UnknownBinding> {
+        match self.by_id.get(&id) {
+            Some(Bound::Sending(memory)) => Ok(memory),
+            _ => Err(UnknownBinding(id)),
+        }
     }
 
     /// Returns the memory that is bound under `id`, if there is a route to `remote` (linux net/core/devmem.c
@@ -192,30 +214,23 @@ impl Bindings {
         routes: &Routes,
         remote: IpAddr,
     ) -> Result<&FragSource, SendError> {
-        let Some(memory) = self.sending.get(&id) else {
-            return Err(match self.is_receiving(id) {
-                true => SendError::ReceiveBinding { dmabuf: id },
-                false => SendError::UnknownBinding { dmabuf: id },
-            });
-        };
+        let memory = self.source(id).map_err(|_| match self.rx(id) {
+            Some(_) => SendError::ReceiveBinding { dmabuf: id },
+            None => SendError::UnknownBinding { dmabuf: id },
+        })?;
         // Local addresses are reached through the same NIC, which supports device memory, unlike the kernel's loopback.
         routes.route(remote).map_err(SendError::NoRoute)?;
         Ok(memory)
     }
 
-    pub(crate) fn insert_tx(&mut self, id: DmabufId, memory: FragSource) {
+    pub(crate) fn insert(&mut self, id: DmabufId, bound: Bound) {
         self.last = id.0;
-        self.sending.insert(id, memory);
+        self.by_id.insert(id, bound);
     }
 
-    pub(crate) fn insert_target(&mut self, id: DmabufId, memory: FragSource) {
-        self.last = id.0;
-        self.targets.insert(id, memory);
-    }
-
-    fn insert(&mut self, id: DmabufId, binding: RxBinding) {
-        self.last = id.0;
-        self.by_id.insert(id, binding);
+    /// Removes a binding that [`Bindings::source`] or [`Bindings::target`] has found.
+    pub(crate) fn remove(&mut self, id: DmabufId) {
+        self.by_id.remove(&id);
     }
 }
 
@@ -356,7 +371,7 @@ pub struct RxPart {
 }
 
 impl Bindings {
-    /// Carries out [`Stack::bind_rx`](crate::Stack::bind_rx).
+    /// Carries out [`Stack::bind_rx_part`](crate::Stack::bind_rx_part).
     pub(crate) fn bind_rx(
         &mut self,
         request: BindRx,
@@ -364,7 +379,7 @@ impl Bindings {
         network: &Network,
         nic: &mut Nic,
         windows: &mut Windows,
-    ) -> Result<DmabufId, BindRxError> {
+    ) -> Result<(DmabufId, Arc<BoundMemory>), BindRxError> {
         request.validate(nic)?;
         let id = self.next_id().ok_or(BindRxError::NoId)?;
         let RxPart { range, memory } = part;
@@ -374,8 +389,11 @@ impl Bindings {
             .queues
             .iter()
             .try_for_each(|&queue| validate_queue(queue, nic))?;
-        let mut targets = self.targets.iter();
-        if let Some((&target, _)) = targets.find(|(_, it)| it.dmabuf().is_same(&request.dmabuf)) {
+        let is_here = |(_, bound): &(_, &Bound)| match bound {
+            Bound::Target(memory) => memory.dmabuf().is_same(&request.dmabuf),
+            Bound::Receiving(_) | Bound::Sending(_) => false,
+        };
+        if let Some((&target, _)) = self.by_id.iter().find(is_here) {
             return Err(BindRxError::IsTarget { target });
         }
         // Declared before `restarted`: if a queue fails, the claim is dropped after the queues are back on host memory.
@@ -392,15 +410,13 @@ impl Bindings {
         for &queue in &queues {
             windows.restarted(queue);
         }
-        self.insert(
-            id,
-            RxBinding {
-                queues,
-                provider,
-                claim,
-            },
-        );
-        Ok(id)
+        let binding = RxBinding {
+            queues,
+            provider,
+            _claim: Arc::clone(&claim),
+        };
+        self.insert(id, Bound::Receiving(binding));
+        Ok((id, claim))
     }
 
     /// Carries out [`Stack::unbind_rx`](crate::Stack::unbind_rx).
@@ -410,8 +426,9 @@ impl Bindings {
         nic: &mut Nic,
         windows: &mut Windows,
     ) -> Result<(), UnbindRxError> {
-        let binding = self.by_id.get_mut(&id);
-        let binding = binding.ok_or(UnknownBinding(id))?;
+        let Some(Bound::Receiving(binding)) = self.by_id.get_mut(&id) else {
+            return Err(UnknownBinding(id).into());
+        };
         while let Some(&queue) = binding.queues.last() {
             let restarted = nic.restart_queue(queue, ProviderChoice::Host);
             restarted.map_err(|error| UnbindRxError::Restart { queue, error })?;
@@ -477,7 +494,7 @@ mod tests {
         RxBinding {
             queues: Vec::new(),
             provider,
-            claim,
+            _claim: claim,
         }
     }
 
@@ -487,9 +504,9 @@ mod tests {
         for expected in 1..=3 {
             let id = bindings.next_id().unwrap();
             assert_eq!(id, DmabufId(expected));
-            bindings.insert(id, binding());
+            bindings.insert(id, Bound::Receiving(binding()));
         }
-        bindings.by_id.remove(&DmabufId(1));
+        bindings.remove(DmabufId(1));
         assert_eq!(bindings.next_id(), Some(DmabufId(4)));
     }
 
@@ -499,8 +516,8 @@ mod tests {
             last: u32::MAX - 1,
             ..Bindings::default()
         };
-        bindings.insert(DmabufId(1), binding());
-        bindings.insert(DmabufId(u32::MAX), binding());
+        bindings.insert(DmabufId(1), Bound::Receiving(binding()));
+        bindings.insert(DmabufId(u32::MAX), Bound::Receiving(binding()));
         assert_eq!(bindings.next_id(), Some(DmabufId(2)));
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use netmem::{FragList, MemoryProvider, NiovSize, PagePool, PoolStats};
+use nic::Nic;
 
 use crate::binding::Bindings;
 use crate::config::StackError;
@@ -32,34 +33,21 @@ const IN_PLACE_SEND_BUFFER: usize = 2 << 20;
 /// because that process may be a cable with a delay: with 2 MiB there was no difference (`devmem-bench exchange`, row ours/unix).
 const NEAR_SEND_BUFFER: usize = 4 << 20;
 
-/// How payload crosses the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Crossing {
-    /// In the frame.
-    Copied,
-    /// In the frame, which another process of this machine reads soon after.
-    CopiedNear,
-    /// It stays in memory of the sender, which the other end reads.
-    InPlace,
-}
-
 impl StackMemory {
-    /// Returns the memory state of a NIC with `queues` receive queues, and allocates `send_bytes` of host memory.
-    pub(crate) fn new(
-        queues: usize,
-        send_bytes: usize,
-        crossing: Crossing,
-    ) -> Result<Self, StackError> {
+    /// Returns the memory state of a stack on `nic`, and allocates `send_bytes` of host memory.
+    pub(crate) fn new(nic: &Nic, send_bytes: usize) -> Result<Self, StackError> {
+        // To another process of this machine, one page holds one piece that is copied, so that a frame has few of them.
+        let (niov_size, host_send_buffer) = match (nic.link_caps().borrows, nic.link().is_near()) {
+            (true, _) => (NiovSize::DEFAULT, IN_PLACE_SEND_BUFFER),
+            (false, true) => (NiovSize::DEFAULT, NEAR_SEND_BUFFER),
+            (false, false) => (NiovSize::MIN, usize::MAX),
+        };
         Ok(Self {
-            windows: Windows::new(queues),
+            windows: Windows::new(nic.rx_queue_count().into()),
             pressure: Pressure::default(),
             bindings: Bindings::default(),
-            send_pools: SendPools::new(send_bytes, crossing)?,
-            host_send_buffer: match crossing {
-                Crossing::Copied => usize::MAX,
-                Crossing::CopiedNear => NEAR_SEND_BUFFER,
-                Crossing::InPlace => IN_PLACE_SEND_BUFFER,
-            },
+            send_pools: SendPools::new(send_bytes, niov_size)?,
+            host_send_buffer,
         })
     }
 }
@@ -78,12 +66,7 @@ struct PeerPool {
 }
 
 impl SendPools {
-    fn new(bytes: usize, crossing: Crossing) -> Result<Self, StackError> {
-        // One page holds one piece that is copied, so that a frame has few of them.
-        let niov_size = match crossing {
-            Crossing::Copied => NiovSize::MIN,
-            Crossing::CopiedNear | Crossing::InPlace => NiovSize::DEFAULT,
-        };
+    fn new(bytes: usize, niov_size: NiovSize) -> Result<Self, StackError> {
         let provider = MemoryProvider::host(bytes, niov_size)
             .map_err(|error| StackError::SendMemory { bytes, error })?;
         Ok(Self {

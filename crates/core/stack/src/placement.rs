@@ -182,7 +182,7 @@ pub(crate) struct GivenPlaces(Vec<GivenPlace>);
 
 #[derive(Debug)]
 pub(crate) struct GivenPlace {
-    pub(crate) socket: SocketId,
+    socket: SocketId,
     target: DmabufId,
     frags: UseObserver,
     ranges: Vec<Range<usize>>,
@@ -222,12 +222,13 @@ impl GivenPlaces {
 }
 
 /// What is going to be written, and what may be overwritten.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Writing<'a> {
     pub(crate) ranges: &'a [Range<usize>],
-    /// Lent frags of the connection `by` whose bytes may be overwritten: those that are gathered.
+    /// The connection for which it is written, if that is one of this stack.
+    pub(crate) by: Option<SocketId>,
+    /// Lent frags of `by` whose bytes may be overwritten: those that are gathered.
     pub(crate) gathered: &'a [DmabufToken],
-    pub(crate) by: SocketId,
     /// The place of `by` is replaced: its unread bytes may stay where the new place has them.
     pub(crate) replaces: bool,
 }
@@ -247,7 +248,7 @@ impl Writing<'_> {
     }
 
     fn is_replaced(&self, at: &GivenPlace) -> bool {
-        self.replaces && self.by == at.socket
+        self.replaces && self.by == Some(at.socket)
     }
 
     fn named(&self, at: &GivenPlace, connection: &ConnectionSocket) -> Option<Range<usize>> {
@@ -273,7 +274,7 @@ impl Writing<'_> {
     }
 
     fn lent(&self, at: &GivenPlace, connection: &ConnectionSocket) -> Option<Range<usize>> {
-        let except = match self.by == at.socket {
+        let except = match self.by == Some(at.socket) {
             true => self.gathered,
             false => &[],
         };

@@ -103,12 +103,6 @@ impl EphemeralPorts {
     }
 }
 
-/// Returns whether `port` is in the dynamic range.
-#[cfg(test)]
-fn is_ephemeral(port: u16) -> bool {
-    port >= EPHEMERAL_FIRST
-}
-
 fn hash(key: &KeyedState, local: IpAddr, remote: SocketAddr) -> u64 {
     let mut hasher = key.build_hasher();
     local.hash(&mut hasher);
@@ -142,7 +136,7 @@ mod tests {
             let port = ports
                 .choose(local, remote, |port| !taken.contains(&port))
                 .unwrap();
-            assert!(is_ephemeral(port) && taken.insert(port));
+            assert!(port >= EPHEMERAL_FIRST && taken.insert(port));
         }
         assert_eq!(
             ports.choose(local, remote, |port| !taken.contains(&port)),

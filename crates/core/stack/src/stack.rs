@@ -29,7 +29,7 @@ use wire::Instant;
 use crate::claims::{AddressCheck, AddressConflicts, Claims};
 use crate::config::{StackConfig, StackError};
 use crate::icmp::Icmp;
-use crate::memory::{Crossing, StackMemory};
+use crate::memory::StackMemory;
 use crate::network::Network;
 use crate::path_mtu::PathMtus;
 use crate::route::Routes;
@@ -131,15 +131,10 @@ impl Stack {
             None => claims(address_check, &mut routes, conflicts),
             Some(_) => Claims::new(AddressCheck::Never, [], conflicts),
         };
-        let crossing = match (nic.link_caps().borrows, nic.link().is_near()) {
-            (true, _) => Crossing::InPlace,
-            (false, true) => Crossing::CopiedNear,
-            (false, false) => Crossing::Copied,
-        };
         let all = routes.all_addresses().chain(leased.iter().map(|it| it.ip));
         check_mtu(nic.mtu(), all)?;
         let mut stack = Self {
-            memory: StackMemory::new(nic.rx_queue_count().into(), send_memory_bytes, crossing)?,
+            memory: StackMemory::new(&nic, send_memory_bytes)?,
             network: Network::new(
                 nic.mac(),
                 routes.with_any_local(any_local),

@@ -265,7 +265,7 @@ impl<P: Payload> Connection<P> {
             SynVerdict::Drop(reason) => Disposition::dropped(reason),
             SynVerdict::Answer(reason) => Disposition::answered(reason),
             SynVerdict::Reset(reason) => {
-                let reset = Segment::reset_for(&segment, segment.payload.len());
+                let reset = Segment::reset_for(&segment);
                 self.reset = reset.map(|reset| Reset {
                     seq: reset.seq,
                     ack: reset.ack,

@@ -447,7 +447,7 @@ fn accept<P: Payload>(
 }
 
 fn reset_or_drop<P: Payload>(segment: &Segment<P>, reason: SegmentDrop) -> ListenOutcome<P> {
-    reply_or_drop(Segment::reset_for(segment, segment.payload.len()), reason)
+    reply_or_drop(Segment::reset_for(segment), reason)
 }
 
 fn reply_or_drop<P>(reply: Option<Segment<P>>, reason: SegmentDrop) -> ListenOutcome<P> {

@@ -169,7 +169,6 @@ pub(crate) enum ProbeSign {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeVerdict {
     /// Not known yet.
-    /// A part of the round-trip time.
     Open,
     /// Nothing was lost.
     Needless,

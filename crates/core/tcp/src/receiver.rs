@@ -46,17 +46,6 @@ pub(crate) struct Receiver<P> {
     echo: Echo,
 }
 
-/// Position of a segment, compared with the receive window (RFC 9293 3.10.7.4, first check).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Placement {
-    /// Inside, or so close that its ACK field counts.
-    Acceptable,
-    /// All of it was acknowledged before.
-    Old,
-    /// Beyond the largest promise.
-    Beyond,
-}
-
 /// Which arriving payload a receiver keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum KeptPayload {
@@ -266,18 +255,19 @@ impl<P: Payload> Receiver<P> {
         }
     }
 
-    /// Compares a segment of `[seq, end)` with the window.
+    /// Checks that a segment of `[seq, end)` lies inside the window, or so close that its ACK field counts (RFC 9293 3.10.7.4, first
+    /// check).
     ///
     /// Three cases are acceptable beyond RFC 9293, all as in linux `tcp_sequence`: a segment that was in order when the
     /// last ACK was sent; a segment that starts at the right edge, as ACKs of a peer do that has used its window up;
     /// and a probe of a closed window.
-    pub(crate) fn place(&self, seq: SeqNum, end: SeqNum) -> Placement {
+    pub(crate) fn check_position(&self, seq: SeqNum, end: SeqNum) -> Result<(), SegmentDrop> {
         if end.before(self.last_ack_sent) {
-            Placement::Old
+            Err(SegmentDrop::Duplicate)
         } else if seq.after(self.window.right_edge()) {
-            Placement::Beyond
+            Err(SegmentDrop::OutOfWindow)
         } else {
-            Placement::Acceptable
+            Ok(())
         }
     }
 

@@ -43,28 +43,6 @@ pub(crate) struct LossCriteria {
     pub(crate) now: Instant,
 }
 
-/// State of one sending, by [`LossCriteria`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LossVerdict {
-    /// It was sent after everything that arrived.
-    Unknown,
-    /// It may still be in flight.
-    Undecided,
-    Lost,
-}
-
-impl LossCriteria {
-    fn verdict(&self, sending: Sending) -> LossVerdict {
-        if !self.latest.is_after(sending) {
-            LossVerdict::Unknown
-        } else if sending.sent_at + self.window > self.now {
-            LossVerdict::Undecided
-        } else {
-            LossVerdict::Lost
-        }
-    }
-}
-
 /// Result of [`Scoreboard::detect_lost`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Losses {
@@ -72,15 +50,19 @@ pub(crate) struct Losses {
     pub(crate) bytes: u64,
     /// A retransmission is among them.
     pub(crate) retransmission: bool,
-    /// Something that was sent before the latest arrival is not old enough to be lost: check again later.
-    pub(crate) undecided: bool,
+    /// When to look again: something that was sent before the latest arrival is not old enough to be lost.
+    pub(crate) again_at: Option<Instant>,
 }
 
 impl Losses {
-    /// Notes a verdict; returns whether later sendings may be lost too.
-    fn goes_on(&mut self, verdict: LossVerdict) -> bool {
-        self.undecided |= verdict == LossVerdict::Undecided;
-        verdict == LossVerdict::Lost
+    /// Judges one sending; returns whether it is lost, so that later ones may be lost too.
+    fn goes_on(&mut self, judge: &LossCriteria, sending: Sending) -> bool {
+        let is_later = !judge.latest.is_after(sending);
+        let is_lost = !is_later && sending.sent_at + judge.window <= judge.now;
+        if !is_later && !is_lost {
+            self.again_at = Some(judge.latest.sent_at + judge.window);
+        }
+        is_lost
     }
 }
 
@@ -273,7 +255,7 @@ impl Scoreboard {
         while let Some(&record) = self.records.get(index) {
             let settled = record.sacked() || record.marks.has(RecordMarks::LOST);
             if record.original() && !settled {
-                if !losses.goes_on(judge.verdict(record.sending())) {
+                if !losses.goes_on(&judge, record.sending()) {
                     break;
                 }
                 losses.bytes += u64::from(record.len);
@@ -289,7 +271,7 @@ impl Scoreboard {
             return;
         };
         while let Some(sent) = queue.oldest() {
-            if !losses.goes_on(judge.verdict(sent.sending())) {
+            if !losses.goes_on(&judge, sent.sending()) {
                 break;
             }
             queue.pop();

@@ -125,19 +125,14 @@ impl<P: Payload> Segment<P> {
 
     /// Returns the RST that answers a segment without a connection; `None` if the segment is a RST
     /// (RFC 9293 3.10.7.1).
-    ///
-    /// `payload_len` is a parameter because the caller may have dropped the payload already.
     #[must_use]
-    pub fn reset_for(segment: &Segment<P>, payload_len: usize) -> Option<Segment<P>> {
+    pub fn reset_for(segment: &Segment<P>) -> Option<Segment<P>> {
         if segment.control == Control::Rst {
             return None;
         }
         let (seq, ack) = match segment.ack {
             Some(ack) => (ack, None),
-            None => (
-                SeqNum(0),
-                Some(segment.seq + payload_len + segment.control.len()),
-            ),
+            None => (SeqNum(0), Some(segment.end())),
         };
         Some(Segment {
             seq,
@@ -178,15 +173,15 @@ mod tests {
     #[test]
     fn a_reset_answers_with_the_numbers_the_peer_expects() {
         let mut seg = segment(5, 3, Control::Syn);
-        let rst = Segment::reset_for(&seg, 3).unwrap();
+        let rst = Segment::reset_for(&seg).unwrap();
         assert_eq!(
             (rst.seq, rst.ack, rst.control),
             (SeqNum(0), Some(SeqNum(9)), Control::Rst)
         );
         seg.ack = Some(SeqNum(77));
-        let rst = Segment::reset_for(&seg, 3).unwrap();
+        let rst = Segment::reset_for(&seg).unwrap();
         assert_eq!((rst.seq, rst.ack), (SeqNum(77), None));
         seg.control = Control::Rst;
-        assert!(Segment::reset_for(&seg, 3).is_none());
+        assert!(Segment::reset_for(&seg).is_none());
     }
 }

@@ -46,7 +46,6 @@ use crate::config::ORPHAN_TIMEOUT;
 use crate::config::connection::ConnectionConfig;
 use crate::context::Context;
 use crate::ecn::accecn::Reports;
-use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
 use crate::rtt::RttEstimator;
@@ -82,18 +81,6 @@ pub struct DataSegment<P> {
     pub ecn: Ecn,
     /// CWR: the window was reduced since the last new data (RFC 3168 6.1.2).
     pub cwr: bool,
-}
-
-/// Effects of a timer of the sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum TimerOutcome {
-    /// No timer was due, or it changed nothing that must be sent.
-    Nothing,
-    /// [`Sender::poll_data`] may have a segment to send.
-    Retransmit,
-    /// The peer does not answer any more: the connection ends with this error.
-    Abort(TcpError),
 }
 
 /// Results of the handshake that concern the sender.
@@ -165,7 +152,7 @@ impl<P: Payload> Sender<P> {
         self.space.open(established.window, established.seq);
         // The SYN.
         self.counters.delivered = 1;
-        self.timers.note_sent(now);
+        self.flight.last_sent = now;
         self.counters.last_data_sent = now;
         if let Some(rtt) = established.handshake_rtt {
             self.flight.on_handshake_rtt(rtt, now);
@@ -220,7 +207,7 @@ impl<P: Payload> Sender<P> {
 
     /// Returns the retransmission timeouts in a row.
     pub(crate) fn retransmits(&self) -> u8 {
-        self.timers.retransmits()
+        self.timers.attempts.retransmits
     }
 
     /// Returns how many sequence numbers are sent and not acknowledged.
@@ -344,8 +331,8 @@ impl<P: Payload> Sender<P> {
         self.counters.info(info);
         info.ca_state = self.recovery.phase().into();
         info.backoff = self.timers.backoff();
-        info.retransmits = self.timers.retransmits();
-        info.probes = self.timers.probes();
+        info.retransmits = self.timers.attempts.retransmits;
+        info.probes = self.timers.attempts.probes;
         info.snd_mss = self.mss();
         info.snd_wnd = self.space.wnd();
         info.unacked = packets(board.outstanding());

@@ -142,14 +142,6 @@ pub(crate) struct KeepaliveTimer {
     due: bool,
 }
 
-/// Result of the keepalive timer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeepaliveVerdict {
-    Nothing,
-    Probe,
-    Dead,
-}
-
 impl KeepaliveTimer {
     pub(crate) fn new(setting: Option<Keepalive>, now: Instant) -> KeepaliveTimer {
         KeepaliveTimer {
@@ -173,19 +165,22 @@ impl KeepaliveTimer {
     }
 
     /// Runs the timer. With data in flight, the retransmission timer probes the peer instead.
+    ///
+    /// # Errors
+    /// [`TcpError::TimedOut`]: the peer is dead.
     pub(crate) fn on_timer(
         &mut self,
         is_busy: bool,
         settings: &Settings,
         now: Instant,
-    ) -> KeepaliveVerdict {
+    ) -> Result<(), TcpError> {
         let is_over = self.next.is_some_and(|next| next <= now);
         let Some(keepalive) = settings.keepalive.filter(|_| is_over) else {
-            return KeepaliveVerdict::Nothing;
+            return Ok(());
         };
         if is_busy {
             self.next = Some(now + keepalive.idle);
-            return KeepaliveVerdict::Nothing;
+            return Ok(());
         }
         // A user timeout replaces the count of probes (linux `tcp_keepalive_timer`).
         let is_dead = match settings.user_timeout {
@@ -193,12 +188,12 @@ impl KeepaliveTimer {
             None => self.probes >= keepalive.count,
         };
         if is_dead {
-            return KeepaliveVerdict::Dead;
+            return Err(TcpError::TimedOut);
         }
         self.probes = self.probes.saturating_add(1);
         self.due = true;
         self.next = Some(now + keepalive.interval);
-        KeepaliveVerdict::Probe
+        Ok(())
     }
 
     /// Returns whether a probe is to be sent; it counts as sent then.
@@ -307,10 +302,8 @@ mod tests {
             ..Settings::default()
         };
         let mut timer = KeepaliveTimer::new(settings.keepalive, secs(0));
-        assert_eq!(
-            timer.on_timer(true, &settings, secs(7200)),
-            KeepaliveVerdict::Nothing
-        );
+        assert_eq!(timer.on_timer(true, &settings, secs(7200)), Ok(()));
+        assert!(!timer.poll_send());
         assert_eq!(timer.next_timer(), Some(secs(14_400)));
     }
 }

@@ -12,7 +12,7 @@ use crate::pieces::{Piece, Pieces, spans_of, within};
 impl RxFrame<'_> {
     /// Returns the first bytes of the frame, at most `len` of them unless the whole frame is in host memory.
     pub(super) fn head(&self, len: usize) -> &[u8] {
-        match self.body {
+        match self.arrival.body {
             Body::Whole => &self.rx.whole,
             Body::Posted(_) | Body::Borrowed { .. } => self.rx.head.frame(len),
         }
@@ -20,9 +20,9 @@ impl RxFrame<'_> {
 
     /// Returns how many bytes at the start of the frame are contiguous in host memory.
     pub(super) fn head_len(&self) -> usize {
-        match &self.body {
-            Body::Posted(posted) => posted.head_len.min(self.len),
-            Body::Whole => self.len,
+        match &self.arrival.body {
+            Body::Posted(posted) => posted.head_len.min(self.arrival.len),
+            Body::Whole => self.arrival.len,
             Body::Borrowed { head_len, .. } => *head_len,
         }
     }
@@ -38,7 +38,7 @@ impl RxFrame<'_> {
         if behind.is_empty() {
             return pieces;
         }
-        match &self.body {
+        match &self.arrival.body {
             Body::Whole => {}
             Body::Borrowed {
                 head_len, frags, ..
@@ -130,8 +130,8 @@ impl RxFrame<'_> {
 
     /// Moves the frame to the buffer for whole frames: nothing of it is in posted memory any more.
     pub(super) fn bounce(&mut self) {
-        self.rx.whole = self.gather(0..self.len);
-        self.body = Body::Whole;
+        self.rx.whole = self.gather(0..self.arrival.len);
+        self.arrival.body = Body::Whole;
     }
 }
 

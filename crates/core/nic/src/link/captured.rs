@@ -1,15 +1,12 @@
 //! A link that passes a copy of every frame to a sink.
 
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use ::wire::Instant;
-use netmem::{FragList, MemoryProvider};
+use netmem::FragList;
 use steer::RxQueueId;
 
-use super::conditioner::ImpairedStats;
-use super::definition::{Link, LinkCaps, LinkState};
+use super::definition::{Link, LinkCaps};
 use super::frames::{LinkReceived, LinkSent, Posted, TxFrame};
 use crate::packet::RxPacket;
 
@@ -105,12 +102,12 @@ impl<S: FrameSink> Link for Captured<S> {
         Ok(sent)
     }
 
-    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        self.inner.send_memory()
+    fn inner(&self) -> Option<&dyn Link> {
+        Some(&*self.inner)
     }
 
-    fn is_near(&self) -> bool {
-        self.inner.is_near()
+    fn inner_mut(&mut self) -> Option<&mut dyn Link> {
+        Some(&mut *self.inner)
     }
 
     fn accepted(&mut self, packet: &RxPacket) {
@@ -120,41 +117,5 @@ impl<S: FrameSink> Link for Captured<S> {
             header_len: packet.headers.header_len,
             frags: packet.payload.frags().unwrap_or(&none),
         });
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.poll_fd()
-    }
-
-    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.room_fd()
-    }
-
-    fn tells_of_room(&self) -> bool {
-        self.inner.tells_of_room()
-    }
-
-    fn prepare_sleep(&mut self) -> bool {
-        self.inner.prepare_sleep()
-    }
-
-    fn end_sleep(&mut self) {
-        self.inner.end_sleep();
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.inner.next_due()
-    }
-
-    fn state(&self) -> LinkState {
-        self.inner.state()
-    }
-
-    fn take_lost(&mut self, now: Instant) -> u64 {
-        self.inner.take_lost(now)
-    }
-
-    fn impairment_stats(&self) -> Option<ImpairedStats> {
-        self.inner.impairment_stats()
     }
 }

@@ -86,21 +86,32 @@ pub trait Link: Send {
     /// The link is down or refuses this frame; the frame is lost.
     fn send(&mut self, frame: &TxFrame<'_>, now: Instant) -> io::Result<LinkSent>;
 
+    /// Returns the link that this one stands on, if it is around another: that one answers whatever this one does not. Each answer is
+    /// one more dynamic call; [`UnixLink`](super::UnixLink), on which a thread spins, saves those that its wire has no answer to.
+    fn inner(&self) -> Option<&dyn Link> {
+        None
+    }
+
+    /// As [`inner`](Self::inner), to change it.
+    fn inner_mut(&mut self) -> Option<&mut dyn Link> {
+        None
+    }
+
     /// Returns a descriptor that becomes readable when a frame may have arrived; `None` if the link has none.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.inner()?.poll_fd()
     }
 
     /// Returns a second descriptor, which becomes readable when the link has room again. It is the same as long as the link
     /// exists. `None`: the descriptor of [`poll_fd`](Self::poll_fd) reports that, too, or none does.
     fn room_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.inner()?.room_fd()
     }
 
     /// Returns true if the last [`send`](Self::send) was [`LinkSent::Busy`] and a descriptor becomes readable when the link has
     /// room again ([`room_fd`](Self::room_fd)). If false, a caller with frames for a busy link has to retry by time.
     fn tells_of_room(&self) -> bool {
-        false
+        self.inner().is_some_and(|link| link.tells_of_room())
     }
 
     /// Prepares for a sleep on the descriptors. Returns false if something has arrived that they do not show: poll instead of
@@ -109,46 +120,54 @@ pub trait Link: Send {
     /// A link whose other end is in another process need not make a system call for each frame to a thread that looks for frames
     /// by itself. Before the first of these calls it does.
     fn prepare_sleep(&mut self) -> bool {
-        true
+        self.inner_mut().is_none_or(|link| link.prepare_sleep())
     }
 
     /// The thread has slept, or will not, and looks for frames by itself.
-    fn end_sleep(&mut self) {}
+    fn end_sleep(&mut self) {
+        if let Some(link) = self.inner_mut() {
+            link.end_sleep();
+        }
+    }
 
     /// Returns when the link has work without an event on its descriptor: a delayed frame is due.
     fn next_due(&self) -> Option<Instant> {
-        None
+        self.inner()?.next_due()
     }
 
     /// Returns the state of the link. Some links notice a change only at the next receive or send.
     fn state(&self) -> LinkState {
-        LinkState::Up
+        self.inner().map_or(LinkState::Up, |link| link.state())
     }
 
     /// Returns how many frames the link lost before they could be received, since the last call. A link that has to ask the
     /// kernel does so from time to time only; see [`next_due`](Self::next_due).
-    fn take_lost(&mut self, _now: Instant) -> u64 {
-        0
+    fn take_lost(&mut self, now: Instant) -> u64 {
+        self.inner_mut().map_or(0, |link| link.take_lost(now))
     }
 
     /// Returns the counters of the impairment, if this link is impaired.
     fn impairment_stats(&self) -> Option<ImpairedStats> {
-        None
+        self.inner()?.impairment_stats()
     }
 
     /// Returns memory for payload to be sent that the other end of the link reads where it is, if the program has asked to share it:
     /// frames from it need no copy. It is another one after the other end has changed, so ask before each use.
     fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        None
+        self.inner()?.send_memory()
     }
 
     /// Returns whether the other end is a process of this machine, which reads what is sent soon after. It never changes.
     fn is_near(&self) -> bool {
-        false
+        self.inner().is_some_and(|link| link.is_near())
     }
 
     /// Called with each packet that the NIC accepted from this link, before the next receive. For links that observe.
-    fn accepted(&mut self, _packet: &RxPacket) {}
+    fn accepted(&mut self, packet: &RxPacket) {
+        if let Some(link) = self.inner_mut() {
+            link.accepted(packet);
+        }
+    }
 }
 
 /// State of a link.

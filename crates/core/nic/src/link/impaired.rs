@@ -2,10 +2,10 @@
 
 use std::io;
 use std::num::NonZeroU16;
-use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use ::wire::{ChecksumState, Instant, RxHeaders, fill_checksum};
-use netmem::{DmaPort, FragList};
+use netmem::{DmaPort, FragList, MemoryProvider};
 
 use super::conditioner::{Conditioner, ImpairedStats};
 use super::cut::FrameCutter;
@@ -13,6 +13,7 @@ use super::definition::{Link, LinkCaps, LinkState, MAX_FRAME_LEN, MAX_PACKET_LEN
 use super::frames::{HeaderBuf, LinkReceived, LinkSent, Posted, TxFrame, VnetMeta};
 use super::impairment::Impairment;
 use crate::drops::DropReason;
+use crate::packet::RxPacket;
 
 /// Maximum number of frames received from the inner link in one call, so that a flood cannot keep a poll busy.
 const RX_BATCH_FRAMES: usize = 64;
@@ -200,12 +201,12 @@ impl Link for Impaired {
         Ok(LinkSent::Done)
     }
 
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.poll_fd()
+    fn inner(&self) -> Option<&dyn Link> {
+        Some(&*self.inner)
     }
 
-    fn room_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.room_fd()
+    fn inner_mut(&mut self) -> Option<&mut dyn Link> {
+        Some(&mut *self.inner)
     }
 
     fn tells_of_room(&self) -> bool {
@@ -213,12 +214,18 @@ impl Link for Impaired {
         false
     }
 
-    fn prepare_sleep(&mut self) -> bool {
-        self.inner.prepare_sleep()
+    fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
+        // Frames are copied.
+        None
     }
 
-    fn end_sleep(&mut self) {
-        self.inner.end_sleep();
+    fn is_near(&self) -> bool {
+        // They come late.
+        false
+    }
+
+    fn accepted(&mut self, _packet: &RxPacket) {
+        // It is none of the frames that the inner link has received.
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -238,10 +245,6 @@ impl Link for Impaired {
             LinkState::Gone if !self.rx.is_empty() => LinkState::Down,
             state => state,
         }
-    }
-
-    fn take_lost(&mut self, now: Instant) -> u64 {
-        self.inner.take_lost(now)
     }
 
     fn impairment_stats(&self) -> Option<ImpairedStats> {

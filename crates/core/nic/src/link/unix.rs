@@ -132,14 +132,14 @@ impl UnixLink {
         }
     }
 
-    fn inner(&self) -> &dyn Link {
+    fn carrier(&self) -> &dyn Link {
         match &self.inner {
             Inner::Frames(link) => link,
             Inner::Shared(wire) => &**wire,
         }
     }
 
-    fn inner_mut(&mut self) -> &mut dyn Link {
+    fn carrier_mut(&mut self) -> &mut dyn Link {
         match &mut self.inner {
             Inner::Frames(link) => link,
             Inner::Shared(wire) => &mut **wire,
@@ -198,7 +198,7 @@ fn connect_to_listener(path: &Path, ours: WireHello) -> io::Result<PeerSocket> {
 
 impl Link for UnixLink {
     fn caps(&self) -> LinkCaps {
-        let caps = self.inner().caps();
+        let caps = self.carrier().caps();
         LinkCaps {
             name: "unix",
             tx_checksum: caps.tso,
@@ -253,7 +253,7 @@ impl Link for UnixLink {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.inner().next_due().filter(|_| self.receives)
+        self.carrier().next_due().filter(|_| self.receives)
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -261,19 +261,19 @@ impl Link for UnixLink {
     }
 
     fn tells_of_room(&self) -> bool {
-        self.inner().tells_of_room() || self.ready.awaits_room()
+        self.carrier().tells_of_room() || self.ready.awaits_room()
     }
 
     fn prepare_sleep(&mut self) -> bool {
-        !self.receives || self.inner_mut().prepare_sleep()
+        !self.receives || self.carrier_mut().prepare_sleep()
     }
 
     fn end_sleep(&mut self) {
-        self.inner_mut().end_sleep();
+        self.carrier_mut().end_sleep();
     }
 
     fn send_memory(&self) -> Option<&Arc<MemoryProvider>> {
-        self.inner().send_memory()
+        self.carrier().send_memory()
     }
 
     fn is_near(&self) -> bool {

@@ -46,23 +46,23 @@ impl Crossing {
         drops: &mut Drops,
         now: Instant,
     ) -> bool {
-        if frame.origin != Origin::Link {
+        if frame.arrival.origin != Origin::Link {
             return false;
         }
         let end = headers.header_len + headers.payload_len;
         let course = self.course(headers, || frame.gather(headers.header_len..end));
-        let whole = || frame.gather(0..frame.len);
+        let whole = || frame.gather(0..frame.arrival.len);
         match course {
             Course::Here => {}
             Course::HereAndCopies(update) => {
                 if self.are_to_be_told(update, now) {
-                    self.send_copies(update, &whole(), frame.meta);
+                    self.send_copies(update, &whole(), frame.arrival.meta);
                 }
             }
             Course::To(shard) => {
                 let crossing = CrossingFrame {
                     bytes: whole(),
-                    meta: frame.meta,
+                    meta: frame.arrival.meta,
                     origin: Origin::Link,
                 };
                 self.send(shard, crossing, drops);

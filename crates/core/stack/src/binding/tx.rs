@@ -50,7 +50,7 @@ impl From<GeometryError> for BindTxError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Bindings;
+    use super::super::{Bindings, Bound};
     use super::*;
     use std::net::IpAddr;
 
@@ -67,7 +67,7 @@ mod tests {
     fn bindings() -> Bindings {
         let mut bindings = Bindings::default();
         let memory = FragSource::new(&Dmabuf::anonymous(4096).unwrap(), DmabufId(1)).unwrap();
-        bindings.insert_tx(DmabufId(1), memory);
+        bindings.insert(DmabufId(1), Bound::Sending(memory));
         bindings
     }
 

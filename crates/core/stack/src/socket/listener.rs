@@ -6,17 +6,9 @@ use std::net::SocketAddr;
 use netmem::FragList;
 use tcp::{AcceptQueue, LinkLimits, SynBacklog};
 
+use super::error::AcceptError;
 use super::id::SocketId;
 use super::sockopt::SocketSettings;
-
-/// Why no peer can connect to a listener any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListenerEnd {
-    /// The link has ended for good.
-    LinkGone,
-    /// Another station has the address.
-    AddressTaken,
-}
 
 /// A listener.
 #[derive(Debug)]
@@ -28,7 +20,8 @@ pub(crate) struct Listener {
     accepted: VecDeque<SocketId>,
     accepted_ever: u64,
     backlog: usize,
-    end: Option<ListenerEnd>,
+    /// Why no peer can connect any more.
+    end: Option<AcceptError>,
     /// Link limits for repeated SYN-ACKs.
     pub(crate) link: LinkLimits,
 }
@@ -74,13 +67,13 @@ impl Listener {
     }
 
     /// Notes that no peer can connect any more.
-    pub(crate) fn on_end(&mut self, end: ListenerEnd) {
+    pub(crate) fn on_end(&mut self, end: AcceptError) {
         self.end.get_or_insert(end);
     }
 
-    /// Returns why no peer can connect any more.
-    pub(crate) fn end(&self) -> Option<ListenerEnd> {
-        self.end
+    /// Returns why there is no connection to accept.
+    pub(crate) fn why_empty(&self) -> AcceptError {
+        self.end.unwrap_or(AcceptError::WouldBlock)
     }
 
     /// Returns the total number of connections that were added to the accept queue.

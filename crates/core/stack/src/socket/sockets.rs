@@ -12,10 +12,10 @@ use wire::{FourTuple, Instant};
 use super::agenda::{Agenda, Mark, Marks};
 use super::connection::{ConnectionSocket, Owner, acked_offset};
 use super::demux::{AddrInUse, Demux};
-use super::error::BadSocket;
+use super::error::{AcceptError, BadSocket};
 use super::id::SocketId;
 use super::kind::{SocketKind, TimeWaitSocket};
-use super::listener::{Listener, ListenerEnd};
+use super::listener::Listener;
 use super::readiness::{Pollable, Snapshot};
 use super::table::SocketTable;
 use crate::bind_addr::BindAddr;
@@ -291,7 +291,7 @@ impl Sockets {
     }
 
     /// Notes at each listener that the link has ended for good.
-    pub(crate) fn end_listeners(&mut self, end: ListenerEnd, of: impl Fn(IpAddr) -> bool) {
+    pub(crate) fn end_listeners(&mut self, end: AcceptError, of: impl Fn(IpAddr) -> bool) {
         let is_one = |slot: &Slot| slot.kind.listener().is_some_and(|it| of(it.local.ip()));
         let found = self.table.iter().filter(|(_, slot)| is_one(slot));
         let listeners: Vec<u32> = found.map(|(id, _)| id.slot()).collect();

@@ -9,7 +9,7 @@ use super::Stack;
 use crate::claims::{AddressConflict, AddressConflicts};
 use crate::route::{AddressError, LeasedAddress};
 use crate::socket::connection::ConnectionSocket;
-use crate::socket::listener::ListenerEnd;
+use crate::socket::error::AcceptError;
 
 impl Stack {
     /// Adds a local address that no other station has, or changes its prefix and routes; announces all addresses to the link.
@@ -59,7 +59,7 @@ impl Stack {
             let is_homeless = self.network.is_homeless();
             let is_over = |local: IpAddr| local == ip || is_homeless;
             self.sockets
-                .end_listeners(ListenerEnd::AddressTaken, is_over);
+                .end_listeners(AcceptError::AddressTaken, is_over);
         }
     }
 }

@@ -6,7 +6,7 @@ use devmem_uapi::DmabufId;
 use netmem::{Dmabuf, FragSource, MemoryProvider};
 
 use super::Stack;
-use crate::binding::{BindRx, BindRxError, BindTxError, BoundMemory, RxPart, UnbindRxError};
+use crate::binding::{BindRx, BindRxError, BindTxError, Bound, BoundMemory, RxPart, UnbindRxError};
 use crate::memory::StackMemory;
 use crate::socket::error::UnknownBinding;
 
@@ -29,10 +29,7 @@ impl Stack {
             range,
             memory: None,
         };
-        let StackMemory {
-            windows, bindings, ..
-        } = &mut self.memory;
-        bindings.bind_rx(request, part, &self.network, &mut self.nic, windows)
+        self.bind_rx_part(request, part).map(|(id, _)| id)
     }
 
     /// As [`Stack::bind_rx`], to a part of the memory: other shards of the NIC bind the other parts. Returns the claim
@@ -48,10 +45,7 @@ impl Stack {
         let StackMemory {
             windows, bindings, ..
         } = &mut self.memory;
-        let id = bindings.bind_rx(request, part, &self.network, &mut self.nic, windows)?;
-        let binding = self.memory.bindings.by_id.get(&id);
-        let memory = binding.map(|binding| Arc::clone(&binding.claim));
-        Ok((id, memory.ok_or(BindRxError::NoId)?))
+        bindings.bind_rx(request, part, &self.network, &mut self.nic, windows)
     }
 
     /// Returns the id that the next binding will get, for receiving or for sending.
@@ -78,7 +72,7 @@ impl Stack {
 
     /// Returns the memory provider of a binding, which counts its net_iovs, also after the binding has ended.
     pub fn provider(&self, id: DmabufId) -> Option<Arc<MemoryProvider>> {
-        let binding = self.memory.bindings.by_id.get(&id);
+        let binding = self.memory.bindings.rx(id);
         binding.map(|binding| Arc::clone(&binding.provider))
     }
 
@@ -94,7 +88,7 @@ impl Stack {
             let prepared = self.nic.prepare_tx(engine);
             prepared.map_err(|error| BindTxError::Staging(error.to_string()))?;
         }
-        bindings.insert_tx(id, memory);
+        bindings.insert(id, Bound::Sending(memory));
         Ok(id)
     }
 
@@ -103,21 +97,15 @@ impl Stack {
     /// # Errors
     /// [`UnknownBinding`].
     pub fn unbind_tx(&mut self, id: DmabufId) -> Result<(), UnknownBinding> {
-        self.memory
-            .bindings
-            .sending
-            .remove(&id)
-            .map(drop)
-            .ok_or(UnknownBinding(id))
+        self.memory.bindings.source(id)?;
+        self.memory.bindings.remove(id);
+        Ok(())
     }
 
     /// Returns the number of sends from a binding that are not complete, of all sockets including closed ones; `None`
     /// for an id that is not bound for sending. At 0 the program may change all of the memory.
     pub fn sends_in_flight(&self, id: DmabufId) -> Option<usize> {
-        self.memory
-            .bindings
-            .sending
-            .get(&id)
-            .map(FragSource::in_flight)
+        let memory = self.memory.bindings.source(id).ok()?;
+        Some(memory.in_flight())
     }
 }

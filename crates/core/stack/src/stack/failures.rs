@@ -13,8 +13,8 @@ use crate::path_mtu::{PathMtu, headers_for};
 use crate::socket::agenda::Mark;
 use crate::socket::connection::ConnectionSocket;
 use crate::socket::demux::TupleOwner;
+use crate::socket::error::AcceptError;
 use crate::socket::id::SocketId;
-use crate::socket::listener::ListenerEnd;
 use crate::tuple::endpoints;
 
 /// Smallest size to which an ICMP error reduces packets over IPv4 (linux `ip_rt_min_pmtu`): a smaller one is
@@ -111,7 +111,7 @@ impl Stack {
     pub(crate) fn end_connections_of_link(&mut self, now: Instant) {
         let routes = self.network.routes();
         let is_behind = |it: &ConnectionSocket| !routes.is_ours(it.tuple().src_ip);
-        self.sockets.end_listeners(ListenerEnd::LinkGone, |_| true);
+        self.sockets.end_listeners(AcceptError::LinkGone, |_| true);
         let slots = self.sockets.connections(is_behind);
         self.end_connections(slots, |conn| conn.on_unusable(TcpError::LinkGone), now);
     }

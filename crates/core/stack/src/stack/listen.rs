@@ -8,7 +8,7 @@ use crate::config::MAX_BACKLOG;
 use crate::socket::connection::Owner;
 use crate::socket::error::{AcceptError, BadSocket, ListenError};
 use crate::socket::id::SocketId;
-use crate::socket::listener::{Listener, ListenerEnd};
+use crate::socket::listener::Listener;
 
 impl Stack {
     /// Listens on `local`: a local address, or the unspecified address for all local addresses of the family (IPv6: of
@@ -133,11 +133,7 @@ impl Stack {
             return Ok((id, remote));
         }
         let queue = self.sockets.get(listener)?.listener();
-        Err(match queue.and_then(Listener::end) {
-            Some(ListenerEnd::LinkGone) => AcceptError::LinkGone,
-            Some(ListenerEnd::AddressTaken) => AcceptError::AddressTaken,
-            None => AcceptError::WouldBlock,
-        })
+        Err(queue.map_or(AcceptError::WouldBlock, Listener::why_empty))
     }
 
     pub(super) fn pop_accepted(

@@ -191,31 +191,6 @@ fn deliver(
 /// Most bytes that one step delivers: they fit the 32 bits of a control message.
 const MAX_RUN: usize = 1 << 30;
 
-/// Kind of memory of a frag, as recvmsg distinguishes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FragKind {
-    /// Host memory of a readable packet.
-    Readable,
-    /// Host memory of an unreadable packet.
-    Linear,
-    /// Device memory of a binding.
-    Device(DmabufId),
-}
-
-impl FragKind {
-    fn of(frag: &Frag) -> Self {
-        match (frag.dmabuf_id(), frag.is_linear()) {
-            (None, false) => Self::Readable,
-            (None, true) => Self::Linear,
-            (Some(id), _) => Self::Device(id),
-        }
-    }
-
-    fn is_unreadable(self) -> bool {
-        self != Self::Readable
-    }
-}
-
 /// Why the delivery ends.
 enum End {
     Stopped(Stopped),
@@ -272,31 +247,32 @@ impl Delivery<'_, '_> {
             };
             return Err(End::Stopped(stopped));
         };
-        let (kind, len) = (FragKind::of(frag), frag.len().min(left));
+        let (dmabuf, len) = (frag.dmabuf_id(), frag.len().min(left));
+        // Linear bytes are in host memory, but of a packet that is not readable as a whole.
+        let is_unreadable = dmabuf.is_some() || frag.is_linear();
         if self.flags.contains(MsgFlags::TRUNC) {
             self.nic.recycle(queue.pop(len).unwrap_or_default());
             self.bytes += len;
             return Ok(());
         }
-        if self
-            .unreadable
-            .is_some_and(|unreadable| unreadable != kind.is_unreadable())
-        {
+        if self.unreadable.is_some_and(|it| it != is_unreadable) {
             return Err(End::Stopped(Stopped::Border));
         }
-        if kind.is_unreadable() && !self.flags.contains(MsgFlags::SOCK_DEVMEM) {
+        if is_unreadable && !self.flags.contains(MsgFlags::SOCK_DEVMEM) {
             return Err(End::Refused(RecvError::Unreadable { bytes: len }));
         }
-        match kind {
-            FragKind::Readable => self.copy(queue, len).map(|_| ()),
-            FragKind::Linear => self.deliver_linear(queue, len),
-            FragKind::Device(id) if self.merge => {
-                let run = payload.first_run(left.min(MAX_RUN));
+        match dmabuf {
+            None if is_unreadable => self.deliver_linear(queue, len),
+            None => self.copy(queue, len).map(drop),
+            Some(id) => {
+                let run = match self.merge {
+                    true => payload.first_run(left.min(MAX_RUN)),
+                    false => len,
+                };
                 self.deliver_device(queue, id, run)
             }
-            FragKind::Device(id) => self.deliver_device(queue, id, len),
         }?;
-        self.unreadable = Some(kind.is_unreadable());
+        self.unreadable = Some(is_unreadable);
         Ok(())
     }
 

@@ -129,7 +129,7 @@ impl Stack {
             segment,
             ..
         } = incoming;
-        let reset = Segment::reset_for(&segment, segment.payload.len());
+        let reset = Segment::reset_for(&segment);
         self.network.drops.count(DropReason::TcpNoSocket);
         self.nic.recycle(segment.payload);
         if let Some(reset) = reset {

@@ -146,13 +146,13 @@ impl Stack {
         let pools = &mut memory.send_pools;
         pools.use_memory_of_peer(nic.link().send_memory());
         let sent = match (parse_tx(msg.control)?, msg.iovec) {
-            (TxSource::Host, Iovec::Host(host)) => {
+            (None, Iovec::Host(host)) => {
                 can_send(id, &mut connection)?;
                 let options = &mut connection.options;
                 options.limit_send_buffer(memory.host_send_buffer);
                 send_host(&mut connection, pools, sending, host, msg.pieces, flags)?
             }
-            (TxSource::Devmem(dmabuf), Iovec::Device(ranges)) => {
+            (Some(dmabuf), Iovec::Device(ranges)) => {
                 let (bindings, routes) = (&memory.bindings, network.routes());
                 let memory = judge_device(
                     &connection,
@@ -167,8 +167,8 @@ impl Stack {
                 send_device(&mut connection, memory, sending, ranges, flags)?
             }
             // An address must not be taken for an offset, nor an offset for an address.
-            (TxSource::Devmem(_), Iovec::Host(_)) => return Err(SendError::NotOffsets),
-            (TxSource::Host, Iovec::Device(_)) => return Err(SendError::NoDmabufNamed),
+            (Some(_), Iovec::Host(_)) => return Err(SendError::NotOffsets),
+            (None, Iovec::Device(_)) => return Err(SendError::NoDmabufNamed),
         };
         if flags.contains(MsgFlags::EOR) {
             connection.conn.push_boundary();
@@ -203,31 +203,22 @@ impl Stack {
     }
 }
 
-/// The memory that a sendmsg sends from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TxSource {
-    /// In the caller's memory.
-    Host,
-    /// In a dma-buf bound for sending.
-    Devmem(DmabufId),
-}
-
-/// Parses the control buffer of a sendmsg; ignores other messages that Linux knows. It is bad if it is malformed, or has a message that no send
-/// knows, or a dma-buf message of the wrong size.
-fn parse_tx(control: &[u8]) -> Result<TxSource, SendError> {
+/// Returns the dma-buf that the control buffer of a sendmsg names; ignores other messages that Linux knows. It is bad if it is malformed,
+/// or has a message that no send knows, or a dma-buf message of the wrong size.
+fn parse_tx(control: &[u8]) -> Result<Option<DmabufId>, SendError> {
     let mut messages = CmsgIter::new(control);
-    let mut source = TxSource::Host;
+    let mut dmabuf = None;
     for message in messages.by_ref() {
         match message.tx_dmabuf() {
             None if message.is_unknown_to_send() => return Err(SendError::BadControl),
             None => {}
-            Some(Some(id)) => source = TxSource::Devmem(id),
+            Some(Some(id)) => dmabuf = Some(id),
             Some(None) => return Err(SendError::BadControl),
         }
     }
     match messages.is_malformed() {
         true => Err(SendError::BadControl),
-        false => Ok(source),
+        false => Ok(dmabuf),
     }
 }
 
@@ -383,11 +374,10 @@ fn send_device(
         };
         (sent, end) = (sent + len, behind);
     }
-    match sending.end {
-        _ if sent > 0 => sending.queued(socket, Some(SendMemory::Device(send)), end),
-        // Nothing was queued: the memory goes back to the error queue.
-        Some(end) => sending.queued(socket, Some(SendMemory::Device(send)), end),
-        None => {}
+    // The memory goes to the error queue; back there if the send has begun and nothing was added to it.
+    let end = if sent > 0 { Some(end) } else { sending.end };
+    if let Some(end) = end {
+        sending.queued(socket, Some(SendMemory::Device(send)), end);
     }
     outcome(sent, (sent < total).then_some(SendError::WouldBlock))
 }
@@ -472,6 +462,6 @@ mod tests {
     #[test]
     fn messages_of_others_are_passed_over() {
         let bytes = control(|cmsg| cmsg.push(41, 50, &[1, 2, 3]).unwrap());
-        assert_eq!(parse_tx(&bytes), Ok(TxSource::Host));
+        assert_eq!(parse_tx(&bytes), Ok(None));
     }
 }

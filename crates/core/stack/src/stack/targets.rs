@@ -10,7 +10,7 @@ use devmem_uapi::{DmabufId, DmabufToken};
 use netmem::{Dmabuf, FragSource, RxClaim};
 
 use super::Stack;
-use crate::binding::Bindings;
+use crate::binding::Bound;
 use crate::placement::{BindTargetError, PlaceError, PlaceInUse, Writing};
 use crate::socket::error::{BadSocket, UnknownBinding};
 use crate::socket::id::SocketId;
@@ -30,7 +30,7 @@ impl Stack {
         }
         let bindings = &mut self.memory.bindings;
         let id = bindings.next_id().ok_or(BindTargetError::NoId)?;
-        bindings.insert_target(id, FragSource::new(dmabuf, id)?);
+        bindings.insert(id, Bound::Target(FragSource::new(dmabuf, id)?));
         Ok(id)
     }
 
@@ -40,8 +40,9 @@ impl Stack {
     /// # Errors
     /// [`UnknownBinding`].
     pub fn unbind_target(&mut self, id: DmabufId) -> Result<(), UnknownBinding> {
-        let removed = self.memory.bindings.targets.remove(&id);
-        removed.map(drop).ok_or(UnknownBinding(id))
+        self.memory.bindings.target(id)?;
+        self.memory.bindings.remove(id);
+        Ok(())
     }
 
     /// Says where the next unread bytes of a connection belong: in `ranges` of a target, one after another. Bytes that arrive
@@ -63,17 +64,23 @@ impl Stack {
         ranges: &[Range<usize>],
     ) -> Result<(), PlaceError> {
         check_distinct(ranges)?;
-        self.check_place(id, target, ranges)?;
+        let writing = Writing {
+            ranges,
+            by: Some(id),
+            replaces: true,
+            ..Writing::default()
+        };
+        let memory = self.memory.bindings.target(target)?.dmabuf();
+        if let Some(found) = self.conflict(&memory, writing) {
+            return Err(PlaceError::InUse(found));
+        }
         let Self {
             nic,
             sockets,
             memory,
             ..
         } = self;
-        let Bindings {
-            targets, places, ..
-        } = &mut memory.bindings;
-        let target_memory = targets.get(&target).ok_or(UnknownBinding(target))?;
+        let target_memory = memory.bindings.target(target)?;
         let len = total_len(target_memory, ranges)?;
         let mut connection = sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
         let seq = connection.conn.rcv_nxt().ok_or(PlaceError::NotConnected)?;
@@ -83,6 +90,7 @@ impl Stack {
             connection.reader.set_place(target, ranges, len);
             let (flow, rest) = (*connection.tuple(), behind(ranges, unread).collect());
             let frags = target_memory.begin();
+            let places = &mut memory.bindings.places;
             places.add(id, target, frags.observer(), ranges);
             let added = nic.ddp().add(flow, seq.0, frags, rest);
             debug_assert!(added.is_ok(), "the ranges were checked: {added:?}");
@@ -99,11 +107,10 @@ impl Stack {
         by: SocketId,
         gathered: &[DmabufToken],
     ) -> Option<PlaceInUse> {
-        let ranges = &[range];
         let writing = Writing {
-            ranges,
+            ranges: &[range],
+            by: Some(by),
             gathered,
-            by,
             replaces: false,
         };
         self.conflict(memory, writing)
@@ -112,16 +119,11 @@ impl Stack {
     /// Returns bytes of `ranges` of `memory` that connections of this stack need, as [`Stack::place_next`] checks it:
     /// for a place of a connection of another stack of the same NIC.
     pub fn places_in_use(&self, memory: &Dmabuf, ranges: &[Range<usize>]) -> Option<PlaceInUse> {
-        let mut candidates = self.memory.bindings.places.overlapping(memory, ranges);
-        candidates.find_map(|placement| {
-            let writing = Writing {
-                ranges,
-                gathered: &[],
-                by: placement.socket,
-                replaces: false,
-            };
-            writing.conflict(placement, &self.sockets)
-        })
+        let writing = Writing {
+            ranges,
+            ..Writing::default()
+        };
+        self.conflict(memory, writing)
     }
 
     /// Notes that the bytes of lent frags were gathered: their memory may be named as a place again, although they are not
@@ -133,28 +135,6 @@ impl Stack {
         let mut connection = self.sockets.connection_mut(id)?.ok_or(BadSocket(id))?;
         connection.reader.note_gathered(tokens);
         Ok(())
-    }
-
-    /// Checks that the connection `id` may be given a place of `target`: see [`Stack::place_next`].
-    ///
-    /// # Errors
-    /// [`PlaceError::UnknownBinding`], [`PlaceError::InUse`].
-    fn check_place(
-        &self,
-        id: SocketId,
-        target: DmabufId,
-        ranges: &[Range<usize>],
-    ) -> Result<(), PlaceError> {
-        let memory = self.memory.bindings.targets.get(&target);
-        let memory = memory.ok_or(UnknownBinding(target))?.dmabuf();
-        let writing = Writing {
-            ranges,
-            gathered: &[],
-            by: id,
-            replaces: true,
-        };
-        let conflict = self.conflict(&memory, writing);
-        conflict.map_or(Ok(()), |found| Err(PlaceError::InUse(found)))
     }
 
     fn conflict(&self, memory: &Dmabuf, writing: Writing<'_>) -> Option<PlaceInUse> {

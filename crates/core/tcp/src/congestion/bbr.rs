@@ -563,7 +563,8 @@ impl Bbr {
         self.cwnd = self.cwnd.min(cap).clamp(least, MAX_CWND);
     }
 
-    fn save_cwnd(&mut self) {
+    /// Remembers the window before it is reduced.
+    pub(crate) fn save_cwnd(&mut self) {
         self.prior_cwnd = Some(
             self.prior_cwnd
                 .map_or(self.cwnd, |prior| prior.max(self.cwnd)),

@@ -196,11 +196,11 @@ impl Control {
         }
     }
 
-    /// Answers a mark; returns what [`Control::undo`] goes back to.
-    pub(crate) fn on_mark(&mut self, mss: u16) -> Prior {
+    /// Answers a mark. It is not taken back.
+    pub(crate) fn on_mark(&mut self, mss: u16) {
         match self {
-            Control::ByLoss(congestion) => Prior::ByLoss(congestion.on_mark(mss)),
-            Control::ByPath(path) => Prior::ByPath(path.bbr.on_losses()),
+            Control::ByLoss(congestion) => congestion.on_mark(mss),
+            Control::ByPath(path) => path.bbr.save_cwnd(),
         }
     }
 

@@ -212,7 +212,11 @@ impl Congestion {
     ///
     /// PRR or the timeout sets the window.
     pub(crate) fn on_loss(&mut self, mss: u16) -> Prior {
-        let prior = self.prior();
+        let prior = Prior {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
+            avoidance: self.avoidance.clone(),
+        };
         let reduced = match &mut self.avoidance {
             Avoidance::NewReno(reno) => reno.on_loss(self.cwnd.into()),
             Avoidance::Cubic(cubic) => cubic.on_loss(self.cwnd.into(), mss),
@@ -222,23 +226,14 @@ impl Congestion {
         prior
     }
 
-    /// Reacts to a mark, as [`Congestion::on_loss`].
-    pub(crate) fn on_mark(&mut self, mss: u16) -> Prior {
-        let prior = self.prior();
-        let reduced = match &mut self.avoidance {
-            Avoidance::NewReno(reno) => reno.on_loss(self.cwnd.into()),
-            Avoidance::Cubic(cubic) => cubic.on_loss(self.cwnd.into(), mss),
-            Avoidance::Dctcp(dctcp) => dctcp.on_mark(self.cwnd.into()),
-        };
-        self.set_ssthresh(reduced, mss);
-        prior
-    }
-
-    fn prior(&self) -> Prior {
-        Prior {
-            cwnd: self.cwnd,
-            ssthresh: self.ssthresh,
-            avoidance: self.avoidance.clone(),
+    /// Reacts to a mark: as to a loss, except with DCTCP.
+    pub(crate) fn on_mark(&mut self, mss: u16) {
+        match &mut self.avoidance {
+            Avoidance::Dctcp(dctcp) => {
+                let reduced = dctcp.on_mark(self.cwnd.into());
+                self.set_ssthresh(reduced, mss);
+            }
+            Avoidance::NewReno(_) | Avoidance::Cubic(_) => drop(self.on_loss(mss)),
         }
     }
 

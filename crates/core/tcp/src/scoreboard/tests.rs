@@ -149,12 +149,12 @@ fn losses_are_judged_in_order_of_sending() {
     );
     // The first was sent 10 ms ago, the second 9.
     let losses = judge(&mut board, latest, Duration::from_millis(10), at(10));
-    assert_eq!((losses.bytes, losses.undecided), (100, true));
+    assert_eq!((losses.bytes, losses.again_at.is_some()), (100, true));
     let losses = judge(&mut board, latest, Duration::from_millis(10), at(11));
-    assert_eq!((losses.bytes, losses.undecided), (100, false));
+    assert_eq!((losses.bytes, losses.again_at.is_some()), (100, false));
     // What was sent later is not judged at all.
     let losses = judge(&mut board, latest, Duration::ZERO, at(1000));
-    assert_eq!((losses.bytes, losses.undecided), (0, false));
+    assert_eq!((losses.bytes, losses.again_at.is_some()), (0, false));
     assert_eq!(board.next_lost(1000), Some((0, 200)));
     board.check();
 }
@@ -172,7 +172,7 @@ fn retransmissions_are_judged_by_their_own_time() {
     board.on_sent(300, 100, MSS, at(30));
     let latest = sack(&mut board, 300, 400).latest_original.unwrap();
     let losses = judge(&mut board, latest, Duration::from_millis(15), at(34));
-    assert!(losses.undecided && !losses.retransmission);
+    assert!(losses.again_at.is_some() && !losses.retransmission);
     let losses = judge(&mut board, latest, Duration::from_millis(15), at(35));
     assert!(losses.retransmission && losses.bytes == 200);
     assert_eq!(

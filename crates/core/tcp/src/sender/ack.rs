@@ -78,10 +78,10 @@ impl<P: Payload> Sender<P> {
         event.reopened = update == WindowUpdate::Reopened && is_waiting;
         let is_repetition = event.advanced == 0 && update == WindowUpdate::Unchanged;
         event.duplicate = is_repetition && in_order && !ack.has_data && is_waiting;
-        self.timers.on_answer();
+        self.timers.attempts.probes = 0;
         if event.advanced > 0 || self.space.wnd() == 0 {
             // A peer that withdrew its window and refuses what is in flight is not dead either.
-            self.timers.forget_retransmits();
+            self.timers.attempts.retransmits = 0;
         }
         event
     }

@@ -26,17 +26,12 @@ pub(super) struct Flight {
     pub(super) rtt: RttEstimator,
     pub(super) rack: Rack,
     pub(super) clock: TimestampClock,
+    /// When data left last, or a pause was noticed.
+    pub(super) last_sent: Instant,
+    /// When an ACK last told that something arrived.
+    pub(super) heard_at: Instant,
     /// Bytes that duplicate ACKs stand for, without SACK (linux `tcp_add_reno_sack`).
     duplicates: u32,
-}
-
-/// Losses that were looked for.
-#[derive(Debug, Clone, Copy, Default)]
-#[must_use]
-pub(super) struct Detected {
-    pub(super) losses: Losses,
-    /// When to look again: some packets are not old enough to be judged.
-    pub(super) again_at: Option<Instant>,
 }
 
 impl Flight {
@@ -46,6 +41,8 @@ impl Flight {
             rtt,
             rack: Rack::default(),
             clock: TimestampClock::default(),
+            last_sent: Instant::ZERO,
+            heard_at: Instant::ZERO,
             duplicates: 0,
         }
     }
@@ -91,6 +88,8 @@ impl Flight {
             outstanding: self.board.outstanding(),
             mss,
             usable,
+            last_sent: self.last_sent,
+            heard_at: self.heard_at,
             may_probe: false,
             user_timeout: None,
         }
@@ -236,21 +235,17 @@ impl Flight {
     }
 
     /// Asks RACK for losses.
-    pub(super) fn detect_losses(&mut self, phase: Phase, now: Instant) -> Detected {
+    pub(super) fn detect_losses(&mut self, phase: Phase, now: Instant) -> Losses {
         let quiet = phase == Phase::Open && self.board.sacked() == 0;
         let Some(latest) = self.rack.latest().filter(|_| !quiet) else {
-            return Detected::default();
+            return Losses::default();
         };
         let window = self.rack.rtt() + self.reordering_window(phase);
-        let losses = self.board.detect_lost(LossCriteria {
+        self.board.detect_lost(LossCriteria {
             latest,
             window,
             now,
-        });
-        Detected {
-            losses,
-            again_at: losses.undecided.then(|| latest.sent_at + window),
-        }
+        })
     }
 
     /// Returns how long a hole may still be reordering.

@@ -290,7 +290,7 @@ impl<P: Payload> Sender<P> {
         let divisor = u64::from(cx.shared().tso_win_divisor);
         if divisor == 0
             || len >= window / divisor
-            || now.saturating_since(self.timers.last_sent()) >= DEFER_WITHIN
+            || now.saturating_since(self.flight.last_sent) >= DEFER_WITHIN
         {
             return false;
         }
@@ -319,7 +319,7 @@ impl<P: Payload> Sender<P> {
             .cwnd()
             .saturating_sub(self.flight.pipe());
         let most = room.min(self.space.usable()).min(self.unsent());
-        let end = self.timers.last_sent() + DEFER_WITHIN;
+        let end = self.flight.last_sent + DEFER_WITHIN;
         (most >= u64::from(self.mss()) && end > cx.now).then_some(end)
     }
 
@@ -450,7 +450,7 @@ impl<P: Payload> Sender<P> {
     }
 
     fn on_sent(&mut self, range: SendRange, now: Instant) {
-        self.timers.note_sent(now);
+        self.flight.last_sent = now;
         self.counters.last_data_sent = now;
         self.counters.bytes_sent += u64::from(range.len);
         let in_flight = self.flight.pipe();
@@ -474,12 +474,12 @@ impl<P: Payload> Sender<P> {
         if self.flight.board.outstanding() > 0 || is_shut || !cx.shared().slow_start_after_idle {
             return;
         }
-        let idle = now.saturating_since(self.timers.last_sent());
+        let idle = now.saturating_since(self.flight.last_sent);
         let rto = self.flight.rtt.base_rto();
         if idle > rto {
             let restart = u64::from(cx.shared().initial_cwnd) * u64::from(self.mss());
             self.rate.congestion.on_idle(idle, rto, restart, now);
-            self.timers.note_sent(now);
+            self.flight.last_sent = now;
             self.rate.update_pacing(self.flight.rtt.srtt());
         }
     }

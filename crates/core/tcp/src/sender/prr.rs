@@ -9,20 +9,13 @@ pub(super) struct Prr {
     recover_flight: u64,
 }
 
-/// Whether a window below the slow start threshold grows towards it (RFC 9937 6.2 SafeACK).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CatchUp {
-    /// The ACK made progress, and shows no further loss.
-    Yes,
-    No,
-}
-
 /// What the proportional reduction depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PrrInput {
     /// Bytes that the ACK delivered.
     pub(super) delivered: u64,
-    pub(super) catch_up: CatchUp,
+    /// The ACK made progress, and shows no further loss: a window below the slow start threshold grows towards it (SafeACK).
+    pub(super) is_safe: bool,
     /// Bytes believed to be in the network.
     pub(super) pipe: u64,
     pub(super) ssthresh: u64,
@@ -47,7 +40,7 @@ impl Prr {
     pub(super) fn window(&mut self, input: &PrrInput) -> Option<u64> {
         let PrrInput {
             delivered,
-            catch_up,
+            is_safe,
             pipe,
             ssthresh,
             mss,
@@ -65,10 +58,7 @@ impl Prr {
                 .unwrap_or(u64::MAX)
                 .saturating_sub(self.out)
         } else {
-            let extra = match catch_up {
-                CatchUp::Yes => mss,
-                CatchUp::No => 0,
-            };
+            let extra = if is_safe { mss } else { 0 };
             let bound = self.delivered.saturating_sub(self.out).max(delivered);
             (bound + extra).min(ssthresh - pipe)
         };

@@ -58,7 +58,7 @@ impl Rate {
     /// Answers a mark, as [`Rate::reduce`]. It is not taken back.
     pub(super) fn answer_mark(&mut self, mss: u16) {
         self.cwr.on_reduced();
-        let _ = self.congestion.on_mark(mss);
+        self.congestion.on_mark(mss);
     }
 
     /// Takes a reduction back: there was no congestion.

@@ -15,7 +15,7 @@ mod tests;
 use wire::Instant;
 
 use super::event::AckEvent;
-use super::prr::{CatchUp, Prr, PrrInput};
+use super::prr::{Prr, PrrInput};
 use crate::congestion::Prior;
 use crate::info::CaState;
 use crate::rack::{DUP_THRESHOLD, ProbeSign, ProbeVerdict, TailProbe};
@@ -193,19 +193,12 @@ pub(super) enum WindowReaction {
     /// It shrinks, for a mark.
     AnswerMark,
     /// It follows the proportional reduction.
-    Reduce(CatchUp),
+    Reduce {
+        /// [`PrrInput::is_safe`].
+        is_safe: bool,
+    },
     /// The same, but the next hole is repeated now, whatever the window (RFC 6582 3.2 step 3).
     RepairNextHole,
-}
-
-/// What a timeout means for the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub(super) enum TimeoutVerdict {
-    /// The first sign of this congestion: the threshold is reduced.
-    Reduce,
-    /// It was reduced already.
-    ReducedBefore,
 }
 
 /// Where an episode begins.
@@ -435,11 +428,14 @@ impl Recovery {
                 let sacks_count = evidence.reorders && event.delivered.sacked > 0;
                 grow_if(event.advanced > 0 || sacks_count)
             }
-            Phase::Cwr => WindowReaction::Reduce(catch_up_if(event.advanced > 0)),
+            Phase::Cwr => WindowReaction::Reduce {
+                is_safe: event.advanced > 0,
+            },
             Phase::Recovery => match evidence.new_loss {
                 NewLoss::NextHole => WindowReaction::RepairNextHole,
-                NewLoss::None => WindowReaction::Reduce(catch_up_if(event.advanced > 0)),
-                NewLoss::Original | NewLoss::Retransmission => WindowReaction::Reduce(CatchUp::No),
+                new_loss => WindowReaction::Reduce {
+                    is_safe: event.advanced > 0 && new_loss == NewLoss::None,
+                },
             },
             Phase::Loss => grow_if(event.advanced > 0 || event.delivered.bytes > 0),
         }
@@ -458,7 +454,7 @@ impl Recovery {
     pub(super) fn on_late_losses(&self, new_loss: NewLoss) -> WindowReaction {
         match (self.phase, new_loss) {
             (_, NewLoss::None) => WindowReaction::Keep,
-            (Phase::Recovery, _) => WindowReaction::Reduce(CatchUp::No),
+            (Phase::Recovery, _) => WindowReaction::Reduce { is_safe: false },
             (Phase::Loss, NewLoss::Original | NewLoss::NextHole) => WindowReaction::Keep,
             _ => WindowReaction::Repair,
         }
@@ -500,8 +496,9 @@ impl Recovery {
     }
 
     /// Enters the phase that follows a retransmission timeout (RFC 5681 3.1, RFC 8985 6.3, linux `tcp_enter_loss`), after
-    /// `timeouts` others in a row.
-    pub(super) fn on_timeout(&mut self, start: &EpisodeStart, timeouts: u8) -> TimeoutVerdict {
+    /// `timeouts` others in a row. Returns whether it is the first sign of this congestion, so that the threshold is reduced.
+    #[must_use]
+    pub(super) fn on_timeout(&mut self, start: &EpisodeStart, timeouts: u8) -> bool {
         let (phase, is_repeated) = (self.phase, timeouts > 0);
         let fresh = matches!(phase, Phase::Open | Phase::Disorder);
         let reduces = fresh || start.una >= self.point || (phase == Phase::Loss && !is_repeated);
@@ -509,10 +506,7 @@ impl Recovery {
         if fresh || phase == Phase::Cwr || is_repeated {
             self.frto = Frto::Asked;
         }
-        match reduces {
-            true => TimeoutVerdict::Reduce,
-            false => TimeoutVerdict::ReducedBefore,
-        }
+        reduces
     }
 
     /// Remembers how to take back the reduction of a timeout.
@@ -630,12 +624,5 @@ fn grow_if(grows: bool) -> WindowReaction {
     match grows {
         true => WindowReaction::Grow,
         false => WindowReaction::Keep,
-    }
-}
-
-fn catch_up_if(safe: bool) -> CatchUp {
-    match safe {
-        true => CatchUp::Yes,
-        false => CatchUp::No,
     }
 }

@@ -6,11 +6,10 @@ use wire::Instant;
 
 use super::Sender;
 use super::event::AckEvent;
-use super::flight::Detected;
-use super::prr::{CatchUp, PrrInput};
+use super::prr::PrrInput;
 use super::recovery::{
-    EpisodeStart, EpisodeVerdict, Evidence, NewLoss, Phase, Remaining, TimeoutVerdict,
-    UndoneReduction, WindowReaction,
+    EpisodeStart, EpisodeVerdict, Evidence, NewLoss, Phase, Remaining, UndoneReduction,
+    WindowReaction,
 };
 use crate::congestion::Acked;
 use crate::context::Context;
@@ -20,7 +19,7 @@ impl<P: Payload> Sender<P> {
     /// Moves loss recovery on by an ACK.
     pub(super) fn recover(&mut self, event: &AckEvent, acked: &Acked, cx: &Context<'_>) {
         if event.delivered.bytes > 0 {
-            self.timers.on_news(event.now);
+            self.flight.heard_at = event.now;
         }
         let left = Remaining {
             sacked: self.flight.board.sacked(),
@@ -47,7 +46,7 @@ impl<P: Payload> Sender<P> {
             EpisodeVerdict::TimeoutNeedless(undone) => {
                 self.undo(undone);
                 self.flight.forget_duplicates();
-                self.timers.forget_retransmits();
+                self.timers.attempts.retransmits = 0;
                 return;
             }
         }
@@ -88,12 +87,12 @@ impl<P: Payload> Sender<P> {
                 if event.ece {
                     self.recovery.forbid_undo();
                 }
-                self.reduce(acked.bytes, CatchUp::No);
+                self.reduce(acked.bytes, false);
             }
             WindowReaction::AnswerMark => self.answer_mark(event, acked),
-            WindowReaction::Reduce(catch_up) => self.reduce(acked.bytes, catch_up),
+            WindowReaction::Reduce { is_safe } => self.reduce(acked.bytes, is_safe),
             WindowReaction::RepairNextHole => {
-                self.reduce(acked.bytes, CatchUp::No);
+                self.reduce(acked.bytes, false);
                 // There may be no other ACK to let it out.
                 let enough = self.flight.pipe() + u64::from(self.mss());
                 self.rate
@@ -118,11 +117,7 @@ impl<P: Payload> Sender<P> {
         self.recovery.begin_cwr(self.episode_start(acked.bytes));
         self.rate.answer_mark(self.packets.mss);
         self.counters.ecn_reductions = self.counters.ecn_reductions.saturating_add(1);
-        let catch_up = match event.advanced {
-            0 => CatchUp::No,
-            _ => CatchUp::Yes,
-        };
-        self.reduce(acked.bytes, catch_up);
+        self.reduce(acked.bytes, event.advanced > 0);
     }
 
     /// Returns where an episode begins, by an ACK that delivered `delivered` bytes.
@@ -153,7 +148,7 @@ impl<P: Payload> Sender<P> {
         if self.flight.board.lost() > 0 {
             // Lost behind the recovery point: the next episode.
             self.begin_repair(0);
-            self.reduce(self.mss().into(), CatchUp::No);
+            self.reduce(self.mss().into(), false);
         } else if event.ece {
             self.answer_mark(event, acked);
         } else {
@@ -162,14 +157,14 @@ impl<P: Payload> Sender<P> {
         }
     }
 
-    /// Sets cwnd for an ACK that delivered `delivered` bytes, while a reduction goes on.
-    fn reduce(&mut self, delivered: u64, catch_up: CatchUp) {
+    /// Sets cwnd for an ACK that delivered `delivered` bytes, while a reduction goes on; `is_safe` as in [`PrrInput`].
+    fn reduce(&mut self, delivered: u64, is_safe: bool) {
         let Some(ssthresh) = self.rate.congestion.ssthresh() else {
             return;
         };
         let input = PrrInput {
             delivered,
-            catch_up,
+            is_safe,
             pipe: self.flight.pipe(),
             ssthresh,
             mss: self.mss().into(),
@@ -196,12 +191,12 @@ impl<P: Payload> Sender<P> {
         };
         let was_marked =
             self.recovery.phase() == Phase::Cwr && self.rate.congestion.answers_marks_by_less();
-        match self.recovery.on_timeout(&start, self.timers.retransmits()) {
-            TimeoutVerdict::ReducedBefore if !was_marked => self.rate.cwr.on_reduced(),
-            TimeoutVerdict::Reduce | TimeoutVerdict::ReducedBefore => {
-                let prior = self.rate.reduce(self.packets.mss);
-                self.recovery.begin_timeout_episode(&start, prior);
-            }
+        let timeouts = self.timers.attempts.retransmits;
+        if self.recovery.on_timeout(&start, timeouts) || was_marked {
+            let prior = self.rate.reduce(self.packets.mss);
+            self.recovery.begin_timeout_episode(&start, prior);
+        } else {
+            self.rate.cwr.on_reduced();
         }
         self.flight.mark_timed_out(now);
         self.rate
@@ -215,9 +210,9 @@ impl<P: Payload> Sender<P> {
         match self.recovery.on_late_losses(new_loss) {
             WindowReaction::Repair => {
                 self.begin_repair(0);
-                self.reduce(self.mss().into(), CatchUp::No);
+                self.reduce(self.mss().into(), false);
             }
-            WindowReaction::Reduce(catch_up) => self.reduce(self.mss().into(), catch_up),
+            WindowReaction::Reduce { is_safe } => self.reduce(self.mss().into(), is_safe),
             _ => {}
         }
         self.schedule(cx);
@@ -234,10 +229,10 @@ impl<P: Payload> Sender<P> {
     /// Asks RACK for losses; remembers when to ask again.
     fn detect_losses(&mut self, cx: &Context<'_>) -> Losses {
         let now = cx.now;
-        let Detected { losses, again_at } = self.flight.detect_losses(self.recovery.phase(), now);
+        let losses = self.flight.detect_losses(self.recovery.phase(), now);
         let tuning = &cx.shared().tuning;
         let timer = |at: Instant| now + tuning.reordering_timer(at.saturating_since(now));
-        self.timers.set_reorder(again_at.map(timer));
+        self.timers.set_reorder(losses.again_at.map(timer));
         self.rate.congestion.on_lost(losses.bytes);
         losses
     }

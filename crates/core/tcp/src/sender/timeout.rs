@@ -3,9 +3,9 @@
 use netmem::Payload;
 use wire::Instant;
 
+use super::Sender;
 use super::recovery::Phase;
 use super::timers::{Expiry, GiveUpAfter, InFlight};
-use super::{Sender, TimerOutcome};
 use crate::context::Context;
 use crate::error::TcpError;
 
@@ -15,20 +15,23 @@ impl<P: Payload> Sender<P> {
         self.timers.next()
     }
 
-    /// Does what is due at `now`. A timer that fires late does its work once.
-    pub fn on_timer(&mut self, cx: &Context<'_>) -> TimerOutcome {
+    /// Does what is due at `now`; [`Sender::poll_data`] may have a segment to send then. A timer that fires late does its work
+    /// once.
+    ///
+    /// # Errors
+    /// [`TcpError::TimedOut`]: the peer does not answer any more.
+    pub fn on_timer(&mut self, cx: &Context<'_>) -> Result<(), TcpError> {
         let give_up = GiveUpAfter {
             tries: cx.shared().timers.data_retries,
             user_timeout: self.user_timeout(cx.settings),
         };
         match self.timers.on_timer(&self.flight.rtt, give_up, cx.now) {
-            Expiry::NotYet => return TimerOutcome::Nothing,
-            Expiry::GiveUp => return TimerOutcome::Abort(TcpError::TimedOut),
-            Expiry::Send => {}
+            Expiry::NotYet | Expiry::Send => {}
+            Expiry::GiveUp => return Err(TcpError::TimedOut),
             Expiry::RetransmissionTimeout => self.on_retransmission_timeout(cx),
             Expiry::Reorder => self.on_reorder_timeout(cx),
         }
-        TimerOutcome::Retransmit
+        Ok(())
     }
 
     fn on_retransmission_timeout(&mut self, cx: &Context<'_>) {
@@ -37,7 +40,10 @@ impl<P: Payload> Sender<P> {
         self.counters.total_rto = self.counters.total_rto.saturating_add(1);
         self.flight.rtt.back_off();
         self.timers.on_timeout(now);
-        let (outstanding, timeouts) = (self.flight.board.outstanding(), self.timers.retransmits());
+        let (outstanding, timeouts) = (
+            self.flight.board.outstanding(),
+            self.timers.attempts.retransmits,
+        );
         if let Some(smaller) = self.packets.on_timeout(outstanding, timeouts, now) {
             self.retransmit_larger_than(smaller);
         }

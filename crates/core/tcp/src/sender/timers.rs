@@ -70,6 +70,10 @@ pub(super) struct InFlight<'a> {
     pub(super) mss: u16,
     /// New bytes that the peer's window admits.
     pub(super) usable: u64,
+    /// When data left last, or a pause was noticed.
+    pub(super) last_sent: Instant,
+    /// When an ACK last told that something arrived.
+    pub(super) heard_at: Instant,
     /// The state of loss recovery allows a probe for an ACK that is overdue.
     pub(super) may_probe: bool,
     /// Longest time without progress (RFC 5482).
@@ -113,49 +117,39 @@ struct Armed {
     at: Instant,
 }
 
-/// The armed timer and the facts its time follows from. Changed by ACKs, by sending, and by timeouts.
+/// How often the peer was asked in vain. A timer that runs out counts, and an ACK begins the count anew.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// Retransmission timeouts in a row.
+    pub(super) retransmits: u8,
+    /// Window probes without an answer.
+    pub(super) probes: u8,
+    /// Window probes in a row, answered or not: so often the time between them is doubled.
+    persist_backoff: u8,
+}
+
+/// The armed timer, and the times that the next one follows from. Changed by ACKs, by sending, and by timeouts.
 #[derive(Debug, Default)]
 pub(super) struct SendTimers {
     armed: Option<Armed>,
     due: Option<DueSend>,
     /// The retransmission timeout counts from here.
     rto_base: Instant,
-    /// When an ACK last told that something arrived.
-    heard_at: Instant,
-    /// When data left last, or a pause was noticed.
-    last_sent: Instant,
     /// Pacing, or the wait for a longer super-segment, holds data back until then.
     held_until: MaybeAt,
     /// When RACK wants to look again.
     reorder_at: MaybeAt,
     /// Since when something waits for the peer without progress.
     stalled_since: MaybeAt,
-    /// Retransmission timeouts in a row.
-    retransmits: u8,
-    /// Window probes without an answer.
-    probes: u8,
-    /// Window probes in a row, answered or not.
-    persist_backoff: u8,
+    pub(super) attempts: Attempts,
 }
 
 impl SendTimers {
-    pub(super) fn retransmits(&self) -> u8 {
-        self.retransmits
-    }
-
-    pub(super) fn probes(&self) -> u8 {
-        self.probes
-    }
-
-    pub(super) fn last_sent(&self) -> Instant {
-        self.last_sent
-    }
-
     /// Returns how often the running timeout was doubled.
     pub(super) fn backoff(&self) -> u8 {
         match self.running() {
-            Some(SendTimer::Persist) => self.persist_backoff,
-            _ => self.retransmits,
+            Some(SendTimer::Persist) => self.attempts.persist_backoff,
+            _ => self.attempts.retransmits,
         }
     }
 
@@ -188,35 +182,15 @@ impl SendTimers {
         self.reorder_at = at.into();
     }
 
-    /// Notes that the peer is alive.
-    pub(super) fn on_answer(&mut self) {
-        self.probes = 0;
-    }
-
-    /// Notes that an ACK told of something that arrived.
-    pub(super) fn on_news(&mut self, now: Instant) {
-        self.heard_at = now;
-    }
-
     /// Notes that SND.UNA moved; `outstanding` bytes are left.
     pub(super) fn on_progress(&mut self, outstanding: u64, now: Instant) {
         self.stalled_since = (outstanding > 0).then_some(now).into();
-    }
-
-    /// Starts the count of timeouts anew.
-    pub(super) fn forget_retransmits(&mut self) {
-        self.retransmits = 0;
     }
 
     /// Starts the clocks with data that leaves when nothing was in flight.
     pub(super) fn on_first_sent(&mut self, now: Instant) {
         self.rto_base = now;
         self.stalled_since = Some(now).into();
-    }
-
-    /// Notes that data leaves, or that a pause before it was noticed.
-    pub(super) fn note_sent(&mut self, now: Instant) {
-        self.last_sent = now;
     }
 
     /// Lets the retransmission timeout count from now.
@@ -226,7 +200,7 @@ impl SendTimers {
 
     /// Counts a retransmission timeout; the next one counts from now.
     pub(super) fn on_timeout(&mut self, now: Instant) {
-        self.retransmits = self.retransmits.saturating_add(1);
+        self.attempts.retransmits = self.attempts.retransmits.saturating_add(1);
         self.rto_base = now;
         self.reorder_at = None.into();
     }
@@ -256,8 +230,9 @@ impl SendTimers {
             }
             SendTimer::Persist => {
                 self.due = Some(DueSend::WindowProbe);
-                self.probes = self.probes.saturating_add(1);
-                self.persist_backoff = self.persist_backoff.saturating_add(1);
+                let attempts = &mut self.attempts;
+                attempts.probes = attempts.probes.saturating_add(1);
+                attempts.persist_backoff = attempts.persist_backoff.saturating_add(1);
             }
             SendTimer::Override => self.due = Some(DueSend::Small),
         }
@@ -274,8 +249,8 @@ impl SendTimers {
 
     fn is_given_up(&self, timer: SendTimer, give_up: GiveUpAfter) -> bool {
         let tried = match timer {
-            SendTimer::Persist => self.probes,
-            SendTimer::Retransmit => self.retransmits,
+            SendTimer::Persist => self.attempts.probes,
+            SendTimer::Retransmit => self.attempts.retransmits,
             SendTimer::TailProbe | SendTimer::Reorder | SendTimer::Override => return false,
         };
         give_up.user_timeout.is_none() && tried >= give_up.tries
@@ -296,10 +271,10 @@ impl SendTimers {
         let deadline = self.user_deadline(flight.user_timeout);
         if let Some(at) = self.reorder_at.get().filter(|at| *at < rto_at) {
             self.arm(SendTimer::Reorder, at, deadline);
-        } else if flight.may_probe && self.due.is_none() && self.retransmits == 0 {
+        } else if flight.may_probe && self.due.is_none() && self.attempts.retransmits == 0 {
             let single = flight.outstanding <= u64::from(flight.mss);
             let timeout = probe_timeout(flight.rtt, single.then_some(RTO_MIN));
-            let at = self.last_sent.max(self.rto_base).max(self.heard_at) + timeout;
+            let at = flight.last_sent.max(self.rto_base).max(flight.heard_at) + timeout;
             self.arm(SendTimer::TailProbe, at.min(rto_at), deadline);
         } else {
             self.arm(SendTimer::Retransmit, rto_at, deadline);
@@ -311,7 +286,7 @@ impl SendTimers {
     fn schedule_idle(&mut self, usable: u64) {
         self.reorder_at = None.into();
         match self.running() {
-            Some(SendTimer::Persist) if usable > 0 => self.persist_backoff = 0,
+            Some(SendTimer::Persist) if usable > 0 => self.attempts.persist_backoff = 0,
             Some(SendTimer::Persist | SendTimer::Override) => return,
             _ => {}
         }
@@ -326,7 +301,7 @@ impl SendTimers {
         }
         if flight.usable == 0 {
             self.stalled_since = self.stalled_since.get().or(Some(now)).into();
-            let timeout = flight.rtt.backed_off(self.persist_backoff);
+            let timeout = flight.rtt.backed_off(self.attempts.persist_backoff);
             let deadline = self.user_deadline(flight.user_timeout);
             self.arm(SendTimer::Persist, now + timeout, deadline);
         } else {

@@ -14,7 +14,7 @@ use crate::ecn::accecn::Accurate;
 use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::receiver::{Accepted, Placement, Receiver};
+use crate::receiver::{Accepted, Receiver};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
 use crate::segment_drop::SegmentDrop;
@@ -243,10 +243,8 @@ impl<P: Payload> Synchronized<P> {
 
     /// First check: the sequence number.
     fn check_sequence(&mut self, segment: &Segment<P>, now: Instant) -> Result<(), SegmentVerdict> {
-        let reason = match self.receiver.place(segment.seq, segment.end()) {
-            Placement::Acceptable => return Ok(()),
-            Placement::Old => SegmentDrop::Duplicate,
-            Placement::Beyond => SegmentDrop::OutOfWindow,
+        let Err(reason) = self.receiver.check_position(segment.seq, segment.end()) else {
+            return Ok(());
         };
         if segment.control == Control::Rst {
             return Err(drop_silently(SegmentDrop::BlindRst));

@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use super::harness::{Bench, sent};
 use super::simulation::{Path, Simulation, Transfer};
-use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
 use crate::settings::CongestionKind;
 use crate::test_config::TestConfig;
@@ -150,7 +149,7 @@ fn a_timeout_in_the_same_window_keeps_the_threshold() {
     bench.drain();
     // A tail loss probe, and then the timeout.
     while bench.sender.recovery.phase() == Phase::Cwr {
-        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+        assert_eq!(bench.fire(), Ok(()));
         bench.drain();
     }
     assert_eq!(bench.sender.recovery.phase(), Phase::Loss);

@@ -6,9 +6,10 @@ use netmem::Payload;
 use wire::{Ecn, Instant, SackBlocks};
 
 use crate::config::EcnMode;
+use crate::error::TcpError;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::sender::{AckKind, DataSegment, Established, IncomingAck, Sender, TimerOutcome};
+use crate::sender::{AckKind, DataSegment, Established, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
 use crate::settings::CongestionKind;
 use crate::test_config::TestConfig;
@@ -155,7 +156,7 @@ impl Bench {
     }
 
     /// Advances the clock to the next timer and runs it.
-    pub fn fire(&mut self) -> TimerOutcome {
+    pub fn fire(&mut self) -> Result<(), TcpError> {
         let at = self.sender.next_timer().expect("a timer is armed");
         assert!(
             at >= self.now,
@@ -169,7 +170,7 @@ impl Bench {
     /// Runs the next timer; returns the milliseconds until it, and what is sent.
     pub fn fire_and_drain(&mut self) -> (u64, Vec<Sent>) {
         let before = self.now;
-        assert_eq!(self.fire(), TimerOutcome::Retransmit);
+        assert_eq!(self.fire(), Ok(()));
         (
             self.now.saturating_since(before).as_millis() as u64,
             self.drain(),

@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use super::harness::{Bench, Setup, sent};
 use crate::error::TcpError;
-use crate::sender::TimerOutcome;
 use crate::sender::recovery::Phase;
 
 /// Ten segments in flight without SACK (so that no probe comes first), ten more waiting.
@@ -262,10 +261,7 @@ fn with_rack_a_timeout_does_not_mark_recent_packets_lost() {
     // One more packet just before the timeout of the first ones.
     let at = bench.sender.next_timer().unwrap();
     bench.now = at;
-    assert_eq!(
-        bench.sender.on_timer(&bench.config.at(at)),
-        TimerOutcome::Retransmit
-    );
+    assert_eq!(bench.sender.on_timer(&bench.config.at(at)), Ok(()));
     bench.drain();
     let rto = bench.sender.next_timer().unwrap();
     bench.now = rto - Duration::from_millis(20);
@@ -281,10 +277,10 @@ fn with_rack_a_timeout_does_not_mark_recent_packets_lost() {
 fn a_peer_without_answer_is_given_up_after_fifteen_tries() {
     let mut bench = ten_in_flight(|_| ());
     for _ in 0..15 {
-        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+        assert_eq!(bench.fire(), Ok(()));
         assert_eq!(bench.drain().len(), 1);
     }
-    assert_eq!(bench.fire(), TimerOutcome::Abort(TcpError::TimedOut));
+    assert_eq!(bench.fire(), Err(TcpError::TimedOut));
 }
 
 #[test]
@@ -297,7 +293,7 @@ fn the_user_timeout_counts_from_the_last_progress() {
     let start = bench.now;
     loop {
         match bench.fire() {
-            TimerOutcome::Abort(error) => break assert_eq!(error, TcpError::TimedOut),
+            Err(error) => break assert_eq!(error, TcpError::TimedOut),
             _ => drop(bench.drain()),
         }
     }
@@ -308,20 +304,13 @@ fn the_user_timeout_counts_from_the_last_progress() {
 fn an_early_or_a_late_call_of_the_timer_does_no_harm() {
     let mut bench = ten_in_flight(|_| ());
     bench.pass(299);
-    assert_eq!(
-        bench.sender.on_timer(&bench.config.at(bench.now)),
-        TimerOutcome::Nothing
-    );
+    assert_eq!(bench.sender.on_timer(&bench.config.at(bench.now)), Ok(()));
+    assert!(bench.drain().is_empty());
     bench.pass(10_000);
-    assert_eq!(
-        bench.sender.on_timer(&bench.config.at(bench.now)),
-        TimerOutcome::Retransmit
-    );
+    assert_eq!(bench.sender.on_timer(&bench.config.at(bench.now)), Ok(()));
     assert_eq!(bench.drain(), [sent(0, 1000, "")]);
-    assert_eq!(
-        bench.sender.on_timer(&bench.config.at(bench.now)),
-        TimerOutcome::Nothing
-    );
+    assert_eq!(bench.sender.on_timer(&bench.config.at(bench.now)), Ok(()));
+    assert!(bench.drain().is_empty());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::receiver::{Ack, EchoOf, Packet, Receiver};
 use super::timeline::Timeline;
 use crate::config::EcnMode;
 use crate::options::{Negotiated, TimestampClock};
-use crate::sender::{Established, IncomingAck, Sender, TimerOutcome};
+use crate::sender::{Established, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
 use crate::settings::CongestionKind;
 use crate::test_config::TestConfig;
@@ -161,7 +161,7 @@ impl World {
                 Some((index, true)) => {
                     let flow = &mut self.flows[index];
                     let outcome = flow.sender.on_timer(&flow.config.at(self.now));
-                    assert!(!matches!(outcome, TimerOutcome::Abort(_)));
+                    assert!(outcome.is_ok());
                     self.transmit(index);
                 }
                 Some((index, false)) => {

@@ -11,7 +11,7 @@ use super::timeline::Timeline;
 use crate::config::EcnMode;
 use crate::info::Info;
 use crate::options::{Negotiated, TimestampClock};
-use crate::sender::{AckKind, Established, IncomingAck, Sender, TimerOutcome};
+use crate::sender::{AckKind, Established, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
 use crate::settings::CongestionKind;
 use crate::test_config::TestConfig;
@@ -402,9 +402,7 @@ impl Simulation {
             self.handle(event);
         } else if timer == Some(next) {
             self.turns.set_on(true);
-            if let TimerOutcome::Abort(error) =
-                self.sender.on_timer(&self.transfer.config.at(self.now))
-            {
+            if let Err(error) = self.sender.on_timer(&self.transfer.config.at(self.now)) {
                 panic!("seed {}: {error}: {:#?}", self.seed, self.sender);
             }
         } else {

@@ -10,7 +10,7 @@ use super::harness::{Bench, ISS, PEER, sent};
 use crate::chrono::BusyTimes;
 use crate::error::TcpError;
 use crate::link::UnfitPayload;
-use crate::sender::{AckKind, IncomingAck, Sender, TimerOutcome};
+use crate::sender::{AckKind, IncomingAck, Sender};
 use crate::seqnum::SeqNum;
 use crate::test_config::LONGEST_SUPER_PAYLOAD;
 use crate::test_config::TestConfig;
@@ -376,10 +376,10 @@ fn a_peer_that_answers_no_probe_is_given_up() {
     bench.write(1000);
     assert_eq!(bench.drain(), []);
     for _ in 0..15 {
-        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+        assert_eq!(bench.fire(), Ok(()));
         assert_eq!(bench.drain().len(), 1);
     }
-    assert_eq!(bench.fire(), TimerOutcome::Abort(TcpError::TimedOut));
+    assert_eq!(bench.fire(), Err(TcpError::TimedOut));
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn the_user_timeout_bounds_a_closed_window() {
     bench.drain();
     loop {
         match bench.fire() {
-            TimerOutcome::Abort(error) => break assert_eq!(error, TcpError::TimedOut),
+            Err(error) => break assert_eq!(error, TcpError::TimedOut),
             _ => drop(bench.drain()),
         }
         // Probes are answered.
@@ -533,7 +533,7 @@ fn pacing_spaces_bursts_by_the_rate() {
         .collect();
     assert_eq!(bench.drain(), first);
     for step in 5..10 {
-        assert_eq!(bench.fire(), TimerOutcome::Retransmit);
+        assert_eq!(bench.fire(), Ok(()));
         assert_eq!(bench.drain(), [sent(step * 2000, step * 2000 + 2000, "")]);
         assert_eq!(bench.drain(), []);
     }

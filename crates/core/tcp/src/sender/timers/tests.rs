@@ -23,7 +23,6 @@ const FIFTEEN_TRIES: GiveUpAfter = GiveUpAfter {
 fn sent_at_one_second() -> SendTimers {
     let mut timers = SendTimers::default();
     timers.on_first_sent(ms(1000));
-    timers.note_sent(ms(1000));
     timers
 }
 
@@ -33,6 +32,8 @@ fn in_flight(rtt: &RttEstimator, outstanding: u64) -> InFlight<'_> {
         outstanding,
         mss: 1000,
         usable: 0,
+        last_sent: ms(1000),
+        heard_at: Instant::ZERO,
         may_probe: false,
         user_timeout: None,
     }
@@ -55,7 +56,7 @@ fn a_closed_window_is_probed_and_one_that_opens_is_not() {
     timers.arm_held_back(&flight, ms(1000));
     assert_eq!(timers.on_timer(&rtt, FIFTEEN_TRIES, ms(1300)), Expiry::Send);
     assert_eq!(
-        (timers.due(), timers.probes()),
+        (timers.due(), timers.attempts.probes),
         (Some(DueSend::WindowProbe), 1)
     );
     timers.arm_held_back(&flight, ms(1300));

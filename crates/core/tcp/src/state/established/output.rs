@@ -7,13 +7,11 @@ use super::{SegmentVerdict, Synchronized};
 use crate::context::Context;
 use crate::disposition::{Disposition, Next};
 use crate::ecn::echo::EarlierAck;
-use crate::error::TcpError;
 use crate::options::{TsRecent, ack_options};
 use crate::recv_queue::RecvQueue;
 use crate::segment::{Control, Segment};
-use crate::sender::{DataSegment, TimerOutcome};
+use crate::sender::DataSegment;
 use crate::state_kind::StateKind;
-use crate::timers::KeepaliveVerdict;
 
 impl<P: Payload> Synchronized<P> {
     /// Returns the next segment to send now. An ACK with SACK blocks is sent without data, so that data segments need no room
@@ -151,22 +149,20 @@ impl<P: Payload> Synchronized<P> {
         if self.linger.is_some_and(|linger| linger <= now) {
             return (over, Next::Closed(None));
         }
-        if let Some(opening) = &mut self.opening {
-            if let Err(error) = opening.half_open.on_timer(cx) {
-                return (over, Next::Closed(Some(error)));
-            }
-        } else if let TimerOutcome::Abort(error) = self.sender.on_timer(cx) {
+        let answered = match &mut self.opening {
+            Some(opening) => opening.half_open.on_timer(cx),
+            None => self.sender.on_timer(cx),
+        };
+        if let Err(error) = answered {
             return (over, Next::Closed(Some(error)));
         }
         let is_busy = self.sender.queue.len() > 0 || self.sender.in_flight() > 0;
-        if let KeepaliveVerdict::Dead = self.keepalive.on_timer(is_busy, cx.settings, now) {
-            return (
-                Disposition {
-                    reply: true,
-                    ..over
-                },
-                Next::Abort(Some(TcpError::TimedOut)),
-            );
+        if let Err(error) = self.keepalive.on_timer(is_busy, cx.settings, now) {
+            let reset = Disposition {
+                reply: true,
+                ..over
+            };
+            return (reset, Next::Abort(Some(error)));
         }
         (Disposition::REPLY, Next::Stay)
     }

@@ -112,6 +112,7 @@ impl fmt::Display for LinkSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Remedy;
 
     #[test]
     fn text_and_link_convert_both_ways() {
@@ -157,8 +158,8 @@ mod tests {
             "packet:abcdefghijklmnop",
             "eth:x",
         ] {
-            let error = text.parse::<LinkSpec>().expect_err(text).to_string();
-            assert!(error.contains("write tap:NAME"), "{error}");
+            let error = text.parse::<LinkSpec>().expect_err(text);
+            assert_eq!(error.remedy(), Some(Remedy::WriteLink), "{error}");
         }
     }
 

@@ -82,7 +82,7 @@ fn refused_inside(group: &str) {
         assert!(matches!(refused, DmabufError::NoRoom(_)), "{refused:?}");
         let error = Error::from(refused);
         assert_eq!(error.kind(), ErrorKind::OutOfResources);
-        let text = error.to_string();
+        let text = format!("{error:?}");
         assert!(
             text.contains("the limit of the control group is 96.0 MiB"),
             "{text}"

@@ -44,11 +44,9 @@ use steer::RxQueueId;
 use wire::Instant;
 
 use promise::FLOOR_SEGMENTS;
+pub use promise::INITIAL_PROMISE;
 pub(crate) use promise::{Ask, Promise};
 use queue::{Allowance, QueuePromises};
-
-/// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
-pub const INITIAL_PROMISE: u64 = 64 << 10;
 
 /// Divisor: the first promise is at most a sixteenth of what is left, because many connections may follow.
 const INITIAL_DIVISOR: u64 = 16;

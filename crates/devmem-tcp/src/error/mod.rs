@@ -4,6 +4,7 @@
 //! [`io::Error`] by `?`. How their texts are made is that of all crates: see the section "Errors" of `DECISIONS.md`.
 
 mod bind;
+mod boxed;
 mod held_memory;
 mod kind;
 mod misplacement;
@@ -333,55 +334,5 @@ impl From<Error> for io::Error {
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
-    }
-}
-
-/// Takes an error of this library back out; another I/O error becomes the reason.
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        let error = match error.downcast::<Self>() {
-            Ok(error) => return error,
-            Err(error) => error,
-        };
-        let error = match error.downcast::<RecvError>() {
-            Ok(error) => return error.into(),
-            Err(error) => error,
-        };
-        match error.downcast::<BindError>() {
-            Ok(error) => error.into(),
-            Err(foreign) => {
-                let mut error = Self::of_io(foreign.to_string(), &foreign);
-                error.facts_mut().foreign = Some(foreign);
-                error
-            }
-        }
-    }
-}
-
-impl ErrorKind {
-    /// Returns the kind of an error of this library behind `dyn Error`, for programs that keep errors in a box; `None` for other
-    /// errors. It does not look at sources.
-    ///
-    /// ```
-    /// use devmem_tcp::{ErrorKind, Netdev};
-    ///
-    /// fn open() -> Result<Netdev, Box<dyn std::error::Error>> {
-    ///     Ok(Netdev::kernel("nosuch0")?)
-    /// }
-    ///
-    /// let error = open().unwrap_err();
-    /// assert_eq!(ErrorKind::of(&*error), Some(ErrorKind::NotFound));
-    /// ```
-    pub fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
-        if let Some(error) = error.downcast_ref::<Error>() {
-            return Some(error.kind());
-        }
-        if let Some(error) = error.downcast_ref::<RecvError>() {
-            return Some(error.kind());
-        }
-        if let Some(error) = error.downcast_ref::<BindError>() {
-            return Some(error.kind());
-        }
-        of_memory::kind_of(error)
     }
 }

@@ -1,13 +1,9 @@
 //! What to do about an error.
 
 use std::borrow::Cow;
-use std::error::Error as StdError;
 use std::fmt;
-use std::io;
 
 use devmem_uapi::text::printable_lines;
-
-use super::{BindError, Error, RecvError, of_memory};
 
 /// What to change or type next. `Display` prints it for programs in Rust, in one or more lines; an interface to another language has
 /// its own words for the remedies that name calls of this library.
@@ -83,37 +79,6 @@ impl Remedy {
         Self::PollerForEachShard,
         Self::PollerOfItsShard,
     ];
-
-    /// Returns the remedy of an error of this library or of its memory behind `dyn Error`, also inside of an I/O error; `None` for other
-    /// errors. It does not look at sources.
-    ///
-    /// ```
-    /// use devmem_tcp::{Netdev, Remedy};
-    ///
-    /// fn open() -> Result<Netdev, Box<dyn std::error::Error>> {
-    ///     Ok(Netdev::user("mem:unnamed", "10.77.0.2")?)
-    /// }
-    ///
-    /// let error = open().unwrap_err();
-    /// let help = Remedy::of(&*error).map(|remedy| format!("; {remedy}"));
-    /// eprintln!("cannot open the NIC: {error}{}", help.unwrap_or_default());
-    /// ```
-    pub fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
-        let io = error.downcast_ref::<io::Error>();
-        if let Some(inner) = io.and_then(io::Error::get_ref) {
-            return Self::of(inner);
-        }
-        if let Some(error) = error.downcast_ref::<Error>() {
-            return error.remedy();
-        }
-        if let Some(error) = error.downcast_ref::<RecvError>() {
-            return error.remedy();
-        }
-        if let Some(error) = error.downcast_ref::<BindError>() {
-            return error.remedy();
-        }
-        of_memory::remedy_of(error)
-    }
 }
 
 impl From<&'static str> for Remedy {

@@ -143,7 +143,7 @@ mod tests {
         for (page, kib) in [(4 << 10, 8), (4 << 10, 64), (16 << 10, 64)] {
             let refused = check_pieces(&of_pages(Some(page)), niov(kib), || false);
             let refused = refused.expect_err("pages that are too small");
-            let text = refused.to_string();
+            let text = format!("{refused:?}");
             let bytes = kib << 10;
             for word in [
                 format!("pieces of {page} bytes, at multiples of {page} bytes"),

@@ -85,7 +85,7 @@ fn refuses_what_the_kernel_of_another_machine_has(link: &str) {
             (error.errno(), error.kind()),
             (Errno::EADDRINUSE, ErrorKind::AddrInUse)
         );
-        let text = error.to_string();
+        let text = format!("{error:?}");
         let start = format!("another station of {link} has the address {address}: ");
         assert!(text.starts_with(&start) && text.contains("auto"), "{text}");
     }
@@ -220,7 +220,7 @@ fn an_address_of_this_machine_is_refused_on_every_link_to_its_networks() {
                 ] {
                     let error = refused(link, address);
                     assert_eq!(error.errno(), Errno::EADDRINUSE);
-                    let text = error.to_string();
+                    let text = format!("{error:?}");
                     let ip = address.split('/').next().expect("an address");
                     let start = format!("{ip} is an address of this machine, on {interface}");
                     assert!(text.starts_with(&start), "{text}");
@@ -283,7 +283,7 @@ fn addresses_that_no_host_can_have_are_refused_on_every_link() {
             let error = Netdev::builder(link).and_then(|builder| builder.address(address));
             let error = error.expect_err(address);
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
-            let text = error.to_string();
+            let text = format!("{error:?}");
             assert!(
                 text.contains(kind) && text.contains("give"),
                 "{link} {address}: {text}"

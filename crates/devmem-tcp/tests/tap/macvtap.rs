@@ -151,7 +151,7 @@ fn the_interface_ends_with_the_nic() {
         let first = open(V4, LINK, |builder| builder.mac(mac)).expect("it is up");
         // In mode passthru it would have to be the only one.
         let second = open(V4, "macvtap:far,mode=passthru", |builder| builder);
-        let text = second.expect_err("there is one").to_string();
+        let text = format!("{:?}", second.expect_err("there is one"));
         assert!(text.contains("ip -d link"), "{text}");
         drop(first);
         let alone = open(V4, "macvtap:far,mode=passthru", |builder| builder);
@@ -181,7 +181,10 @@ fn an_interface_that_exists_is_used_and_stays() {
             let mut made = Interface::by_name("mvt0").expect("it was made");
             made.quiet_ipv6();
             let down = open(V6, "macvtap:mvt0", |builder| builder).expect_err("it is down");
-            assert!(down.to_string().contains("ip link set mvt0 up"), "{down}");
+            assert!(
+                format!("{down:?}").contains("ip link set mvt0 up"),
+                "{down}"
+            );
             made.set_up().expect("our namespace");
             for option in ["mode=bridge", "mac=02:00:00:00:00:79"] {
                 let link = format!("macvtap:mvt0,{option}");
@@ -263,7 +266,7 @@ fn a_link_that_cannot_be_opened_says_what_to_do() {
         || {
             let _pair = veth(V4, 1500);
             let error = open(V4, LINK, |builder| builder.mtu(9000)).expect_err("too large");
-            let text = error.to_string();
+            let text = format!("{error:?}");
             assert!(text.contains("ip link set far mtu 9000"), "{text}");
             for (link, reason, remedy) in [
                 (
@@ -293,7 +296,7 @@ fn a_link_that_cannot_be_opened_says_what_to_do() {
                 ),
             ] {
                 let error = open(V4, link, |builder| builder).expect_err(link);
-                let text = error.to_string();
+                let text = format!("{error:?}");
                 assert!(text.starts_with(reason) && text.contains(remedy), "{text}");
             }
         },

@@ -489,7 +489,7 @@ fn a_link_that_cannot_be_opened_says_what_to_do() {
                 ),
             ] {
                 let error = Netdev::user(link, "10.77.0.2/24").expect_err(link);
-                let text = error.to_string();
+                let text = format!("{error:?}");
                 assert!(text.starts_with(reason) && text.contains(remedy), "{text}");
                 assert_eq!(error.kind(), kind, "{text}");
             }

@@ -4,49 +4,60 @@ use std::fmt;
 use std::net::IpAddr;
 
 use devmem_tcp::tcp::TcpOptions;
-use devmem_tcp::{Netdev, NetdevBuilder};
+use devmem_tcp::{Error, Netdev, NetdevBuilder};
 
-/// An invalid setting, as a sentence.
+/// Why a link or a setting is refused.
 #[derive(Debug)]
-pub struct SettingsError(String);
+pub enum SettingsError {
+    /// A sentence that lists the valid settings.
+    Setting(String),
+    /// What the library says of the link, or of an address.
+    Library(Error),
+}
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            Self::Setting(text) => f.write_str(text),
+            Self::Library(error) => fmt::Display::fmt(error, f),
+        }
     }
 }
 
 impl std::error::Error for SettingsError {}
 
+impl From<Error> for SettingsError {
+    fn from(error: Error) -> Self {
+        Self::Library(error)
+    }
+}
+
 /// Parses `link` (`tap:NAME`, `mem:NAME`) and settings (`name=value`, separated by commas): `address`, which may be repeated,
 /// `peer` (of a TAP's kernel end), `gateway`, `mtu`, `rx_queues`, `congestion` (of connections that set none by TCP_CONGESTION).
 ///
 /// # Errors
-/// [`SettingsError`], a sentence that lists the valid settings.
+/// [`SettingsError`].
 pub fn parse(link: &str, settings: &str) -> Result<NetdevBuilder, SettingsError> {
-    let mut builder = Netdev::builder(link).map_err(|error| SettingsError(error.to_string()))?;
+    let mut builder = Netdev::builder(link)?;
     for setting in settings
         .split(',')
         .map(str::trim)
         .filter(|text| !text.is_empty())
     {
-        let (name, value) = setting
-            .split_once('=')
-            .ok_or_else(|| SettingsError(format!("{setting:?} is not of the form name=value")))?;
+        let (name, value) = setting.split_once('=').ok_or_else(|| {
+            SettingsError::Setting(format!("{setting:?} is not of the form name=value"))
+        })?;
         builder = set(builder, name.trim(), value.trim())?;
     }
     Ok(builder)
 }
 
 fn set(builder: NetdevBuilder, name: &str, value: &str) -> Result<NetdevBuilder, SettingsError> {
-    let bad = |what: &str| SettingsError(format!("{name} cannot be {value:?}; give {what}"));
+    let bad =
+        |what: &str| SettingsError::Setting(format!("{name} cannot be {value:?}; give {what}"));
     match name {
-        "address" => builder
-            .address(value)
-            .map_err(|error| SettingsError(error.to_string())),
-        "peer" => builder
-            .peer_address(value)
-            .map_err(|error| SettingsError(error.to_string())),
+        "address" => Ok(builder.address(value)?),
+        "peer" => Ok(builder.peer_address(value)?),
         "gateway" => {
             let router: IpAddr = value.parse().map_err(|_| bad("an address"))?;
             Ok(builder.gateway(router))
@@ -60,7 +71,7 @@ fn set(builder: NetdevBuilder, name: &str, value: &str) -> Result<NetdevBuilder,
                 .map_err(|_| bad("cubic, reno, bbr or dctcp"))?;
             Ok(builder.tcp(tcp))
         }
-        _ => Err(SettingsError(format!(
+        _ => Err(SettingsError::Setting(format!(
             "no setting is called {name:?}; there are address, peer, gateway, mtu, rx_queues and congestion"
         ))),
     }

@@ -9,7 +9,7 @@ use netmem::Dmabuf;
 
 use crate::failure::Failure;
 use crate::handles::Handles;
-use crate::settings::parse;
+use crate::settings::{SettingsError, parse};
 
 /// A stack with its background thread.
 #[derive(Debug)]
@@ -46,7 +46,10 @@ pub(crate) fn open_shards(
     settings: &str,
     shards: usize,
 ) -> Result<Vec<usize>, Failure> {
-    let builder = parse(link, settings).map_err(|error| Failure::of(Errno::EINVAL, &error))?;
+    let builder = parse(link, settings).map_err(|error| match error {
+        SettingsError::Library(error) => Failure::of_open(&error),
+        SettingsError::Setting(text) => Failure::new(Errno::EINVAL, text),
+    })?;
     // The library refuses more than 64.
     let shards = u16::try_from(shards).unwrap_or(u16::MAX);
     let opened = builder.shards(shards).open_stacks();

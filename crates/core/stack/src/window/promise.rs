@@ -2,8 +2,10 @@
 
 use steer::RxQueueId;
 
-use super::INITIAL_PROMISE;
 use super::packing::Packing;
+
+/// First promise to a connection, in bytes of payload (linux: `tcp_rmem[1] / 2`, 64 KiB).
+pub const INITIAL_PROMISE: u64 = 64 << 10;
 
 /// Unsuccessful probes of a closed window, with half of the memory free, after which a connection gets a part of the slack.
 const SHUT_OUT_PROBES: u8 = 2;

@@ -6,7 +6,7 @@
 //! `HttpRequest::redirected` decides which fields each place may see. Where a place has the file no more, because it was signed for an hour, the origin is
 //! asked again: `HttpFile::find_again`. Connections wait in a `Pool` for the next file of the same host.
 
-mod approach;
+mod attempt;
 pub mod chunks;
 mod client;
 mod date;
@@ -14,6 +14,7 @@ mod error_details;
 mod fields;
 mod file;
 pub mod head;
+mod location;
 mod profile;
 mod proxy;
 mod request;
@@ -21,14 +22,13 @@ mod round_trip;
 mod s3;
 mod sigv4;
 mod tunnel;
-mod way;
 
-pub use approach::Approach;
+pub use attempt::ConnectionAttempt;
 pub use client::Client;
 pub use error_details::ErrorDetails;
 pub use fields::{ContentRange, FileSum, SumOf};
 pub use file::HttpFile;
 pub use head::Head;
+pub use location::Location;
 pub use request::{Ask, HttpRequest};
 pub use sigv4::S3Credentials;
-pub use way::Way;

@@ -12,9 +12,9 @@
 
 mod base64;
 mod cause;
+mod connection_key;
 pub mod dial;
 mod error;
-mod hop;
 pub mod http;
 pub mod nbd;
 mod notice;
@@ -31,8 +31,8 @@ mod transport;
 pub mod url;
 
 pub use cause::Cause;
+pub use connection_key::ConnectionKey;
 pub use error::{LoadError, PartError};
-pub use hop::Hop;
 pub use notice::Notice;
 pub use piece::Piece;
 pub use pool::Pool;

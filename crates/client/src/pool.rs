@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use devmem_tcp::Netdev;
 
+use crate::connection_key::ConnectionKey;
 use crate::dial::{self, CancelCheck};
 use crate::error::LoadError;
-use crate::hop::Hop;
 use crate::transport::Transport;
 
 /// Most connections that wait.
@@ -22,15 +22,15 @@ pub struct Pool {
 #[derive(Debug, Default)]
 struct Shared {
     /// The one that was used last is at the end: servers end those first that wait longest.
-    idle: Vec<(Hop, Netdev, Transport)>,
+    idle: Vec<(ConnectionKey, Netdev, Transport)>,
     /// Those of hosts, of which there are few: each one's name, and the port.
     addresses: Vec<(String, u16, Vec<SocketAddr>)>,
 }
 
 impl Shared {
-    fn addresses_of(&self, hop: &Hop) -> Option<Vec<SocketAddr>> {
+    fn addresses_of(&self, key: &ConnectionKey) -> Option<Vec<SocketAddr>> {
         let mut known = self.addresses.iter();
-        let known = known.find(|(host, port, _)| *host == hop.host && *port == hop.port);
+        let known = known.find(|(host, port, _)| *host == key.host && *port == key.port);
         known.map(|(.., addresses)| addresses.clone())
     }
 }
@@ -40,11 +40,12 @@ impl Pool {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection of `nic` to `hop` that the server has not ended.
-    pub fn take(&self, nic: &Netdev, hop: &Hop) -> Option<Transport> {
+    /// Takes a connection of `nic` to `key` that the server has not ended.
+    pub fn take(&self, nic: &Netdev, key: &ConnectionKey) -> Option<Transport> {
         loop {
             let mut shared = self.shared();
-            let is_one = |(to, home, _): &(Hop, Netdev, Transport)| to == hop && home.is_same(nic);
+            let is_one =
+                |(to, home, _): &(ConnectionKey, Netdev, Transport)| to == key && home.is_same(nic);
             let at = shared.idle.iter().rposition(is_one)?;
             let (_, _, mut transport) = shared.idle.remove(at);
             drop(shared);
@@ -56,10 +57,10 @@ impl Pool {
     }
 
     /// Keeps a connection whose last response is complete.
-    pub fn keep(&self, nic: &Netdev, hop: &Hop, transport: Transport) {
+    pub fn keep(&self, nic: &Netdev, key: &ConnectionKey, transport: Transport) {
         let mut shared = self.shared();
         if shared.idle.len() < MAX_IDLE {
-            shared.idle.push((hop.clone(), nic.clone(), transport));
+            shared.idle.push((key.clone(), nic.clone(), transport));
         }
     }
 
@@ -70,18 +71,18 @@ impl Pool {
     pub(crate) fn addresses(
         &self,
         nic: &Netdev,
-        hop: &Hop,
+        key: &ConnectionKey,
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Vec<SocketAddr>, LoadError> {
-        if let Some(known) = self.shared().addresses_of(hop) {
+        if let Some(known) = self.shared().addresses_of(key) {
             return Ok(known);
         }
-        let found = dial::resolve(nic, &hop.host, hop.port, cancel_check)?;
+        let found = dial::resolve(nic, &key.host, key.port, cancel_check)?;
         let mut shared = self.shared();
         // Another thread may have looked it up meanwhile.
-        if shared.addresses_of(hop).is_none() {
-            let (host, found) = (hop.host.clone(), found.clone());
-            shared.addresses.push((host, hop.port, found));
+        if shared.addresses_of(key).is_none() {
+            let (host, found) = (key.host.clone(), found.clone());
+            shared.addresses.push((host, key.port, found));
         }
         Ok(found)
     }

@@ -40,7 +40,6 @@ mod http;
 mod landing;
 mod loaded;
 mod loader;
-mod moved;
 pub(crate) mod nbd;
 pub(crate) mod nvme;
 mod origin;
@@ -49,6 +48,7 @@ mod partial;
 mod safetensors;
 mod session;
 mod source;
+mod stale_location;
 mod tensor_stream;
 mod to_host;
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use devmem_tcp::Netdev;
 
-use super::approach::Approach;
+use super::attempt::ConnectionAttempt;
 use super::error_details::ErrorDetails;
 use super::head::Head;
+use super::location::Location;
 use super::request::{Ask, HttpRequest};
 use super::round_trip::{self, Broken, Response};
-use super::way::Way;
 use crate::dial::{self, CancelCheck};
 use crate::error::LoadError;
 use crate::notice::Notice;
@@ -44,7 +44,7 @@ pub struct Client<'a> {
 pub(crate) struct FirstBytes {
     /// The user's request, in the region of its bucket.
     pub(crate) origin: HttpRequest,
-    pub(crate) way: Way,
+    pub(crate) location: Location,
     pub(crate) head: Head,
     /// Size of the file, if it is known.
     pub(crate) size: Option<u64>,
@@ -77,7 +77,7 @@ impl Client<'_> {
         let (mut origin, mut request) = (origin.clone(), origin.clone());
         let (mut from, mut with_range) = (None, true);
         for _ in 0..=MAX_REDIRECTS {
-            let way = self.way(request, from.clone(), cancel_check)?;
+            let location = self.location(request, from.clone(), cancel_check)?;
             let piece = Piece {
                 start: 0,
                 end: wanted as u64,
@@ -86,18 +86,18 @@ impl Client<'_> {
                 true => Ask::Range(piece),
                 false => Ask::All,
             };
-            let response = self.ask(&way, ask, wanted, cancel_check)?;
-            match step(&origin, &way, &response, with_range)? {
-                Step::Here => return Ok(FirstBytes::of(origin, way, response)),
+            let response = self.ask(&location, ask, wanted, cancel_check)?;
+            match step(&origin, &location, &response, with_range)? {
+                Step::Here => return Ok(FirstBytes::of(origin, location, response)),
                 Step::WithoutRange => {
-                    request = way.request;
+                    request = location.request;
                     with_range = false;
                 }
                 Step::Region(other) => {
                     (origin, request, from) = (other.clone(), other, None);
                 }
                 Step::Elsewhere(place) => {
-                    let (here, there) = (way.request.url(), place.url());
+                    let (here, there) = (location.request.url(), place.url());
                     if here.is_https() && !there.is_https() {
                         self.notice.is_plain(&here.to_string(), &there.to_string());
                     }
@@ -112,19 +112,21 @@ impl Client<'_> {
         })
     }
 
-    fn way(
+    fn location(
         &self,
         request: HttpRequest,
         from: Option<String>,
         cancel_check: &mut CancelCheck<'_>,
-    ) -> Result<Way, LoadError> {
-        let mut way = Way {
+    ) -> Result<Location, LoadError> {
+        let mut location = Location {
             request,
             addresses: Vec::new(),
             from,
         };
-        way.addresses = self.pool.addresses(self.nic, &way.hop(), cancel_check)?;
-        Ok(way)
+        location.addresses =
+            self.pool
+                .addresses(self.nic, &location.connection_key(), cancel_check)?;
+        Ok(location)
     }
 
     /// Asks a place and returns the head of its answer. Asks again if it is busy.
@@ -133,11 +135,11 @@ impl Client<'_> {
     /// The host does not answer, or the answer makes no sense.
     pub fn head(
         &self,
-        way: &Way,
+        location: &Location,
         ask: Ask,
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Head, LoadError> {
-        Ok(self.ask(way, ask, 0, cancel_check)?.head)
+        Ok(self.ask(location, ask, 0, cancel_check)?.head)
     }
 
     /// Asks a place, again if it is busy. See [`round_trip::exchange`].
@@ -146,26 +148,28 @@ impl Client<'_> {
     /// The host does not answer, or the answer makes no sense.
     pub(crate) fn ask(
         &self,
-        way: &Way,
+        location: &Location,
         ask: Ask,
         wanted: usize,
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Response, LoadError> {
-        let hop = way.hop();
+        let key = location.connection_key();
         let mut failures = 0;
         loop {
-            let kept = self.pool.take(self.nic, &hop);
+            let kept = self.pool.take(self.nic, &key);
             let is_kept = kept.is_some();
             let connected = match kept {
                 Some(transport) => Ok(transport),
-                None => self.connect(way, cancel_check),
+                None => self.connect(location, cancel_check),
             };
             let answered = match connected {
-                Ok(transport) => match self.exchange(way, transport, ask, wanted, cancel_check) {
-                    // Bytes of the answer before: some servers send a body after the head that HEAD asks for.
-                    Err(LoadError::Invalid { .. }) if is_kept => continue,
-                    answered => answered?,
-                },
+                Ok(transport) => {
+                    match self.exchange(location, transport, ask, wanted, cancel_check) {
+                        // Bytes of the answer before: some servers send a body after the head that HEAD asks for.
+                        Err(LoadError::Invalid { .. }) if is_kept => continue,
+                        answered => answered?,
+                    }
+                }
                 // A server that breaks off the handshake of TLS, or a proxy that does not reach it.
                 Err(LoadError::Broken { host, problem }) => Err(Broken {
                     cause: problem.during(host),
@@ -208,29 +212,29 @@ impl Client<'_> {
     /// Makes a connection to the end of a way.
     fn connect(
         &self,
-        way: &Way,
+        location: &Location,
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Transport, LoadError> {
-        let mut approach = Approach::new(self.nic, way, self.limit);
+        let mut attempt = ConnectionAttempt::new(self.nic, location, self.limit);
         loop {
-            if let Some(outcome) = approach.poll() {
+            if let Some(outcome) = attempt.poll() {
                 return outcome;
             }
             dial::check_cancelled(cancel_check)?;
-            approach.wait(dial::SLICE)?;
+            attempt.wait(dial::SLICE)?;
         }
     }
 
     /// Sends a request and reads the response. A connection that takes another request goes to the pool.
     fn exchange(
         &self,
-        way: &Way,
+        location: &Location,
         mut transport: Transport,
         ask: Ask,
         wanted: usize,
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<Result<Response, Broken>, LoadError> {
-        let request = &way.request;
+        let request = &location.request;
         let answered = round_trip::exchange(
             &mut transport,
             request,
@@ -242,7 +246,8 @@ impl Client<'_> {
         if let Ok(response) = &answered
             && response.is_reusable
         {
-            self.pool.keep(self.nic, &way.hop(), transport);
+            self.pool
+                .keep(self.nic, &location.connection_key(), transport);
         }
         Ok(answered)
     }
@@ -258,7 +263,7 @@ fn most_attempts(retry_after: Option<Duration>) -> u32 {
 /// Judges a response on the way of `origin`.
 fn step(
     origin: &HttpRequest,
-    way: &Way,
+    location: &Location,
     response: &Response,
     with_range: bool,
 ) -> Result<Step, LoadError> {
@@ -277,7 +282,7 @@ fn step(
         206 | 416 if with_range => return Ok(Step::WithoutRange),
         206 => {
             return Err(LoadError::Invalid {
-                host: way.shown(),
+                host: location.shown(),
                 problem: "a part without the field Content-Range".into(),
             });
         }
@@ -285,27 +290,27 @@ fn step(
     }
     if matches!(head.status, 301 | 307 | 400 | 403)
         && let Some(region) = &details.region
-        && let Some(other) = way.request.in_region(region)
+        && let Some(other) = location.request.in_region(region)
     {
         return Ok(Step::Region(other));
     }
     match &head.location {
         Some(place) if head.is_redirect() => {
-            let joined = way.request.url().join(place);
+            let joined = location.request.url().join(place);
             let request = joined.and_then(|url| origin.redirected(url));
             let request = request.map_err(|error| LoadError::Redirect {
-                from: way.request.url().to_string(),
+                from: location.request.url().to_string(),
                 to: crate::shown::shown(place),
                 error,
             });
             request.map(Step::Elsewhere)
         }
-        _ => Err(details.refused(&way.shown(), head)),
+        _ => Err(details.refused(&location.shown(), head)),
     }
 }
 
 impl FirstBytes {
-    fn of(origin: HttpRequest, way: Way, response: Response) -> Self {
+    fn of(origin: HttpRequest, location: Location, response: Response) -> Self {
         let Response {
             head,
             body,
@@ -330,7 +335,7 @@ impl FirstBytes {
             serves_ranges: head.status == 206,
             bytes: if starts { body } else { Vec::new() },
             origin,
-            way,
+            location,
             head,
             size,
         }

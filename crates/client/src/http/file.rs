@@ -10,8 +10,8 @@ use devmem_tcp::text::printable;
 use super::client::{Client, FirstBytes};
 use super::fields::{FileSum, Validators};
 use super::head::Head;
+use super::location::Location;
 use super::request::HttpRequest;
-use super::way::Way;
 use crate::dial::{self, CancelCheck};
 use crate::error::LoadError;
 use crate::notice::Notice;
@@ -33,7 +33,7 @@ struct Found {
     /// The user's request.
     origin: HttpRequest,
     /// Where it leads now. A signed place expires, and another one is found.
-    way: Mutex<Arc<Way>>,
+    location: Mutex<Arc<Location>>,
     /// Addresses of the first place.
     addresses: Vec<SocketAddr>,
     pool: Arc<Pool>,
@@ -84,7 +84,7 @@ impl HttpFile {
     ) -> Result<(Self, Vec<u8>), LoadError> {
         let FirstBytes {
             origin,
-            way,
+            location,
             head,
             size,
             serves_ranges,
@@ -92,8 +92,8 @@ impl HttpFile {
         } = client.find(request, wanted, cancel_check)?;
         let found = Found {
             origin,
-            addresses: way.addresses.clone(),
-            way: Mutex::new(Arc::new(way)),
+            addresses: location.addresses.clone(),
+            location: Mutex::new(Arc::new(location)),
             pool: Arc::clone(client.pool),
             size,
             serves_ranges,
@@ -107,14 +107,14 @@ impl HttpFile {
     #[cfg(feature = "test-util")]
     pub fn of_size(size: u64, serves_ranges: bool) -> Self {
         let origin = HttpRequest::new("http://host/file".parse().expect("a URL"));
-        let way = Way {
+        let location = Location {
             request: origin.clone(),
             addresses: Vec::new(),
             from: None,
         };
         Self::from(Found {
             origin,
-            way: Mutex::new(Arc::new(way)),
+            location: Mutex::new(Arc::new(location)),
             addresses: Vec::new(),
             pool: Arc::default(),
             size: Some(size),
@@ -132,7 +132,7 @@ impl HttpFile {
 
     /// Returns whether the bytes come by https, and the CPU decrypts them in host memory. A redirect may have led there.
     pub fn is_encrypted(&self) -> bool {
-        self.way().request.url().is_https()
+        self.location().request.url().is_https()
     }
 
     /// Returns whether the server serves ranges. If not, it sends the whole file over one connection, and after a broken
@@ -154,7 +154,7 @@ impl HttpFile {
 
     /// Returns the URL of the place that the server redirects to, without user and password, for messages.
     pub fn place(&self) -> String {
-        self.way().request.url().to_string()
+        self.location().request.url().to_string()
     }
 
     /// Returns the addresses of the server, or of the proxy, in the order in which they are tried.
@@ -174,17 +174,17 @@ impl HttpFile {
     }
 
     #[inline]
-    fn locked_way(&self) -> MutexGuard<'_, Arc<Way>> {
+    fn locked_location(&self) -> MutexGuard<'_, Arc<Location>> {
         self.found
-            .way
+            .location
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns where the file is now.
     #[inline]
-    pub fn way(&self) -> Arc<Way> {
-        Arc::clone(&self.locked_way())
+    pub fn location(&self) -> Arc<Location> {
+        Arc::clone(&self.locked_location())
     }
 
     /// Finds the file again, from the user's URL, after the place that `old` leads to did not have it any more. Returns whether anything was
@@ -195,15 +195,15 @@ impl HttpFile {
     pub fn find_again(
         &self,
         client: Client<'_>,
-        old: &Arc<Way>,
+        old: &Arc<Location>,
         cancel_check: &mut CancelCheck<'_>,
     ) -> Result<bool, LoadError> {
-        if !Arc::ptr_eq(&self.locked_way(), old) {
+        if !Arc::ptr_eq(&self.locked_location(), old) {
             return Ok(false);
         }
         let now = client.find(&self.found.origin, 1, cancel_check)?;
         self.check_version(now.size, &now.head)?;
-        *self.locked_way() = Arc::new(now.way);
+        *self.locked_location() = Arc::new(now.location);
         Ok(true)
     }
 

@@ -204,19 +204,19 @@ impl Connection {
             // The server also notices the end of the connection.
             let _ = self.send();
         }
-        let hop = self.session.reusable().zip(pool);
-        if hop.is_none() {
+        let key = self.session.reusable().zip(pool);
+        if key.is_none() {
             self.wire.say_end();
         }
         let counted = |stream: &Stream| stream.stats().since(self.before);
-        let Some((hop, pool)) = hop else {
+        let Some((key, pool)) = key else {
             return counted(self.wire.stream());
         };
         let ended = counted(self.wire.stream());
         match self.wire.into_transport() {
             Some(transport) => {
                 let counted = counted(transport.stream());
-                pool.keep(nic, hop, transport);
+                pool.keep(nic, key, transport);
                 counted
             }
             None => ended,

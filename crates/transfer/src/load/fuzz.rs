@@ -6,7 +6,7 @@ use client::http::HttpFile;
 use client::nbd::NbdUrl;
 use client::nvme::{Limits, Membership, NvmeUrl};
 use client::url::Url;
-use client::{Hop, Piece};
+use client::{ConnectionKey, Piece};
 
 use ::nvme::pdu::Digests;
 
@@ -191,12 +191,12 @@ pub fn http(data: &[u8]) {
         return;
     };
     let file = HttpFile::of_size(SOURCE_BYTES as u64, kind & 1 == 0);
-    let hop = Hop {
+    let key = ConnectionKey {
         host: "host".to_owned(),
         port: 80,
         tls: None,
     };
-    let mut session = HttpSession::new(&Volume::of(&file), hop, usize::from(kind >> 1 & 3) + 1);
+    let mut session = HttpSession::new(&Volume::of(&file), key, usize::from(kind >> 1 & 3) + 1);
     drive(&mut session, usize::from(*cut).max(1), bytes);
 }
 

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use client::{Cause, Hop, LoadError, Piece};
+use client::{Cause, ConnectionKey, LoadError, Piece};
 
-use super::moved::Moved;
+use super::stale_location::StaleLocation;
 use crate::checksum::Crc32c;
 
 /// What the next bytes of a connection are.
@@ -103,7 +103,7 @@ pub(crate) trait Session: fmt::Debug {
     fn take_outstanding(&mut self) -> Vec<Piece>;
 
     /// Returns the other end of the connection, if it takes requests of another session now.
-    fn reusable(&self) -> Option<&Hop> {
+    fn reusable(&self) -> Option<&ConnectionKey> {
         None
     }
 
@@ -129,7 +129,7 @@ pub(crate) enum Fault {
         wait: Option<Duration>,
     },
     /// The file is not there any more: the user's URL is asked again.
-    Moved(Box<Moved>),
+    StaleLocation(Box<StaleLocation>),
     /// No other connection would do better.
     Fatal(LoadError),
 }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use client::dial::CancelCheck;
-use client::http::{Approach, HttpFile};
+use client::http::{ConnectionAttempt, HttpFile};
 use client::nbd::NbdExport;
 use client::nvme::NvmeNamespace;
-use client::{Hop, LoadError, Pool, Transport};
+use client::{ConnectionKey, LoadError, Pool, Transport};
 use devmem_tcp::Netdev;
 
 use super::http::{HttpSession, Volume};
@@ -82,21 +82,21 @@ pub(crate) enum NewConnection<'a> {
 /// A connection to an HTTP server that is being made.
 #[derive(Debug)]
 pub(crate) struct Connecting<'a> {
-    approach: Approach<'a>,
+    attempt: ConnectionAttempt<'a>,
     files: Volume,
-    hop: Hop,
+    key: ConnectionKey,
     window: usize,
 }
 
 impl Connecting<'_> {
     /// Returns the outcome, `None` while there is none. Never waits.
     pub(crate) fn poll(&mut self) -> Option<Result<Opened, LoadError>> {
-        let outcome = self.approach.poll()?;
+        let outcome = self.attempt.poll()?;
         Some(outcome.map(|transport| (transport, self.session())))
     }
 
     fn session(&self) -> Box<dyn Session> {
-        Box::new(HttpSession::new(&self.files, self.hop.clone(), self.window))
+        Box::new(HttpSession::new(&self.files, self.key.clone(), self.window))
     }
 }
 
@@ -260,13 +260,13 @@ impl Source {
             }
         };
         let placed = files.file_at(at).ok_or(LoadError::Unasked { at })?;
-        let (way, pool) = (placed.file.way(), placed.file.pool());
-        let hop = way.hop();
-        let kept = pool.take(nic, &hop);
+        let (location, pool) = (placed.file.location(), placed.file.pool());
+        let key = location.connection_key();
+        let kept = pool.take(nic, &key);
         let connecting = Connecting {
-            approach: Approach::new(nic, &way, limit),
+            attempt: ConnectionAttempt::new(nic, &location, limit),
             files: files.clone(),
-            hop,
+            key,
             window,
         };
         Ok(match kept {

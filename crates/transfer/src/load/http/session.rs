@@ -6,14 +6,14 @@ mod heads;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use client::http::{Ask, ContentRange, ErrorDetails, Head, Way, chunks, head};
-use client::{Cause, Hop, LoadError, Piece, Remedy, Setting};
+use client::http::{Ask, ContentRange, ErrorDetails, Head, Location, chunks, head};
+use client::{Cause, ConnectionKey, LoadError, Piece, Remedy, Setting};
 
 use self::body::{Body, Framing};
 use self::heads::Heads;
 use super::volume::{Placed, Volume};
-use crate::load::moved::Moved;
 use crate::load::session::{Fault, Next, Predicted, Session};
+use crate::load::stale_location::StaleLocation;
 
 /// Bytes to look at for a head.
 const HEAD_PEEK_BYTES: usize = 2048;
@@ -23,7 +23,7 @@ const HEAD_PEEK_BYTES: usize = 2048;
 pub(crate) struct HttpSession {
     files: Volume,
     /// The other end of the connection. Files of other hosts need another one.
-    hop: Hop,
+    key: ConnectionKey,
     outgoing: Vec<u8>,
     /// Requested pieces, the one of the current response first.
     pending: VecDeque<PendingPiece>,
@@ -45,7 +45,7 @@ pub(crate) struct HttpSession {
 struct PendingPiece {
     piece: Piece,
     /// The way by which it was requested.
-    way: Arc<Way>,
+    location: Arc<Location>,
 }
 
 #[derive(Debug)]
@@ -58,10 +58,10 @@ enum State {
 }
 
 impl HttpSession {
-    pub(crate) fn new(files: &Volume, hop: Hop, window: usize) -> Self {
+    pub(crate) fn new(files: &Volume, key: ConnectionKey, window: usize) -> Self {
         Self {
             files: files.clone(),
-            hop,
+            key,
             outgoing: Vec::new(),
             pending: VecDeque::new(),
             window,
@@ -76,8 +76,8 @@ impl HttpSession {
 
     fn invalid(&self, problem: impl Into<Cause>) -> Fault {
         let host = match self.pending.front() {
-            Some(pending) => pending.way.shown(),
-            None => self.hop.host.clone(),
+            Some(pending) => pending.location.shown(),
+            None => self.key.host.clone(),
         };
         Fault::Fatal(LoadError::Invalid {
             host,
@@ -87,10 +87,10 @@ impl HttpSession {
 
     /// Judges the head of the response to the first requested piece. `rest` is what has come of the body.
     fn on_head(&mut self, head: Head, rest: &[u8]) -> Result<(), Fault> {
-        let Some(PendingPiece { piece, way }) = self.pending.front() else {
+        let Some(PendingPiece { piece, location }) = self.pending.front() else {
             return Err(self.invalid("a response without a request"));
         };
-        let (piece, way) = (*piece, Arc::clone(way));
+        let (piece, location) = (*piece, Arc::clone(location));
         let Some(placed) = self.files.file_at(piece.start) else {
             return Err(self.invalid("a response without a file"));
         };
@@ -99,7 +99,7 @@ impl HttpSession {
             // Informational: the response follows (RFC 9110 15.2).
             100..=199 => return Ok(()),
             200 | 206 => {}
-            _ => return Err(refused(placed, way, &head, rest)),
+            _ => return Err(refused(placed, location, &head, rest)),
         }
         let size = match (head.status, &head.range) {
             (200, _) => head.length.filter(|_| !head.is_chunked),
@@ -248,19 +248,19 @@ impl HttpSession {
 }
 
 /// Returns what follows from a response that is no success.
-fn refused(placed: &Placed, way: Arc<Way>, head: &Head, rest: &[u8]) -> Fault {
+fn refused(placed: &Placed, location: Arc<Location>, head: &Head, rest: &[u8]) -> Fault {
     if head.is_busy() {
         return Fault::Busy {
             cause: format!("the server answers {} {}", head.status, head.reason).into(),
             wait: head.retry_after,
         };
     }
-    let refusal = ErrorDetails::of(head, rest).refused(&way.shown(), head);
+    let refusal = ErrorDetails::of(head, rest).refused(&location.shown(), head);
     let may_have_expired = matches!(head.status, 400 | 401 | 403 | 404 | 410);
-    match head.is_redirect() || may_have_expired && way.is_redirected() {
-        true => Fault::Moved(Box::new(Moved {
+    match head.is_redirect() || may_have_expired && location.is_redirected() {
+        true => Fault::StaleLocation(Box::new(StaleLocation {
             file: placed.file.clone(),
-            way,
+            location,
             refusal,
         })),
         false => Fault::Fatal(refusal),
@@ -278,7 +278,7 @@ impl Session for HttpSession {
             return comes && self.pending.len() < self.window.max(2);
         }
         let placed = self.files.file_at(piece.start);
-        let is_here = placed.is_some_and(|placed| placed.file.way().leads_to(&self.hop));
+        let is_here = placed.is_some_and(|placed| placed.file.location().leads_to(&self.key));
         let serves_ranges = placed.is_some_and(|placed| placed.file.serves_ranges());
         let window = match self.is_persistent && serves_ranges {
             true => self.window,
@@ -292,16 +292,16 @@ impl Session for HttpSession {
         let Some(placed) = self.files.file_at(piece.start) else {
             return;
         };
-        let way = placed.file.way();
+        let location = placed.file.location();
         let comes = matches!(&self.state, State::Body(body) if body.is_stream);
         if !comes {
             let ask = match placed.file.serves_ranges() {
                 true => Ask::Range(placed.local(piece)),
                 false => Ask::All,
             };
-            way.request.write(ask, &mut self.outgoing);
+            location.request.write(ask, &mut self.outgoing);
         }
-        self.pending.push_back(PendingPiece { piece, way });
+        self.pending.push_back(PendingPiece { piece, location });
     }
 
     fn outgoing(&mut self) -> &mut Vec<u8> {
@@ -436,9 +436,9 @@ impl Session for HttpSession {
         true
     }
 
-    fn reusable(&self) -> Option<&Hop> {
+    fn reusable(&self) -> Option<&ConnectionKey> {
         let is_idle = matches!(self.state, State::Head) && self.pending.is_empty();
         let is_clean = self.text.is_empty() && self.outgoing.is_empty();
-        (is_idle && is_clean && self.is_persistent).then_some(&self.hop)
+        (is_idle && is_clean && self.is_persistent).then_some(&self.key)
     }
 }

@@ -2,7 +2,7 @@
 
 use client::LoadError;
 use client::dial::CancelCheck;
-use client::http::{Ask, Client, FileSum, Head, HttpFile, SumOf, Way};
+use client::http::{Ask, Client, FileSum, Head, HttpFile, Location, SumOf};
 
 use crate::checksum::{NoSum, StoredPart, StoredSum, SumKind};
 
@@ -20,7 +20,7 @@ pub(crate) fn stored_sum(
 ) -> Result<Result<StoredSum, NoSum>, LoadError> {
     let sum = match file.sent_sum() {
         None if file.request().is_object() => {
-            let asked = ask_head(file, client, &file.way(), cancel_check)?;
+            let asked = ask_head(file, client, &file.location(), cancel_check)?;
             // A store that refuses to tell has none to compare.
             asked.sum_of_file().filter(|_| asked.status == 200)
         }
@@ -44,10 +44,10 @@ pub(crate) fn stored_sum(
 fn ask_head(
     file: &HttpFile,
     client: Client<'_>,
-    way: &Way,
+    location: &Location,
     cancel_check: &mut CancelCheck<'_>,
 ) -> Result<Head, LoadError> {
-    let head = client.head(way, Ask::Checksum, cancel_check)?;
+    let head = client.head(location, Ask::Checksum, cancel_check)?;
     if matches!(head.status, 200 | 206) {
         let size = head.range.as_ref().and_then(|range| range.size);
         file.check_version(size, &head)?;
@@ -72,9 +72,9 @@ fn parts_of(
     }
     let (mut parts, mut end) = (Vec::new(), 0);
     for number in 1..=count {
-        let mut way = Way::clone(&file.way());
-        way.request = way.request.of_part(number);
-        let head = ask_head(file, client, &way, cancel_check)?;
+        let mut location = Location::clone(&file.location());
+        location.request = location.request.of_part(number);
+        let head = ask_head(file, client, &location, cancel_check)?;
         // A store that does not know parts answers with the whole object.
         let range = head.range.and_then(|range| range.bytes);
         let Some(range) = range.filter(|range| head.status == 206 && range.start == end) else {

@@ -12,9 +12,9 @@ use crate::load::connection::Connection;
 use crate::load::connection::wire::Counts;
 use crate::load::landing::Landing;
 use crate::load::loaded::Loaded;
-use crate::load::moved::Moved;
 use crate::load::session::Fault;
 use crate::load::source::{Connecting, NewConnection, Opened, Rules, Source};
+use crate::load::stale_location::StaleLocation;
 use crate::parallel::{
     AfterFailure, Idle, LEAST_BYTES, Pieces, Progress, Settings, Slots, Window, turn_all,
 };
@@ -316,7 +316,7 @@ impl<'a> Run<'a> {
         let has_progress = self.end(index) >= LEAST_BYTES || had_whole;
         let (cause, wait) = match fault {
             Fault::Fatal(error) => return Err(error),
-            Fault::Moved(moved) => return self.find_again(*moved, progress),
+            Fault::StaleLocation(stale) => return self.find_again(*stale, progress),
             // Servers close after a number of requests.
             Fault::Closed if has_progress => return Ok(()),
             Fault::Closed => ("the server closed the connection".into(), None),
@@ -359,8 +359,16 @@ impl<'a> Run<'a> {
     }
 
     /// Finds a file again, which its place does not have any more.
-    fn find_again(&mut self, moved: Moved, progress: &mut Report<'_>) -> Result<(), LoadError> {
-        let Moved { file, way, refusal } = moved;
+    fn find_again(
+        &mut self,
+        stale: StaleLocation,
+        progress: &mut Report<'_>,
+    ) -> Result<(), LoadError> {
+        let StaleLocation {
+            file,
+            location,
+            refusal,
+        } = stale;
         let so_far = self.progress();
         let client = Client {
             nic: self.job.nic,
@@ -368,7 +376,7 @@ impl<'a> Run<'a> {
             limit: self.job.settings.idle_limit(),
             notice: self.job.notice,
         };
-        if !file.find_again(client, &way, &mut || progress(so_far))? {
+        if !file.find_again(client, &location, &mut || progress(so_far))? {
             return Ok(());
         }
         let done = self.pieces.done();

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use devmem_tcp::{Netdev, Stream};
 
+use super::location::Location;
 use super::tunnel::Tunnel;
-use super::way::Way;
 use crate::dial::race::Race;
 use crate::error::LoadError;
 use crate::tls::{TlsClient, TlsStream};
 use crate::transport::Transport;
 
-/// A connection that is being made. Nothing waits but `Approach::wait`.
+/// A connection that is being made. Nothing waits but `ConnectionAttempt::wait`.
 #[derive(Debug)]
-pub struct Approach<'a> {
+pub struct ConnectionAttempt<'a> {
     stage: Stage<'a>,
     tunnel: Option<Tunnel>,
     /// Settings, and the name of the server.
@@ -38,13 +38,13 @@ enum Stepped<'a> {
     Done(Transport),
 }
 
-impl<'a> Approach<'a> {
+impl<'a> ConnectionAttempt<'a> {
     /// Prepares a connection to the end of a way.
-    pub fn new(nic: &'a Netdev, way: &Way, limit: Duration) -> Self {
-        let (request, url) = (&way.request, way.request.url());
+    pub fn new(nic: &'a Netdev, location: &Location, limit: Duration) -> Self {
+        let (request, url) = (&location.request, location.request.url());
         let tls = || (request.tls_client().clone(), url.host().to_owned());
         Self {
-            stage: Stage::Tcp(Box::new(Race::new(nic, &way.addresses))),
+            stage: Stage::Tcp(Box::new(Race::new(nic, &location.addresses))),
             tunnel: Tunnel::of(request),
             tls: url.is_https().then(tls),
             limit,

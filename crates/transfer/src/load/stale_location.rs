@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use client::LoadError;
-use client::http::{HttpFile, Way};
+use client::http::{HttpFile, Location};
 
-/// A place that does not have a file any more, or not yet: the user's URL is asked again.
+/// A location that does not have the file any more, or not yet: the user's URL is asked again.
 #[derive(Debug)]
-pub(crate) struct Moved {
+pub(crate) struct StaleLocation {
     pub(crate) file: HttpFile,
-    pub(crate) way: Arc<Way>,
+    pub(crate) location: Arc<Location>,
     /// The answer, if nothing better is found.
     pub(crate) refusal: LoadError,
 }

@@ -1,8 +1,8 @@
-//! Where the connections of a source go.
+//! What connections must have in common to take each other's requests.
 
-/// The ends of a connection. Connections with the same ones can take each other's requests.
+/// The ends of a connection, by which a [`Pool`](crate::Pool) keeps it: those with the same ones can take each other's requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hop {
+pub struct ConnectionKey {
     /// Host and port that connections are made to: a server or a proxy.
     pub host: String,
     /// See `host`.

@@ -1,13 +1,13 @@
-//! The way of a request: from the URL that the user gave to the place that answers, and how connections are made to that.
+//! Where a request has led to, from the URL that the user gave by redirects, and how connections are made to that.
 
 use std::net::SocketAddr;
 
 use super::request::HttpRequest;
-use crate::hop::Hop;
+use crate::connection_key::ConnectionKey;
 
-/// Where a request has led to.
+/// The place that answers a request.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct Location {
     /// The request for the place, with the fields that its origin may see.
     pub request: HttpRequest,
     /// Addresses of its host, or of the proxy.
@@ -16,12 +16,12 @@ pub struct Way {
     pub(crate) from: Option<String>,
 }
 
-impl Way {
+impl Location {
     /// Returns the ends of its connections.
     #[inline]
-    pub fn hop(&self) -> Hop {
+    pub fn connection_key(&self) -> ConnectionKey {
         let (next, url) = (self.request.next_hop(), self.request.url());
-        Hop {
+        ConnectionKey {
             host: next.host().to_owned(),
             port: next.port(),
             tls: url.is_https().then(|| (url.host().to_owned(), url.port())),
@@ -30,11 +30,11 @@ impl Way {
 
     /// Returns whether its connections have these ends.
     #[inline]
-    pub fn leads_to(&self, hop: &Hop) -> bool {
+    pub fn leads_to(&self, key: &ConnectionKey) -> bool {
         let (next, url) = (self.request.next_hop(), self.request.url());
         let tls = url.is_https().then(|| (url.host(), url.port()));
-        let of_hop = hop.tls.as_ref().map(|(host, port)| (host.as_str(), *port));
-        (next.host(), next.port(), tls) == (hop.host.as_str(), hop.port, of_hop)
+        let of_key = key.tls.as_ref().map(|(host, port)| (host.as_str(), *port));
+        (next.host(), next.port(), tls) == (key.host.as_str(), key.port, of_key)
     }
 
     /// Returns whether a redirect has led here.
@@ -59,12 +59,12 @@ impl Way {
 mod tests {
     use super::*;
 
-    fn way(url: &str, proxy: Option<&str>) -> Way {
+    fn location(url: &str, proxy: Option<&str>) -> Location {
         let mut request = HttpRequest::new(url.parse().unwrap());
         if let Some(proxy) = proxy {
             request = request.through_proxy(proxy.parse().unwrap()).unwrap();
         }
-        Way {
+        Location {
             request,
             addresses: Vec::new(),
             from: None,
@@ -72,21 +72,25 @@ mod tests {
     }
 
     #[test]
-    fn a_way_leads_to_the_ends_of_its_connections_and_no_others() {
-        let ways = [
-            way("http://host/a", None),
-            way("http://host:81/a", None),
-            way("http://other/a", None),
-            way("https://host:80/a", None),
-            way("http://host/a", Some("http://proxy:80")),
-            way("https://host/a", Some("http://proxy:80")),
-            way("https://other/a", Some("http://proxy:80")),
+    fn a_location_leads_to_the_ends_of_its_connections_and_no_others() {
+        let locations = [
+            location("http://host/a", None),
+            location("http://host:81/a", None),
+            location("http://other/a", None),
+            location("https://host:80/a", None),
+            location("http://host/a", Some("http://proxy:80")),
+            location("https://host/a", Some("http://proxy:80")),
+            location("https://other/a", Some("http://proxy:80")),
         ];
-        for (at, way) in ways.iter().enumerate() {
-            for (of, other) in ways.iter().enumerate() {
-                assert_eq!(way.leads_to(&other.hop()), at == of, "{at} to {of}");
+        for (at, location) in locations.iter().enumerate() {
+            for (of, other) in locations.iter().enumerate() {
+                assert_eq!(
+                    location.leads_to(&other.connection_key()),
+                    at == of,
+                    "{at} to {of}"
+                );
             }
         }
-        assert!(way("http://host/b", None).leads_to(&ways[0].hop()));
+        assert!(location("http://host/b", None).leads_to(&locations[0].connection_key()));
     }
 }

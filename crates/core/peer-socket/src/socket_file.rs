@@ -38,12 +38,12 @@ pub enum ListenError {
         path: PathBuf,
     },
     /// A system call failed.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {error}", .path.display())]
     System {
         /// The socket.
         path: PathBuf,
         /// Its error.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -54,7 +54,7 @@ impl From<ListenError> for io::Error {
             ListenError::NotASocket { .. } => {
                 Self::new(io::ErrorKind::AddrInUse, "the file is not a socket")
             }
-            ListenError::System { source, .. } => source,
+            ListenError::System { error, .. } => error,
         }
     }
 }
@@ -101,9 +101,9 @@ impl SocketFile {
         path: &Path,
         options: ListenOptions,
     ) -> Result<(Arc<PeerSocket>, Self), ListenError> {
-        let system = |source: io::Error| ListenError::System {
+        let system = |error: io::Error| ListenError::System {
             path: path.to_owned(),
-            source,
+            error,
         };
         let address = SocketAddrUnix::new(path).map_err(|errno| system(errno.into()))?;
         let mut listener = new_socket(options.kind).map_err(|errno| system(errno.into()))?;
@@ -157,16 +157,16 @@ fn remove_stale(path: &Path, lock: &Result<FolderLock, Errno>) -> Result<(), Lis
         Ok(found) => found,
         // Its listener has removed it just now.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(ListenError::System { path, source }),
+        Err(error) => return Err(ListenError::System { path, error }),
     };
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket { path });
     }
     match has_listener(&path) {
         Ok(true) => Err(ListenError::InUse { path }),
-        Err(source) => Err(ListenError::System {
+        Err(error) => Err(ListenError::System {
             path,
-            source: source.into(),
+            error: error.into(),
         }),
         Ok(false) => {
             // Without the lock, another process could have replaced the file by its own meanwhile.
@@ -174,10 +174,10 @@ fn remove_stale(path: &Path, lock: &Result<FolderLock, Errno>) -> Result<(), Lis
                 let text = format!(
                     "the socket there has no listener, but its folder cannot be locked to replace it: {errno}; remove the file"
                 );
-                let source = io::Error::new(io::Error::from(*errno).kind(), text);
-                return Err(ListenError::System { path, source });
+                let error = io::Error::new(io::Error::from(*errno).kind(), text);
+                return Err(ListenError::System { path, error });
             }
-            fs::remove_file(&path).map_err(|source| ListenError::System { path, source })
+            fs::remove_file(&path).map_err(|error| ListenError::System { path, error })
         }
     }
 }

@@ -33,13 +33,19 @@ pub enum ParseError {
     BadTcpOffset,
     /// The TCP options are malformed.
     #[error("malformed TCP options: {0}")]
-    BadTcpOptions(#[from] TcpOptionsError),
+    BadTcpOptions(TcpOptionsError),
     /// The UDP length is smaller than the header or larger than the packet.
     #[error("UDP length not within the packet")]
     BadUdpLength,
     /// The ARP packet is not for IPv4 over Ethernet.
     #[error("ARP not about IPv4 over Ethernet")]
     BadArp,
+}
+
+impl From<TcpOptionsError> for ParseError {
+    fn from(error: TcpOptionsError) -> Self {
+        Self::BadTcpOptions(error)
+    }
 }
 
 /// Reason to reject a list of options.

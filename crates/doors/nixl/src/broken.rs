@@ -33,9 +33,15 @@ pub(crate) enum Broken {
     #[error("payload did not arrive in memory of the GPU, which require=device asks for: {}", text_of(.0))]
     Misplaced(io::Error),
     #[error("it broke the protocol: {0}; use the same release on both sides")]
-    Protocol(#[from] Violation),
+    Protocol(Violation),
     #[error("{}", of_fault(.0))]
     Fault(Fault),
+}
+
+impl From<Violation> for Broken {
+    fn from(violation: Violation) -> Self {
+        Self::Protocol(violation)
+    }
 }
 
 fn of_fault(fault: &Fault) -> &'static str {

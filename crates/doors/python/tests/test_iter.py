@@ -196,6 +196,13 @@ def test_slices_may_be_a_function_and_what_is_no_part_is_refused(large):
             iter_safetensors(large, slices=wrong)
 
 
+def test_the_name_of_a_tensor_is_escaped_in_an_error(server):
+    server.files["/odd.safetensors"] = safetensors({"a\x1b[2J": np.zeros((4, 4), dtype="f4")})
+    for part in [slice(0, 2, 2), (slice(1),) * 3, 3]:
+        with pytest.raises((ValueError, TypeError), match=r"the part of 'a\\x1b\[2J' (has|is)"):
+            iter_safetensors(f"{server.url}/odd.safetensors", slices={"a\x1b[2J": part})
+
+
 def test_tensors_that_are_held_count(large):
     limit = 3_000_000
     tensors = iter_safetensors(large, memory_limit=limit, idle_limit=2)

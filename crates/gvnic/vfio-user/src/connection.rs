@@ -27,10 +27,22 @@ pub enum Disconnect {
     Truncated,
     /// The server disconnected the client.
     #[error("the client was disconnected: {0}")]
-    ProtocolViolation(#[from] ProtocolViolation),
+    ProtocolViolation(ProtocolViolation),
     /// The socket failed.
     #[error("the client's socket: {0}")]
-    System(#[from] Errno),
+    System(Errno),
+}
+
+impl From<ProtocolViolation> for Disconnect {
+    fn from(violation: ProtocolViolation) -> Self {
+        Self::ProtocolViolation(violation)
+    }
+}
+
+impl From<Errno> for Disconnect {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno)
+    }
 }
 
 /// A connected client.

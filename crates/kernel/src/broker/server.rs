@@ -62,9 +62,9 @@ impl Broker {
     ///
     /// Another process listens there, the path is something else, or a system call failed.
     pub fn listen(path: &Path, grants: Vec<Grant>) -> Result<Self, ListenError> {
-        let system = |source: io::Error| ListenError::System {
+        let system = |error: io::Error| ListenError::System {
             path: path.to_owned(),
-            source,
+            error,
         };
         let namespace = NetlinkSocket::generic()
             .map_err(|error| system(error.errno.into()))

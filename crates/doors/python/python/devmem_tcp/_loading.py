@@ -169,14 +169,14 @@ class Choice:
             return []
         parts = part if isinstance(part, tuple) else (part,)
         if len(parts) > len(shape):
-            raise _invalid(f"the part of {name} has {len(parts)} dimensions, and the tensor {len(shape)}")
+            raise _invalid(f"the part of {name!r} has {len(parts)} dimensions, and the tensor {len(shape)}")
         bounds = []
         for one, extent in zip(parts, shape):
             if not isinstance(one, slice):
-                raise TypeError(f"the part of {name} is {one!r}: it must be a slice")
+                raise TypeError(f"the part of {name!r} is {one!r}: it must be a slice")
             start, stop, step = one.indices(extent)
             if step != 1:
-                raise _invalid(f"the part of {name} has the step {step}: it must be 1")
+                raise _invalid(f"the part of {name!r} has the step {step}: it must be 1")
             bounds.append((start, max(start, stop)))
         return bounds
 

@@ -230,7 +230,7 @@ def test_tensors_that_are_held_count(large):
 
 
 def test_a_tensor_that_exceeds_the_limit_is_named(large):
-    with pytest.raises(devmem_tcp.OutOfResourcesError, match="c needs 20"):
+    with pytest.raises(devmem_tcp.OutOfResourcesError, match='"c" needs 20'):
         iter_safetensors(large, memory_limit=1_999_999)
     found = dict(iter_safetensors(large, names=["c"], slices={"c": slice(0, 10)}, memory_limit=100_000))
     same(found["c"], LARGE["c"][:10])

@@ -3,7 +3,7 @@
 //! is not optimised, most of the tests' time.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -273,12 +273,18 @@ pub fn play(name: &str) {
     play_with(name, std::io::stdin().lock(), std::io::stdout());
 }
 
+/// How long the other guest may say nothing.
+const SILENCE: Duration = Duration::from_secs(120);
+
 /// What it is on another machine: waits for the test there.
 pub fn play_at(name: &str, at: SocketAddr) {
     let listener = TcpListener::bind(at).expect("the address is of this machine");
     let (stream, _) = listener.accept().expect("the test calls");
-    let input = BufReader::new(stream.try_clone().expect("a descriptor"));
-    play_with(name, input, stream);
+    let input = stream.try_clone().expect("a descriptor");
+    // The other guest may be off before its FIN has crossed a wire that loses packets.
+    let limited = input.set_read_timeout(Some(SILENCE));
+    limited.expect("a socket takes a limit");
+    play_with(name, BufReader::new(input), stream);
 }
 
 fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
@@ -286,7 +292,10 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
     let mut memories = HashMap::new();
     let mut gpus = HashMap::new();
     for line in input.lines() {
-        let line = line.expect("text");
+        let line = match line {
+            Err(error) if far.is_none() && error.kind() == ErrorKind::WouldBlock => return,
+            line => line.expect("text"),
+        };
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let mut behind = Vec::new();

@@ -276,15 +276,26 @@ pub fn play(name: &str) {
 /// How long the other guest may say nothing.
 const SILENCE: Duration = Duration::from_secs(120);
 
+/// What the other guest says, until it says nothing for so long: it may be off before its FIN has crossed a wire that loses packets.
+struct UntilSilent(TcpStream);
+
+impl Read for UntilSilent {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self.0.read(into) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+            read => read,
+        }
+    }
+}
+
 /// What it is on another machine: waits for the test there.
 pub fn play_at(name: &str, at: SocketAddr) {
     let listener = TcpListener::bind(at).expect("the address is of this machine");
     let (stream, _) = listener.accept().expect("the test calls");
     let input = stream.try_clone().expect("a descriptor");
-    // The other guest may be off before its FIN has crossed a wire that loses packets.
     let limited = input.set_read_timeout(Some(SILENCE));
     limited.expect("a socket takes a limit");
-    play_with(name, BufReader::new(input), stream);
+    play_with(name, BufReader::new(UntilSilent(input)), stream);
 }
 
 fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
@@ -292,10 +303,7 @@ fn play_with(name: &str, input: impl BufRead, mut output: impl Write) {
     let mut memories = HashMap::new();
     let mut gpus = HashMap::new();
     for line in input.lines() {
-        let line = match line {
-            Err(error) if far.is_none() && error.kind() == ErrorKind::WouldBlock => return,
-            line => line.expect("text"),
-        };
+        let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let mut behind = Vec::new();
